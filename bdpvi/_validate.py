@@ -1,0 +1,69 @@
+"""Checks at the boundary: every message names the argument and the value it had.
+
+Comparisons are written as ``not x > 0`` so that NaN fails them too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+
+from torch import Tensor
+
+
+def positive(name: str, value: float) -> float:
+    """Return ``value`` if it is finite and above 0.
+
+    >>> positive("temperature", 2.0)
+    2.0
+    >>> positive("temperature", -1.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: temperature must be finite and positive, got -1.0
+    """
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be finite and positive, got {value!r}")
+    return float(value)
+
+
+def non_negative(name: str, value: float) -> float:
+    """Return ``value`` if it is finite and at least 0."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+    return float(value)
+
+
+def positive_int(name: str, value: int, least: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def probability(name: str, value: float) -> float:
+    """Return ``value`` if it lies strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def rate(name: str, value: float) -> float:
+    """Return ``value`` if it lies in (0, 1]."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
+    return float(value)
+
+
+def finite(name: str, value: Tensor) -> Tensor:
+    """Return ``value`` if no entry is NaN or infinite; the message gives the first that is."""
+    bad = (~value.isfinite()).nonzero()
+    if len(bad):
+        where = tuple(bad[0].tolist())
+        raise ValueError(f"{name} has a value that is not finite: {value[where].item()} at {where}")
+    return value
+
+
+def same_length(name: str, value: Sized, other_name: str, other: Sized) -> None:
+    """Raise unless both have as many entries."""
+    if len(value) != len(other):
+        raise ValueError(f"{name} has {len(value)} entries, {other_name} has {len(other)}")

@@ -1,0 +1,103 @@
+"""The data that flows through bdpvi: records in, a spent privacy budget out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A table of records.
+
+    Attributes:
+        x: features, (N, d).
+        y: targets, (N,), any shape per record that the model understands.
+        ids: record identities, (N,) int64, unique. They survive every selection, so that what was
+            charged to a record in one training run can be added to what another run charges it.
+        feature_names: d names.
+        name: what tables and reports call the data.
+        preprocessing: the constants that turned raw columns into ``x``. They count as public;
+            reports list them.
+
+    Raises:
+        ValueError: if lengths differ, ids repeat or are negative, or a value is not finite.
+
+    >>> data = Dataset(torch.zeros(3, 2), torch.tensor([0.0, 1.0, 1.0]))
+    >>> len(data), data.without(1).ids.tolist()
+    (3, [0, 2])
+    """
+
+    x: Tensor
+    y: Tensor
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    feature_names: tuple[str, ...] = ()
+    name: str = "data"
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2:
+            raise ValueError(f"x must have shape (records, features), got {tuple(self.x.shape)}")
+        _validate.same_length("y", self.y, "x", self.x)
+        if len(self.ids) == 0:
+            object.__setattr__(self, "ids", torch.arange(len(self.x), device=self.x.device))
+        if not self.feature_names:
+            names = tuple(f"x{j}" for j in range(self.x.shape[1]))
+            object.__setattr__(self, "feature_names", names)
+        _validate.same_length("ids", self.ids, "x", self.x)
+        if len(self.feature_names) != self.x.shape[1]:
+            raise ValueError(
+                f"feature_names has {len(self.feature_names)} names for {self.x.shape[1]} columns"
+            )
+        if len(self.ids) and int(self.ids.min()) < 0:
+            raise ValueError(f"ids must be at least 0, got {int(self.ids.min())}")
+        if len(torch.unique(self.ids)) != len(self.ids):
+            raise ValueError("ids must be unique: a record would be charged twice as two records")
+        _validate.finite("x", self.x)
+        _validate.finite("y", self.y)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def select(self, index: Tensor) -> Dataset:
+        """Return the records at ``index`` (positions or a boolean mask), with their ids."""
+        return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
+
+    def without(self, record_id: int) -> Dataset:
+        """Return the leave-one-out neighbour: the data without record ``record_id``."""
+        keep = self.ids != record_id
+        if bool(keep.all()):
+            raise ValueError(f"record_id={record_id} is not among the ids of {self.name}")
+        return self.select(keep)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float64) -> Dataset:
+        """Return the data on ``device``; features and targets become ``dtype``."""
+        return replace(
+            self,
+            x=self.x.to(device, dtype),
+            y=self.y.to(device, dtype),
+            ids=self.ids.to(device),
+        )
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 digest of the records in the order of their ids. Not for publication."""
+        order = torch.argsort(self.ids.cpu())
+        digest = hashlib.sha256()
+        for values in (self.ids.cpu(), self.x.cpu().double(), self.y.cpu().double()):
+            digest.update(values[order].contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training and test records of one table, with disjoint ids."""
+
+    train: Dataset
+    test: Dataset

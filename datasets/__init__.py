@@ -1,0 +1,1 @@
+"""Tables that bdpvi loads, with the constants that preprocessed them."""

@@ -1,0 +1,1 @@
+"""Gaussian guides for any Pyro model with global latent variables."""
