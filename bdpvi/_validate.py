@@ -67,3 +67,18 @@ def same_length(name: str, value: Sized, other_name: str, other: Sized) -> None:
     """Raise unless both have as many entries."""
     if len(value) != len(other):
         raise ValueError(f"{name} has {len(value)} entries, {other_name} has {len(other)}")
+
+
+def every(name: str, value: Tensor, holds: Tensor, rule: str) -> Tensor:
+    """Return ``value`` if ``holds`` is true of all its entries; the message gives the first not.
+
+    >>> import torch
+    >>> distance = torch.tensor([1.0, -2.0])
+    >>> every("distance", distance, distance >= 0, "be at least 0")
+    Traceback (most recent call last):
+        ...
+    ValueError: distance must be at least 0, got -2.0
+    """
+    if not bool(holds.all()):
+        raise ValueError(f"{name} must {rule}, got {value[~holds].flatten()[0].item()!r}")
+    return value

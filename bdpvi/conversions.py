@@ -1,0 +1,283 @@
+"""From the cost of a mechanism to (ε, δ), back again, and to what an attacker gains.
+
+A cost is a log-moment: c(λ) = log E exp(λ L), where L is the privacy loss of a draw for a random
+record. The order λ > 0 belongs to the Rényi order α = λ + 1, and c(λ)/λ is the Rényi divergence
+of the pair (draw, record).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+
+Number = Tensor | float
+
+_ROUNDING = 1e-9
+
+
+def _tensor(value: Number) -> Tensor:
+    return torch.as_tensor(value).to(torch.float64)
+
+
+def _positive(name: str, value: Number) -> Tensor:
+    tensor = _tensor(value)
+    return _validate.every(name, tensor, (tensor > 0) & tensor.isfinite(), "be finite and positive")
+
+
+def _cost(value: Number) -> Tensor:
+    """A log-moment is never negative; what rounding left below 0 counts as 0."""
+    cost = _tensor(value)
+    return _validate.every("cost", cost, cost >= -_ROUNDING, "be at least 0").clamp(min=0)
+
+
+def _chernoff_offset(order: Tensor) -> Tensor:
+    return torch.zeros_like(order)
+
+
+def _cks_offset(order: Tensor) -> Tensor:
+    return -order * torch.log1p(1 / order) - torch.log1p(order)
+
+
+_RULES: dict[str, Callable[[Tensor], Tensor]] = {
+    "chernoff": _chernoff_offset,
+    "cks": _cks_offset,
+}
+"""Each rule is log δ = c(λ) − λ ε + offset(λ), so one line gives ε from δ and one δ from ε."""
+
+
+def epsilon(cost: Number, order: Number, delta: Number, rule: str = "cks") -> Tensor:
+    """Return the ε that a cost at one order certifies with probability ``delta`` to spare.
+
+    Rule ``"cks"`` is Canonne, Kamath and Steinke (2020), Proposition 12:
+    ε = c/λ + log((α−1)/α) − (log δ + log α)/(α−1) with α = λ + 1. It gives Bayesian DP,
+    Pr[A(D) ∈ S] ≤ e^ε Pr[A(D′) ∈ S] + δ. Rule ``"chernoff"`` is Triastcyn and Faltings (2020),
+    Corollary 1: ε = (c − log δ)/λ. It gives strong Bayesian DP, Pr[L ≥ ε] ≤ δ, and is the
+    conversion of the moments accountant.
+
+    Args:
+        cost: c(λ), at least 0; +inf gives +inf.
+        order: λ, positive, any shape that broadcasts with ``cost``.
+        delta: what is left of δ after the estimates took their part (see :func:`split_delta`).
+        rule: ``"cks"`` or ``"chernoff"``.
+
+    Returns:
+        ε, at least 0, of the broadcast shape, float64.
+
+    Raises:
+        ValueError: if an argument is NaN or out of range, or the rule is unknown.
+
+    >>> round(float(epsilon(0.5, order=10.0, delta=1e-5)), 4)
+    0.8662
+    >>> round(float(epsilon(0.5, order=10.0, delta=1e-5, rule="chernoff")), 4)
+    1.2013
+    """
+    cost, order = _cost(cost), _positive("order", order)
+    delta = _tensor(delta)
+    _validate.every("delta", delta, (delta > 0) & (delta < 1), "lie strictly between 0 and 1")
+    # Fewer than ε = 0 is never needed: the same δ holds at every larger ε.
+    return ((cost + _offset(rule, order) - torch.log(delta)) / order).clamp(min=0)
+
+
+def delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Tensor:
+    """Return the δ that a cost at one order certifies at ``epsilon``: :func:`epsilon` inverted.
+
+    Args:
+        cost: c(λ), at least 0; +inf gives 1.
+        order: λ, positive, any shape that broadcasts with ``cost``.
+        epsilon: at least 0.
+        rule: ``"cks"`` or ``"chernoff"``.
+
+    Returns:
+        δ, at most 1, of the broadcast shape, float64.
+
+    Raises:
+        ValueError: if an argument is NaN or out of range, or the rule is unknown.
+
+    >>> eps = epsilon(0.5, order=10.0, delta=1e-5)
+    >>> round(float(delta(0.5, order=10.0, epsilon=eps)), 12)
+    1e-05
+    """
+    cost, order = _cost(cost), _positive("order", order)
+    epsilon = _tensor(epsilon)
+    _validate.every(
+        "epsilon", epsilon, (epsilon >= 0) & epsilon.isfinite(), "be finite and at least 0"
+    )
+    return torch.exp(cost + _offset(rule, order) - order * epsilon).clamp(max=1)
+
+
+def split_delta(delta: float, failure_probability: float, estimates: int) -> float:
+    """Return β, the part of δ = β + estimates · γ that the conversion may use.
+
+    Args:
+        delta: the δ that is reported.
+        failure_probability: γ, with which each estimate may lie below the truth; 0 for none.
+        estimates: how many bounds the result rests on: every order that *could* have been
+            picked, in every direction, not only those that were looked at.
+
+    Raises:
+        ValueError: if the estimates leave nothing of δ.
+
+    >>> split_delta(1e-5, failure_probability=1e-8, estimates=100)
+    9e-06
+    """
+    delta = _validate.probability("delta", delta)
+    estimates = _validate.positive_int("estimates", estimates)
+    if not 0 <= failure_probability < 1:
+        raise ValueError(f"failure_probability must lie in [0, 1), got {failure_probability!r}")
+    rest = delta - estimates * failure_probability
+    if not rest > 0:
+        raise ValueError(
+            f"delta={delta!r} must exceed estimates * failure_probability = "
+            f"{estimates} * {failure_probability!r} = {estimates * failure_probability!r}"
+        )
+    return rest
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """The orders that a minimum may be taken at, fixed before any record is seen.
+
+    A search that picks its next order by what the records said at the last one could have ended
+    at any order of its grid. The union bound therefore counts them all, ``len(orders)``, however
+    few the search looks at; at γ = 1e-15 that is cheap.
+
+    Attributes:
+        values: λ, ascending, (n,) float64.
+
+    Raises:
+        ValueError: if ``values`` is empty, not positive and finite, or not ascending.
+
+    >>> len(Orders(torch.arange(1, 100)))
+    99
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        values = _positive("values", self.values)
+        if values.ndim != 1 or len(values) == 0:
+            raise ValueError(f"values must have shape (n,), got {tuple(values.shape)}")
+        if not bool((values.diff() > 0).all()):
+            raise ValueError(f"values must be ascending, got {values.tolist()}")
+        object.__setattr__(self, "values", values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+REAL_ORDERS = Orders(torch.logspace(-1, 5, 2049, dtype=torch.float64))
+"""λ from 0.1 to 1e5; neighbours differ by 0.7 %, which moves the smallest ε by less than 1e-5."""
+
+INTEGER_ORDERS = Orders(torch.arange(1, 257))
+"""λ = 1 … 256, for costs that exist at whole orders only."""
+
+
+class Minimum(NamedTuple):
+    """The smallest value that a search found, and the order it was found at."""
+
+    value: float
+    order: float
+
+
+def minimise_epsilon(
+    cost: Callable[[Tensor], Tensor],
+    delta: float,
+    orders: Orders = REAL_ORDERS,
+    rule: str = "cks",
+) -> Minimum:
+    """Return the smallest ε over ``orders`` and its order.
+
+    λε is convex in λ for either rule because c is (it is a log-moment), so ε has one valley: a
+    coarse pass finds it, finer ones descend into it. Where an estimate of c bends the wrong way
+    the search may miss the deepest point; what it returns is a valid ε all the same.
+
+    Args:
+        cost: from orders (k,) to costs (k,).
+        delta: β, what :func:`split_delta` left with ``estimates=len(orders)`` (twice that when
+            two directions are estimated).
+        orders: where to look.
+        rule: ``"cks"`` or ``"chernoff"``.
+
+    Returns:
+        (ε, λ); ε is +inf if every cost is.
+
+    >>> gaussian = lambda order: order * (order + 1) * 0.01 / 2
+    >>> minimum = minimise_epsilon(gaussian, delta=1e-5)
+    >>> round(minimum.value, 4), round(minimum.order, 1)
+    (0.3753, 39.4)
+    """
+    return _search(lambda order: epsilon(cost(order), order, delta, rule), orders)
+
+
+def minimise_delta(
+    cost: Callable[[Tensor], Tensor],
+    epsilon: float,
+    orders: Orders = REAL_ORDERS,
+    rule: str = "cks",
+) -> Minimum:
+    """Return the smallest β over ``orders`` at ``epsilon`` and its order.
+
+    The estimates' part, ``len(orders)`` · γ for each direction, is still to be added.
+    Arguments as for :func:`minimise_epsilon`.
+
+    >>> gaussian = lambda order: order * (order + 1) * 0.01 / 2
+    >>> eps = minimise_epsilon(gaussian, delta=1e-5).value
+    >>> round(minimise_delta(gaussian, eps).value, 9)
+    1e-05
+    """
+    return _search(lambda order: delta(cost(order), order, epsilon, rule), orders)
+
+
+def attack_probability(epsilon: Number) -> Tensor:
+    """Return P(A) = 1/(1 + e^−ε), the ceiling on telling D from D′ at even prior odds.
+
+    >>> float(attack_probability(0.0))
+    0.5
+    """
+    epsilon = _tensor(epsilon)
+    _validate.every("epsilon", epsilon, epsilon >= 0, "be at least 0")
+    return torch.sigmoid(epsilon)
+
+
+def percentile(delta: float, fraction: float) -> float:
+    """Return φ such that (ε, δ)-Bayesian DP is (ε, φ)-DP for at least ``fraction`` of records.
+
+    The mean over records of their own δ is at most ``delta``, so by Markov the share of records
+    whose own δ reaches φ is at most delta/φ (Triastcyn and Faltings call the result BDP*).
+
+    >>> round(percentile(1e-10, fraction=0.99999), 12)
+    1e-05
+    """
+    delta = _validate.probability("delta", delta)
+    return min(1.0, delta / (1 - _validate.probability("fraction", fraction)))
+
+
+def _offset(rule: str, order: Tensor) -> Tensor:
+    if rule not in _RULES:
+        raise ValueError(f"rule must be one of {sorted(_RULES)}, got {rule!r}")
+    return _RULES[rule](order)
+
+
+_FIRST_STRIDE, _NARROWING = 64, 8
+
+
+def _search(objective: Callable[[Tensor], Tensor], orders: Orders) -> Minimum:
+    """Descend into the valley of ``objective``: every 64th order, then every 8th, then each."""
+    low, high, stride = 0, len(orders) - 1, _FIRST_STRIDE
+    while len(orders) <= 2 * stride and stride > 1:
+        stride //= _NARROWING
+    best = high
+    while True:
+        index = torch.tensor(sorted({*range(low, high, stride), high, best}))
+        values = objective(orders.values[index])
+        best = int(index[values.argmin()])
+        if stride == 1:
+            return Minimum(float(values.min()), float(orders.values[best]))
+        low, high = max(best - stride, 0), min(best + stride, len(orders) - 1)
+        stride //= _NARROWING
