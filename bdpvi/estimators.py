@@ -1,0 +1,314 @@
+"""Upper bounds on a mean over records, log E y, from m sampled records; everything in log space.
+
+Records are the last dimension and are reduced; orders and directions lead. With y = exp(λ D), D
+a record's Rényi divergence, the bound is a cost c(λ). An estimator takes log y and the failure
+probability γ with which its bound may lie below the truth, and returns an :class:`Estimate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from pyro.ops.stats import fit_generalized_pareto
+from scipy import special
+from torch import Tensor
+
+from bdpvi import _validate
+
+_ROUNDING = 1e-9
+_LEAST_TAIL = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A bound on log E y, the plain mean, and what tells how far to trust the bound.
+
+    Every tensor has the leading dimensions of the values that were estimated.
+
+    Attributes:
+        log_bound: the upper bound on log E y.
+        log_mean: the log of the plain mean of the sample.
+        sample_size: m.
+        constant: whether all m values were equal. The spread then says nothing about records
+            that were not seen, and bounds that rest on it equal the mean.
+        top_share: the largest value's share of the mean; 1/m when all are equal.
+        effective_size: (Σy)²/Σy², between 1 and m.
+        pareto_k: shape of the generalised Pareto fitted to the largest values. E y^n exists for
+            n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is not to be trusted.
+            −inf: the largest values are all equal. +inf: a value was +inf, or fewer than five
+            values stand above the rest, too few to fit.
+    """
+
+    log_bound: Tensor
+    log_mean: Tensor
+    sample_size: int
+    constant: Tensor
+    top_share: Tensor
+    effective_size: Tensor
+    pareto_k: Tensor
+
+
+Estimator = Callable[[Tensor, float], Estimate]
+"""From log y (..., m) and γ to an estimate over the leading dimensions."""
+
+
+def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
+    """Bound the mean by Student's t (Triastcyn and Faltings 2020, eq. 13).
+
+    log[ M + F⁻¹(1−γ) S/√(m−1) ], F with m − 1 degrees of freedom, S the (1/m) standard
+    deviation. It rests on a finite variance, and at small γ on far more than that: heavy tails
+    miss more often than γ, so read the diagnostics.
+
+    Args:
+        log_values: log y, (..., m); +inf gives an infinite bound.
+        failure_probability: γ, in (0, 1). Above 1/2 the bound is the mean.
+
+    Raises:
+        ValueError: if m < 3, a value is NaN or γ is out of range.
+
+    >>> estimate = student_t(torch.tensor([0.1, 0.2, 0.3, 0.4]), failure_probability=1e-3)
+    >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
+    (0.7619, 0.2562)
+    """
+    sample = _Sample.of(log_values, least=3)
+    gamma = _validate.probability("failure_probability", failure_probability)
+    # The lower quantile of γ: that of 1 − γ would lose γ below 1e-16.
+    quantile = max(0.0, -float(special.stdtrit(sample.size - 1, gamma)))
+    return sample.above_mean(sample.log_sd + _log(quantile / math.sqrt(sample.size - 1)))
+
+
+def empirical_bernstein(
+    log_values: Tensor,
+    failure_probability: float,
+    log_upper: Tensor | float,
+    log_lower: float = 0.0,
+) -> Estimate:
+    """Bound the mean of values with a known range, whatever their distribution.
+
+    Maurer and Pontil (2009), Theorem 4, for y between e^log_lower and e^log_upper, R apart:
+    E y ≤ M + √(2 V log(2/γ)/m) + 7 R log(2/γ)/(3(m−1)), V the (1/(m−1)) variance.
+
+    Args:
+        log_values: log y, (..., m).
+        failure_probability: γ, in (0, 1).
+        log_upper: a bound on log y over all of μ, known before the sample was seen; over the
+            leading dimensions.
+        log_lower: the same from below. The 0 suits costs, since y = exp(λD) ≥ 1; −inf suits
+            any y ≥ 0.
+
+    Raises:
+        ValueError: if m < 2, a value is NaN or out of its range, or γ is.
+
+    >>> estimate = empirical_bernstein(torch.full((1000,), 0.1), 1e-3, log_upper=0.2)
+    >>> round(float(estimate.log_bound), 5)
+    0.10355
+    """
+    upper = torch.as_tensor(log_upper, dtype=torch.float64)
+    log_values = torch.as_tensor(log_values, dtype=torch.float64)
+    _validate.every(
+        "log_upper", upper, (upper > -math.inf) & (upper >= log_lower), f"be at least {log_lower}"
+    )
+    rule = f"lie in [{log_lower!r}, log_upper]"
+    inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
+    _validate.every("log_values", log_values, inside | log_values.isnan(), rule)
+    sample = _Sample.of(log_values, least=2)
+    gamma = _validate.probability("failure_probability", failure_probability)
+    chances = math.log(2 / gamma)
+    log_range = upper + torch.log(-torch.expm1(log_lower - upper))
+    return sample.above_mean(
+        torch.logaddexp(
+            sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
+            log_range + _log(7 * chances / (3 * (sample.size - 1))),
+        )
+    )
+
+
+def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Estimate:
+    """Return the plain mean as the bound, for records that *are* the population, all of it.
+
+    Nothing is estimated, so the result holds with certainty and costs no γ whatever
+    ``failure_probability`` is.
+
+    Raises:
+        ValueError: if there is no record or a value is NaN.
+
+    >>> float(known_population(torch.tensor([0.0, 0.0, 0.0])).log_bound)
+    0.0
+    """
+    sample = _Sample.of(log_values, least=1)
+    return sample.estimate(sample.log_mean)
+
+
+def binary(hits: Tensor, failure_probability: float) -> Estimate:
+    """Bound the probability of an event from how often it happened among m records.
+
+    The 1−γ quantile of Beta(N₁+1, N₀+1), the posterior under a flat prior (Triastcyn and
+    Faltings 2020, eq. 12).
+
+    Args:
+        hits: (..., m) of 0 and 1, or booleans.
+        failure_probability: γ, in (0, 1).
+
+    Returns:
+        An estimate of the log-probability.
+
+    Raises:
+        ValueError: if there is no record, a value is neither 0 nor 1, or γ is out of range.
+
+    >>> never = binary(torch.zeros(100), failure_probability=0.99**101)
+    >>> round(float(never.log_bound.exp()), 6)
+    0.01
+    """
+    _validate.every("hits", hits, (hits == 0) | (hits == 1), "be 0 or 1")
+    gamma = _validate.probability("failure_probability", failure_probability)
+    sample = _Sample.of(torch.log(hits.to(torch.float64)), least=1)
+    happened = hits.to(torch.float64).sum(-1).cpu().numpy()
+    quantile = special.betainccinv(happened + 1, sample.size - happened + 1, gamma)
+    return sample.estimate(torch.log(torch.as_tensor(quantile)).to(hits.device))
+
+
+def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
+    """Return what fraction of μ lies at or below each order statistic of a sample.
+
+    With probability at least 1 − γ over the sample, at least the k-th fraction of all records
+    has a value no larger than the k-th smallest of ``sample_size``. Exact and free of
+    assumptions: the share below the k-th smallest is Beta(k, m−k+1), or more where values tie
+    (Wilks 1941). It holds for any one k that was picked before the sample was seen.
+
+    Returns:
+        (m,), ascending.
+
+    >>> fractions = certified_fractions(1000, failure_probability=1e-6)
+    >>> round(float(fractions[-1]), 4), round(float(fractions[-10]), 4)
+    (0.9863, 0.9677)
+    """
+    m = _validate.positive_int("sample_size", sample_size)
+    gamma = _validate.probability("failure_probability", failure_probability)
+    rank = torch.arange(1, m + 1, dtype=torch.float64).numpy()
+    return torch.as_tensor(special.betaincinv(rank, m - rank + 1, gamma))
+
+
+def quantile_certificate(values: Tensor, failure_probability: float, fraction: float) -> Tensor:
+    """Return a value that at least ``fraction`` of all records stay at or below.
+
+    It holds with probability at least 1 − γ over the sample and assumes nothing about the
+    distribution, in particular no moments. Values are per record: its own ε, its own divergence.
+
+    Args:
+        values: (..., m), on any scale; +inf is a value like any other.
+        failure_probability: γ, in (0, 1).
+        fraction: in (0, 1), fixed before the sample was seen.
+
+    Returns:
+        An order statistic over the leading dimensions; +inf if m records are too few for the
+        fraction.
+
+    Raises:
+        ValueError: if a value is NaN, or γ or the fraction is out of range.
+
+    >>> float(quantile_certificate(torch.arange(1000.0), 1e-6, fraction=0.97))
+    992.0
+    """
+    fraction = _validate.probability("fraction", fraction)
+    _validate.every("values", values, ~values.isnan(), "not be NaN")
+    certified = certified_fractions(values.shape[-1], failure_probability)
+    rank = int(torch.searchsorted(certified, fraction))
+    if rank == values.shape[-1]:
+        return torch.full(values.shape[:-1], math.inf, dtype=torch.float64)
+    return values.sort(dim=-1).values[..., rank].to(torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """The moments of y in units of its largest value, so that nothing over- or underflows.
+
+    The values enter as y/max − 1, because costs near 0 have y within rounding of 1.
+    """
+
+    log_values: Tensor
+    log_max: Tensor
+    mean: Tensor
+    sd: Tensor
+
+    @classmethod
+    def of(cls, log_values: Tensor, least: int) -> _Sample:
+        log_values = torch.as_tensor(log_values, dtype=torch.float64)
+        if log_values.ndim == 0 or log_values.shape[-1] < least:
+            raise ValueError(
+                f"log_values must have at least {least} records in its last dimension, "
+                f"got shape {tuple(log_values.shape)}"
+            )
+        log_max = log_values.amax(-1)  # NaN if any is
+        if bool(log_max.isnan().any()):
+            raise ValueError("log_values must not be NaN, got nan")
+        relative = _relative(log_values, log_max)
+        sd, mean = torch.std_mean(relative, dim=-1, correction=0)
+        return cls(log_values, log_max, mean, sd)
+
+    @property
+    def size(self) -> int:
+        return self.log_values.shape[-1]
+
+    @property
+    def log_mean(self) -> Tensor:
+        return self.log_max + torch.log1p(self.mean)
+
+    @property
+    def log_sd(self) -> Tensor:
+        return torch.where(self.sd > 0, self.log_max + torch.log(self.sd), -math.inf)
+
+    def above_mean(self, log_margin: Tensor) -> Estimate:
+        return self.estimate(torch.logaddexp(self.log_mean, log_margin))
+
+    def estimate(self, log_bound: Tensor) -> Estimate:
+        mean = 1 + self.mean
+        return Estimate(
+            log_bound=log_bound,
+            log_mean=self.log_mean,
+            sample_size=self.size,
+            constant=self.sd == 0,
+            top_share=1 / (self.size * mean),
+            effective_size=self.size * mean**2 / (mean**2 + self.sd**2),
+            pareto_k=_pareto_k(self.log_values, self.log_max),
+        )
+
+
+def _relative(log_values: Tensor, log_max: Tensor) -> Tensor:
+    """Return y/max − 1, 0 at the maximum itself even where that is 0 or infinite."""
+    top = log_max[..., None]
+    return torch.where(log_values == top, 0.0, torch.expm1(log_values - top))
+
+
+def _pareto_k(log_values: Tensor, log_max: Tensor) -> Tensor:
+    """Fit the tail as Pareto-smoothed importance sampling does (Vehtari et al. 2024, §3).
+
+    The tail is the largest min(m/5, 3√m) values, less the largest below them.
+    """
+    m = log_values.shape[-1]
+    size = math.ceil(min(m / 5, 3 * math.sqrt(m)))
+    if size < _LEAST_TAIL:
+        return torch.full_like(log_max, math.inf)
+    tail = _relative(log_values.topk(size + 1, dim=-1).values, log_max)
+    excess = (tail - tail[..., -1:]).reshape(-1, size + 1).cpu()
+    shapes = torch.tensor([_shape(row) for row in excess], dtype=torch.float64)
+    shapes = shapes.reshape(log_max.shape).to(log_max.device)
+    return torch.where(log_max == math.inf, math.inf, shapes)
+
+
+def _shape(excess: Tensor) -> float:
+    """Return the shape parameter of one tail; ``excess`` descends."""
+    positive = excess[excess > 0]
+    if len(positive) == 0:
+        return -math.inf
+    if len(positive) < _LEAST_TAIL:
+        return math.inf
+    shape: float = fit_generalized_pareto(positive / positive[0])[0]
+    # Tails that span more than the range of a float leave the fit without a value.
+    return shape if math.isfinite(shape) else math.inf
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
