@@ -1,1 +1,52 @@
-"""Tables that bdpvi loads, with the constants that preprocessed them."""
+"""Tables that bdpvi loads, with the constants that preprocessed them.
+
+Public tables come from :data:`LOADERS`; own ones from :func:`from_csv` and :func:`from_frame`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from bdpvi.datasets.abalone import load_abalone
+from bdpvi.datasets.adult import load_adult
+from bdpvi.datasets.breast_cancer import load_breast_cancer
+from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
+from bdpvi.datasets.fetch import DigestError, RawFile, cache_folder
+from bdpvi.datasets.magic import load_magic
+from bdpvi.datasets.spambase import load_spambase
+from bdpvi.datasets.split import first_rows, permutation, shuffled
+from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame, read_table
+from bdpvi.types import Split
+
+#: Loaders of the public tables, by the names that reports give the data.
+LOADERS: Mapping[str, Callable[[], Split]] = {
+    "breast-cancer": load_breast_cancer,
+    "abalone": load_abalone,
+    "abalone-onehot": partial(load_abalone, encoding="onehot"),
+    "adult": load_adult,
+    "adult-onehot": partial(load_adult, encoding="onehot"),
+    "magic": load_magic,
+    "spambase": load_spambase,
+}
+
+__all__ = [
+    "LOADERS",
+    "DigestError",
+    "Encoding",
+    "Numeric",
+    "OneHot",
+    "Ordinal",
+    "RawFile",
+    "cache_folder",
+    "dataset_from_frame",
+    "first_rows",
+    "from_csv",
+    "from_frame",
+    "load_abalone",
+    "load_adult",
+    "load_breast_cancer",
+    "load_magic",
+    "load_spambase",
+    "permutation",
+    "read_table",
+    "shuffled",
+]

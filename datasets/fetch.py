@@ -1,0 +1,138 @@
+"""Find the raw file of a public table, and accept it only by its SHA-256.
+
+A file is searched for in the path the caller names, then in ``$BDPVI_DATA``, then in the user's
+cache; the archive it is published in is asked last, and what it sends is put into the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pooch
+
+ARCHIVE = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+
+
+class DigestError(ValueError):
+    """A file is not the one its name promises: it was cut short, edited or replaced.
+
+    Attributes:
+        file: path or address of the refused file.
+        expected: the SHA-256 digests that would have been accepted, in hexadecimal.
+        found: the digest of the file.
+    """
+
+    def __init__(self, file: str, expected: tuple[str, ...], found: str, size: int) -> None:
+        self.file, self.expected, self.found = file, expected, found
+        super().__init__(
+            f"{file} is not the expected file: expected sha256 {' or '.join(expected)}, "
+            f"found {found} ({size} bytes)"
+        )
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file of a public archive, known by its content.
+
+    Attributes:
+        name: file name, in folders and in the cache.
+        url: where it is published.
+        sha256: digest of the published file, in hexadecimal.
+        also: digests of other editions that hold the same records; a download is not one of them.
+    """
+
+    name: str
+    url: str
+    sha256: str
+    also: tuple[str, ...] = ()
+
+    def check(self, content: bytes, where: str) -> bytes:
+        """Return ``content`` if its digest is known.
+
+        Raises:
+            DigestError: naming ``where``, the digests expected and the one found.
+
+        >>> empty = hashlib.sha256(b"").hexdigest()
+        >>> RawFile("t.data", "https://example.org/t.data", empty).check(b"", "t.data")
+        b''
+        """
+        found = hashlib.sha256(content).hexdigest()
+        expected = (self.sha256, *self.also)
+        if found not in expected:
+            raise DigestError(where, expected, found, len(content))
+        return content
+
+
+def cache_folder() -> Path:
+    """Return the folder that downloaded files are kept in; it may not exist yet."""
+    return Path(platformdirs.user_cache_dir("bdpvi"))
+
+
+def fetch(file: RawFile, path: str | os.PathLike[str] | None = None) -> bytes:
+    """Return the content of ``file``, from the first place that has it.
+
+    The bytes that are returned are the bytes that were checked: the file is read once.
+
+    Args:
+        file: what to look for.
+        path: the file itself, or a folder that holds it. When given, nothing else is searched.
+
+    Raises:
+        DigestError: if the file found is another one, wherever it was found.
+        FileNotFoundError: if ``path`` or ``$BDPVI_DATA`` leads nowhere.
+        OSError: if the file cannot be read, or is nowhere and cannot be downloaded.
+    """
+    found = _named(file, Path(path)) if path is not None else _searched(file)
+    if found is None:
+        found = _download(file, cache_folder())
+    return file.check(found.read_bytes(), str(found))
+
+
+def _named(file: RawFile, path: Path) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise FileNotFoundError(f"path={str(path)!r} is neither a file nor a folder")
+    if not (path / file.name).is_file():
+        raise FileNotFoundError(f"path={str(path)!r} has no file {file.name}")
+    return path / file.name
+
+
+def _searched(file: RawFile) -> Path | None:
+    folders = [cache_folder()]
+    if shared := os.environ.get("BDPVI_DATA"):
+        if not Path(shared).is_dir():
+            raise FileNotFoundError(f"BDPVI_DATA={shared!r} is not a folder")
+        folders.insert(0, Path(shared))
+    return next((f / file.name for f in folders if (f / file.name).is_file()), None)
+
+
+def _download(file: RawFile, folder: Path) -> Path:
+    published = replace(file, also=())
+
+    def checked(url: str, output: str, dog: Any) -> None:
+        pooch.HTTPDownloader(timeout=60)(url, output, dog)
+        published.check(Path(output).read_bytes(), url)
+
+    # pooch writes beside the target and renames at the end, so that an interrupted or refused
+    # download leaves nothing under the file's name.
+    try:
+        target = pooch.retrieve(
+            file.url,
+            known_hash=f"sha256:{file.sha256}",
+            fname=file.name,
+            path=folder,
+            downloader=checked,
+        )
+    except OSError as error:
+        raise OSError(
+            f"{file.name} is neither in $BDPVI_DATA nor in {folder}, and {file.url} could not be "
+            f"downloaded ({error}); get the file by other means and name its folder by path= "
+            "or $BDPVI_DATA"
+        ) from error
+    return Path(target)

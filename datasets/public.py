@@ -1,0 +1,38 @@
+"""Public benchmark tables: what their loaders share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from bdpvi.datasets.encoding import Column, Encoding
+from bdpvi.types import Dataset
+
+
+def public_table(
+    name: str, frame: pd.DataFrame, y: pd.Series[Any], columns: tuple[Column, ...], positive: str
+) -> Dataset:
+    """Return the rows of a public table; its constants are public because the table is.
+
+    Args:
+        name: what reports call the table.
+        frame: raw columns.
+        y: N truth values.
+        columns: how the raw columns become features.
+        positive: what y = 1 means.
+    """
+    source = (
+        f"Means, standard deviations and categories are those of all {len(frame)} rows of the "
+        f"published {name} table, training and test; they count as public."
+    )
+    encoding = Encoding(columns, source)
+    return Dataset(
+        encoding.apply(frame),
+        torch.from_numpy(y.to_numpy(dtype=np.float64)),
+        feature_names=encoding.feature_names,
+        name=name,
+        preprocessing={"encoding": encoding.to_dict(), "positive": positive},
+    )

@@ -1,0 +1,71 @@
+"""Training and test rows of one table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi.types import Dataset, Split
+
+
+def permutation(length: int, seed: int) -> Tensor:
+    """Return a public order of ``length`` rows, the same on every machine and in every version.
+
+    Rows are ordered by the raw output of PCG64, whose stream NumPy keeps fixed, as it does not for
+    the methods of ``Generator`` (NEP 19).
+
+    >>> permutation(5, seed=0).tolist()
+    [3, 2, 1, 0, 4]
+    """
+    keys = np.random.PCG64(seed).random_raw(length)
+    return torch.from_numpy(np.argsort(keys, kind="stable"))
+
+
+def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
+    """Split in the order of the rows: the first ⌊N (1 - test_fraction)⌋ are for training.
+
+    Raises:
+        ValueError: if ``test_fraction`` is not strictly between 0 and 1, or leaves one side empty.
+
+    >>> data = Dataset(torch.zeros(10, 1), torch.zeros(10))
+    >>> first_rows(data).test.ids.tolist()
+    [8, 9]
+    """
+    _validate.probability("test_fraction", test_fraction)
+    # 10 * (1 - 0.9) is just below 1: rounding must not cost a row.
+    cut = math.floor(len(data) * (1 - test_fraction) + 1e-9)
+    if not 0 < cut < len(data):
+        raise ValueError(
+            f"test_fraction={test_fraction!r} leaves one side of {len(data)} rows empty"
+        )
+    rows = torch.arange(len(data))
+    data = _noted(data, f"the first {cut} of {len(data)} rows, in file order, are for training")
+    return Split(data.select(rows[:cut]), data.select(rows[cut:]))
+
+
+def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
+    """Split after a public permutation of the rows, which keep their ids.
+
+    Raises:
+        ValueError: as :func:`first_rows`.
+
+    >>> data = Dataset(torch.zeros(5, 1), torch.zeros(5))
+    >>> split = shuffled(data, seed=0)
+    >>> split.train.ids.tolist(), split.test.ids.tolist()
+    ([3, 2, 1, 0], [4])
+    """
+    split = first_rows(data.select(permutation(len(data), seed)), test_fraction)
+    note = f"{len(split.train)} of {len(data)} rows, permuted with seed {seed}, are for training"
+    return Split(_noted(split.train, note), _noted(split.test, note))
+
+
+def _noted(data: Dataset, sentence: str) -> Dataset:
+    preprocessing: Mapping[str, Any] = {**data.preprocessing, "split": sentence}
+    return replace(data, preprocessing=preprocessing)

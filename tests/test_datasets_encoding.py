@@ -1,0 +1,159 @@
+"""Encodings: what features mean, and that new rows are treated as the old ones were."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from bdpvi.datasets import Encoding, Numeric, OneHot, Ordinal
+
+ENCODING = Encoding(
+    (Numeric("age", 40.0, 10.0), Ordinal("size", ("S", "M", "L"), 1.0, 0.5), OneHot("sex", ("F",))),
+    "Made up.",
+)
+ROW = {"age": [50.0], "size": ["L"], "sex": ["F"]}
+
+numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=20).filter(
+    lambda v: np.std(v) > 1e-3
+)
+
+
+def test_constants_given_by_hand() -> None:
+    assert ENCODING.apply(pd.DataFrame(ROW)).tolist() == [[1.0, 2.0, 1.0]]
+    assert ENCODING.apply(pd.DataFrame(ROW)).dtype == torch.float64
+    assert ENCODING.feature_names == ("age", "size", "sex=F")
+
+
+def test_the_order_of_columns_is_the_encodings_and_others_are_ignored() -> None:
+    frame = pd.DataFrame({"sex": ["F"], "extra": [None], "size": ["S"], "age": [40]})
+    assert ENCODING.apply(frame).tolist() == [[0.0, -2.0, 1.0]]
+
+
+@given(values=numbers)
+def test_numeric_is_scikit_learns_scaler(values: list[float]) -> None:
+    column = pd.Series(values, name="v")
+    expected = StandardScaler().fit_transform(column.to_numpy()[:, None])
+    np.testing.assert_allclose(Numeric.measured(column).encode(column), expected, atol=1e-9)
+
+
+@given(
+    values=st.lists(st.sampled_from(["b", "a", "?", "C"]), min_size=2).filter(
+        lambda v: len(set(v)) > 1
+    )
+)
+def test_categories_are_scikit_learns_encoders(values: list[str]) -> None:
+    column = pd.Series(values, name="v")
+    table = column.to_frame()
+    codes = StandardScaler().fit_transform(OrdinalEncoder().fit_transform(table))
+    np.testing.assert_allclose(Ordinal.measured(column).encode(column), codes, atol=1e-12)
+    onehot = OneHotEncoder(sparse_output=False).fit(table)
+    np.testing.assert_array_equal(OneHot.measured(column).encode(column), onehot.transform(table))
+    assert OneHot.measured(column).categories == tuple(onehot.categories_[0])
+
+
+@given(ages=numbers, seed=st.integers(0, 99))
+def test_the_json_of_an_encoding_is_the_encoding(ages: list[float], seed: int) -> None:
+    sexes = np.random.default_rng(seed).choice(["F", "M"], size=len(ages))
+    sexes[:2] = ["F", "M"]
+    frame = pd.DataFrame({"age": ages, "sex": sexes})
+    columns = (
+        Numeric.measured(frame["age"]),
+        Ordinal.measured(frame["sex"]),
+    )
+    encoding = Encoding(columns, "Made up.")
+    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+    assert again == encoding
+    assert torch.equal(again.apply(frame), encoding.apply(frame))
+
+
+def test_rows_are_encoded_one_by_one() -> None:
+    frame = pd.DataFrame({"age": [20, 40, 60], "size": ["S", "M", "L"], "sex": ["F"] * 3})
+    alone = [ENCODING.apply(frame.iloc[[i]]) for i in range(3)]
+    assert torch.equal(torch.cat(alone), ENCODING.apply(frame))
+    assert ENCODING.apply(frame.iloc[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("value", [1, 1.0, np.int8(1), np.float32(1), "1", " 1"])
+def test_one_category_however_it_is_spelt(value: object) -> None:
+    encoding = Encoding((OneHot("code", ("1", "2")),), "Made up.")
+    assert encoding.apply(pd.DataFrame({"code": [value]})).tolist() == [[1.0, 0.0]]
+
+
+def test_truth_values_after_a_csv_file_read_them_as_text() -> None:
+    encoding = Encoding((OneHot.measured(pd.Series([True, False], name="smokes")),), "Made up.")
+    as_truth = encoding.apply(pd.DataFrame({"smokes": [True]}))
+    assert torch.equal(as_truth, encoding.apply(pd.DataFrame({"smokes": ["True"]})))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("sex", "X", r"column 'sex' has the value 'X', which is not among its categories \('F'\)"),
+        ("size", None, "column 'size' has 1 missing values, the first in row 0"),
+        ("age", None, "column 'age' has 1 missing values, the first in row 0"),
+        ("age", "old", "column 'age' has 1 values that are not finite numbers, .* 'old' in row 0"),
+        ("age", np.inf, "column 'age' has 1 values that are not finite numbers, .* 'inf' in row 0"),
+    ],
+)
+def test_a_value_that_cannot_be_encoded(column: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ENCODING.apply(pd.DataFrame({**ROW, column: [value]}))
+
+
+def test_columns_that_are_absent_or_occur_twice() -> None:
+    with pytest.raises(ValueError, match=r"no column \('age', 'size'\)"):
+        ENCODING.apply(pd.DataFrame({"sex": ["F"]}))
+    twice = pd.DataFrame([[1, 2, "S", "F"]], columns=["age", "age", "size", "sex"])
+    with pytest.raises(ValueError, match="column name 'age' occurs more than once"):
+        ENCODING.apply(twice)
+
+
+@pytest.mark.parametrize("sd", [0.0, -1.0, float("nan"), float("inf")])
+def test_standard_deviations_are_positive(sd: float) -> None:
+    for make in (lambda: Numeric("age", 0.0, sd), lambda: Ordinal("age", ("a",), 0.0, sd)):
+        with pytest.raises(ValueError, match="sd of column 'age'"):
+            make()
+
+
+def test_a_mean_that_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="mean of column 'age' must be finite, got nan"):
+        Numeric("age", float("nan"), 1.0)
+
+
+def test_a_column_that_never_varies_has_no_scale() -> None:
+    with pytest.raises(ValueError, match=r"column 'v' cannot be standardised: mean 2\.0, sd 0\.0"):
+        Numeric.measured(pd.Series([2.0, 2.0], name="v"))
+
+
+def test_names_and_categories_occur_once() -> None:
+    with pytest.raises(ValueError, match=r"sex must have .* none twice, got \('F', 'F'\)"):
+        OneHot("sex", ("F", "F"))
+    with pytest.raises(ValueError, match="columns must have at least one entry"):
+        Encoding((), "Made up.")
+    with pytest.raises(ValueError, match=r"columns must have .* none twice"):
+        Encoding((OneHot("a", ("x",)), Numeric("a", 0.0, 1.0)), "Made up.")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"columns": []},
+        {"columns": [{"kind": "cubic", "name": "a"}], "source": ""},
+        {"columns": [{"kind": "numeric", "name": "a", "mean": 0.0}], "source": ""},
+        {"columns": [{"kind": "numeric", "name": "a", "mean": 0.0, "sd": None}], "source": ""},
+        {"columns": [3], "source": ""},
+        {"columns": [{"kind": "numeric", "name": "a", "mean": 0.0, "sd": -1.0}], "source": ""},
+    ],
+)
+def test_a_dictionary_that_is_no_encoding(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not the dictionary of an encoding|sd of column|columns"):
+        Encoding.from_dict(values)

@@ -1,0 +1,296 @@
+"""People's own tables: what each defect leads to, and that nothing happens silently."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bdpvi.datasets import (
+    Encoding,
+    Numeric,
+    OneHot,
+    dataset_from_frame,
+    from_csv,
+    from_frame,
+    read_table,
+)
+
+TABLE = pd.DataFrame(
+    {
+        "age": [20.0, 30.0, 40.0, 50.0, 60.0],
+        "sex": ["F", "M", "M", "F", "F"],
+        "smokes": [True, False, True, False, False],
+        "sick": ["no", "yes", "no", "yes", "yes"],
+    }
+)
+
+
+def changed(**columns: Any) -> pd.DataFrame:
+    return TABLE.assign(**columns)
+
+
+def test_features_targets_and_notes() -> None:
+    data = dataset_from_frame(TABLE, "sick", name="clinic")
+    assert data.feature_names == ("age", "sex=F", "sex=M", "smokes=False", "smokes=True")
+    root = 2**0.5
+    expected = [
+        [-root, 1, 0, 0, 1],
+        [-root / 2, 0, 1, 1, 0],
+        [0, 0, 1, 0, 1],
+        [root / 2, 1, 0, 1, 0],
+        [root, 1, 0, 1, 0],
+    ]
+    torch.testing.assert_close(data.x, torch.tensor(expected, dtype=torch.float64))
+    assert data.y.tolist() == [0, 1, 0, 1, 1]
+    assert data.name == "clinic"
+    notes = json.loads(json.dumps(data.preprocessing))
+    assert notes["target"] == {"column": "sick", "positive": "yes", "negative": "no"}
+    assert notes["encoding"]["source"] == "Computed from the 5 rows of the data; treated as public."
+
+
+def test_ordinal() -> None:
+    data = dataset_from_frame(TABLE, "sick", encoding="ordinal")
+    assert data.feature_names == ("age", "sex", "smokes")
+    torch.testing.assert_close(data.x.mean(0), torch.zeros(3, dtype=torch.float64))
+    assert data.x[1, 1] > 0 > data.x[0, 1]
+
+
+@given(
+    n=st.integers(4, 60),
+    seed=st.integers(0, 1000),
+    fraction=st.sampled_from([0.2, 0.25, 0.5]),
+)
+def test_a_split_holds_the_rows_of_the_whole(n: int, seed: int, fraction: float) -> None:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"a": rng.normal(size=n), "b": rng.normal(size=n), "y": np.arange(n) % 2})
+    data = dataset_from_frame(frame, "y")
+    split = from_frame(frame, "y", test_fraction=fraction, seed=seed)
+    again = from_frame(frame, "y", test_fraction=fraction, seed=seed)
+    assert torch.equal(split.train.ids, again.train.ids)
+    assert sorted([*split.train.ids.tolist(), *split.test.ids.tolist()]) == list(range(n))
+    for part in (split.train, split.test):
+        assert torch.equal(part.x, data.x[part.ids])
+        assert torch.equal(part.y, data.y[part.ids])
+    assert len(split.train) == int(n * (1 - fraction))
+
+
+@pytest.mark.parametrize(
+    ("values", "positive"),
+    [
+        ([0, 1], "1"),
+        ([1, -1], "1"),
+        ([9, 10], "10"),
+        ([1.0, 0.0], "1"),
+        ([False, True], "True"),
+        (["yes", "no"], "yes"),
+        (["<=50K", ">50K"], ">50K"),
+    ],
+)
+def test_the_later_value_is_positive(values: list[Any], positive: str) -> None:
+    column = [values[0], values[1], values[0], values[1], values[0]]
+    data = dataset_from_frame(changed(sick=column), "sick")
+    assert data.preprocessing["target"]["positive"] == positive
+    assert data.y.tolist() == [float(str(v).removesuffix(".0") == positive) for v in column]
+
+
+@pytest.mark.parametrize("positive", ["no", " no"])
+def test_the_positive_value_can_be_chosen(positive: str) -> None:
+    assert dataset_from_frame(TABLE, "sick", positive=positive).y.tolist() == [1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("positive", [0, 0.0, "0"])
+def test_a_number_is_chosen_however_it_is_spelt(positive: object) -> None:
+    data = dataset_from_frame(changed(sick=[0, 1, 0, 1, 1]), "sick", positive=positive)
+    assert data.y.tolist() == [1, 0, 1, 0, 0]
+
+
+def test_a_positive_value_that_does_not_occur() -> None:
+    with pytest.raises(ValueError, match="positive='maybe' is not a value of target 'sick'"):
+        dataset_from_frame(TABLE, "sick", positive="maybe")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["no"] * 5, "target='sick' must have two different values, it has 1: 'no'"),
+        ([1, 2, 3, 1, 2], "target='sick' must have two different values, it has 3: '1', '2', '3'"),
+    ],
+)
+def test_a_target_with_other_than_two_values(values: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataset_from_frame(changed(sick=values), "sick")
+
+
+def test_missing_values_are_an_error_by_default() -> None:
+    frame = changed(age=[20.0, np.nan, np.nan, 50.0, 60.0], sex=["F", "M", None, "F", "F"])
+    with pytest.raises(ValueError, match=r"missing values in 'age' \(2\), 'sex' \(1\) of 5 rows"):
+        dataset_from_frame(frame, "sick")
+    with pytest.raises(ValueError, match=r"missing values in 'sick' \(1\) of 5 rows"):
+        dataset_from_frame(changed(sick=["no", None, "no", "yes", "yes"]), "sick")
+
+
+def test_missing_values_can_drop_their_rows_and_the_others_keep_their_ids() -> None:
+    frame = changed(
+        age=[20.0, np.nan, 40.0, 50.0, 60.0], sick=["no", "yes", "no", None, "yes"]
+    ).convert_dtypes()
+    data = dataset_from_frame(frame, "sick", missing="drop")
+    assert data.ids.tolist() == [0, 2, 4]
+    assert data.y.tolist() == [0, 0, 1]
+    assert data.x[1, 0] == 0  # (20 + 40 + 60) / 3 is 40: the dropped rows do not count
+
+
+def test_missing_values_in_columns_that_are_not_used_do_not_matter() -> None:
+    frame = changed(note=[None] * 5)
+    assert len(dataset_from_frame(frame, "sick", drop=["note"])) == 5
+
+
+def test_no_complete_row() -> None:
+    with pytest.raises(ValueError, match="no row of 5 has all values"):
+        dataset_from_frame(changed(age=[np.nan] * 5), "sick", missing="drop")
+    with pytest.raises(ValueError, match="no row of 0 has all values"):
+        dataset_from_frame(TABLE.iloc[:0], "sick")
+
+
+def test_an_infinite_value() -> None:
+    with pytest.raises(ValueError, match="column 'age' has 1 values that are not finite numbers"):
+        dataset_from_frame(changed(age=[20, 30, np.inf, 50, 60]), "sick", missing="drop")
+
+
+def test_columns_that_never_vary_are_left_out_aloud() -> None:
+    with pytest.warns(UserWarning, match="left out because they never vary: 'age', 'sex'") as seen:
+        data = dataset_from_frame(changed(age=0.1, sex="F"), "sick")
+    assert seen[0].filename == __file__
+    assert data.feature_names == ("smokes=False", "smokes=True")
+
+
+def test_no_feature_left() -> None:
+    with pytest.raises(ValueError, match="no column is left to be a feature"):
+        dataset_from_frame(TABLE, "sick", drop=["age", "sex", "smokes"])
+
+
+def test_numbers_that_are_names() -> None:
+    frame = changed(age=[1, 2, 1, 2, 2])
+    data = dataset_from_frame(frame, "sick", categorical=["age"])
+    assert data.feature_names[:2] == ("age=1", "age=2")
+
+
+def test_text_that_is_mostly_numbers() -> None:
+    frame = changed(age=["20", "30", "n.k.", "50", "60"])
+    with pytest.raises(ValueError, match=r"column 'age' is text with 4 .* but also 'n\.k\.'"):
+        dataset_from_frame(frame, "sick")
+    assert dataset_from_frame(frame, "sick", categorical=["age"]).x.shape == (5, 9)
+
+
+def test_identifiers_are_not_categories() -> None:
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(101)], "y": [0, 1] * 50 + [0]})
+    with pytest.raises(ValueError, match="column 'id' has 101 different values, more than 100"):
+        dataset_from_frame(frame, "y")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "ill"}, "target: no column 'ill' among 'age', 'sex', 'smokes', 'sick'"),
+        ({"drop": ["id"]}, "drop: no column 'id'"),
+        ({"categorical": ["id"]}, "categorical: no column 'id'"),
+        ({"encoding": "binary"}, "encoding must be 'ordinal' or 'onehot', got 'binary'"),
+        ({"missing": "impute"}, "missing must be 'error' or 'drop', got 'impute'"),
+    ],
+)
+def test_unknown_names(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataset_from_frame(TABLE, **{"target": "sick", **options})
+
+
+def test_column_names_that_occur_twice() -> None:
+    frame = TABLE.set_axis(["age", "sex", "age", "sick"], axis=1)
+    with pytest.raises(ValueError, match="the column name 'age' occurs more than once"):
+        from_frame(frame, "sick")
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
+def test_a_split_needs_two_sides(fraction: float) -> None:
+    with pytest.raises(ValueError, match="test_fraction must lie strictly between 0 and 1"):
+        from_frame(TABLE, "sick", test_fraction=fraction)
+    with pytest.raises(ValueError, match=r"test_fraction=0\.9 leaves one side of 5 rows empty"):
+        from_frame(TABLE, "sick", test_fraction=0.9)
+
+
+PUBLIC = Encoding((Numeric("age", 45.0, 15.0), OneHot("sex", ("F", "M", "X"))), "Census tables.")
+
+
+def test_public_constants_are_used_as_they_are() -> None:
+    data = dataset_from_frame(TABLE, "sick", constants=PUBLIC)
+    assert data.feature_names == ("age", "sex=F", "sex=M", "sex=X")
+    assert data.x[4].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert data.preprocessing["encoding"] == PUBLIC.to_dict()
+    # One record more or less changes no other record's features.
+    assert torch.equal(dataset_from_frame(TABLE.iloc[1:], "sick", constants=PUBLIC).x, data.x[1:])
+
+
+def test_public_constants_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="column 'sex' has the value 'D'"):
+        dataset_from_frame(changed(sex=["F", "M", "D", "F", "F"]), "sick", constants=PUBLIC)
+    with pytest.raises(ValueError, match="constants: no column 'sex'"):
+        dataset_from_frame(TABLE.drop(columns="sex"), "sick", constants=PUBLIC)
+    with pytest.raises(ValueError, match="target='sex' is among the columns of constants"):
+        dataset_from_frame(TABLE, "sex", constants=PUBLIC)
+
+
+def test_a_csv_file_is_its_frame(tmp_path: Path) -> None:
+    TABLE.to_csv(tmp_path / "clinic.csv", index=False)
+    split = from_csv(tmp_path / "clinic.csv", "sick", test_fraction=0.4, seed=2)
+    expected = from_frame(TABLE, "sick", test_fraction=0.4, seed=2)
+    assert split.train.name == "clinic"
+    for part, whole in ((split.train, expected.train), (split.test, expected.test)):
+        assert part.fingerprint() == whole.fingerprint()
+        assert part.preprocessing == whole.preprocessing
+
+
+def test_csv_details(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes('\ufeffname, note\n\nÄnne, "a, b"\n'.encode())
+    assert read_table(path).to_dict("list") == {"name": ["Änne"], "note": ["a, b"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"a,y\n", "has a header but no rows"),
+        (b"a,y\n1,0\n2", r"line 3: 1 values for 2 columns"),
+        (b"a,y\n1,0\n2,1,7\n", r"line 3: 3 values for 2 columns"),
+        (b"a,y\n1,2,0\n1,2,1\n", r"line 2: 3 values for 2 columns"),
+        (b"a,a\n1,0\n", "the column name 'a' occurs more than once"),
+        (b'a,y\n1,"0\n', "is not a readable CSV file"),
+        (b"a,y\n\xff\xfe,0\n", "is not a readable CSV file"),
+    ],
+)
+def test_a_file_that_is_no_table(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as refused:
+        from_csv(path, "y")
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.csv"):
+        from_csv(tmp_path / "absent.csv", "y")
+
+
+def test_new_rows_follow_the_notes(tmp_path: Path) -> None:
+    split = from_frame(TABLE, "sick")
+    encoding = Encoding.from_dict(json.loads(json.dumps(split.train.preprocessing))["encoding"])
+    (tmp_path / "new.csv").write_text("smokes,age,sex\nTrue,60,M\n")
+    x = encoding.apply(read_table(tmp_path / "new.csv"))
+    torch.testing.assert_close(x, torch.tensor([[2**0.5, 0, 1, 0, 1]], dtype=torch.float64))
