@@ -19,10 +19,11 @@ from bdpvi import _validate
 Number = Tensor | float
 
 _ROUNDING = 1e-9
+"""A cost this far below 0, or a β this small a part of δ, is 0 that was computed in floats."""
 
 
 def _tensor(value: Number) -> Tensor:
-    return torch.as_tensor(value).to(torch.float64)
+    return torch.as_tensor(value, dtype=torch.float64)
 
 
 def _positive(name: str, value: Number) -> Tensor:
@@ -131,7 +132,7 @@ def split_delta(delta: float, failure_probability: float, estimates: int) -> flo
     if not 0 <= failure_probability < 1:
         raise ValueError(f"failure_probability must lie in [0, 1), got {failure_probability!r}")
     rest = delta - estimates * failure_probability
-    if not rest > 0:
+    if not rest > _ROUNDING * delta:
         raise ValueError(
             f"delta={delta!r} must exceed estimates * failure_probability = "
             f"{estimates} * {failure_probability!r} = {estimates * failure_probability!r}"
