@@ -1,5 +1,37 @@
 """Private variational inference on Pyro, accounted by Bayesian differential privacy."""
 
-from bdpvi.types import Dataset, Split
+from bdpvi.accountants import BayesianAccountant
+from bdpvi.fit import Fit, fit
+from bdpvi.models import BayesianLogisticRegression
+from bdpvi.neighbours import Add, Coupled, Remove
+from bdpvi.release import Release, calibrate, release, spent
+from bdpvi.types import (
+    Budget,
+    BudgetExceededError,
+    Dataset,
+    Diagnostics,
+    Spent,
+    Split,
+    WorstCase,
+)
 
-__all__ = ["Dataset", "Split"]
+__all__ = [
+    "Add",
+    "BayesianAccountant",
+    "BayesianLogisticRegression",
+    "Budget",
+    "BudgetExceededError",
+    "Coupled",
+    "Dataset",
+    "Diagnostics",
+    "Fit",
+    "Release",
+    "Remove",
+    "Spent",
+    "Split",
+    "WorstCase",
+    "calibrate",
+    "fit",
+    "release",
+    "spent",
+]

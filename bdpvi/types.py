@@ -101,3 +101,96 @@ class Split:
 
     train: Dataset
     test: Dataset
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """How much the largest records decide an estimate, at the order that was used.
+
+    Attributes:
+        top_share: the largest record's share of the mean.
+        effective_size: (Σy)²/Σy², the number of records that carry the mean.
+        pareto_k: shape of the upper tail; above 0.7 the variance is as good as infinite.
+    """
+
+    top_share: float
+    effective_size: float
+    pareto_k: float
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """A worst-case (ε, δ)-differential privacy guarantee, which holds for every record."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What all draws so far have cost together.
+
+    ``epsilon`` is a Bayesian-DP ε: it speaks of a record drawn from the distribution that the panel
+    represents, not of every conceivable record. ``worst_case`` is the worst-case DP guarantee of the
+    same releases, None where there is none.
+
+    Attributes:
+        epsilon, delta: the guarantee's two numbers.
+        guarantee: the guarantee in words.
+        order: λ at which ε is smallest.
+        direction: the neighbour relation that costs most.
+        composition, conversion, estimator: how the cost became ε.
+        failure_probability: γ of each estimate; ``delta`` includes ``estimates`` times γ.
+        estimates: number of bounds that ε rests on.
+        sample_size: records m in the panel.
+        diagnostics: of the estimate at ``order``.
+        reliable: whether the diagnostics support the bound.
+        worst_case: the worst-case DP guarantee, or None.
+    """
+
+    epsilon: float
+    delta: float
+    guarantee: str
+    order: float
+    direction: str
+    composition: str
+    conversion: str
+    estimator: str
+    failure_probability: float
+    estimates: int
+    sample_size: int
+    diagnostics: Diagnostics
+    reliable: bool
+    worst_case: WorstCase | None = None
+
+    def __str__(self) -> str:
+        worst = "none"
+        if self.worst_case is not None:
+            w = self.worst_case
+            worst = f"ε = {w.epsilon:.4g} at δ = {w.delta:g} ({w.accountant})"
+        mark = "reliable" if self.reliable else "NOT RELIABLE: a few records decide the estimate"
+        return (
+            f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
+            f"({self.sample_size} records, {mark}); worst-case DP: {worst}"
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a fit may spend in all, by Bayesian DP.
+
+    >>> Budget(epsilon=0.5, delta=1e-5)
+    Budget(epsilon=0.5, delta=1e-05)
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        _validate.probability("delta", self.delta)
+
+
+class BudgetExceededError(Exception):
+    """A release would cost more than the budget has left. Nothing was charged or drawn."""

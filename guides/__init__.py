@@ -1,1 +1,7 @@
 """Gaussian guides for any Pyro model with global latent variables."""
+
+from bdpvi.guides.full_rank import FullRank
+from bdpvi.guides.gaussian import GaussianGuide
+from bdpvi.guides.mean_field import MeanField
+
+__all__ = ["FullRank", "GaussianGuide", "MeanField"]

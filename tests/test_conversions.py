@@ -10,7 +10,7 @@ import mpmath
 import pytest
 import torch
 from dp_accounting import pld, rdp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import Tensor
@@ -83,6 +83,7 @@ def exact_delta(variance: float, eps: float) -> float:
     return float(mpmath.quad(excess, [crossing, crossing + 3, crossing + 10, crossing + 40]))
 
 
+@settings(deadline=None)
 @given(
     variances=st.lists(st.floats(1e-3, 2.0), min_size=1, max_size=4),
     exponent=st.floats(-8, -1),
@@ -113,6 +114,7 @@ def test_chernoff_bounds_the_tail_and_cks_the_hockey_stick_within_a_known_factor
 
 
 @pytest.mark.parametrize("rule", RULES)
+@settings(deadline=None)
 @given(cost=st.floats(0, 50), order=st.floats(0.1, 1e3), exponent=st.floats(-12, -1))
 def test_delta_inverts_epsilon(rule: str, cost: float, order: float, exponent: float) -> None:
     beta = 10**exponent
@@ -124,6 +126,7 @@ def test_delta_inverts_epsilon(rule: str, cost: float, order: float, exponent: f
         assert back <= beta * (1 + 1e-8)
 
 
+@settings(deadline=None)
 @given(cost=st.floats(0, 50), order=st.floats(0.1, 1e5), beta=st.floats(1e-12, 0.5))
 def test_cks_formula_at_high_precision(cost: float, order: float, beta: float) -> None:
     with mpmath.workdps(50):
@@ -168,6 +171,7 @@ def test_search_finds_what_a_bounded_minimiser_finds(variance: float, rule: str)
     assert found.value == at(found.order)
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 300), variance=st.floats(1e-4, 10), cut=st.floats(0.5, 400))
 def test_search_misses_no_order_of_its_grid(size: int, variance: float, cut: float) -> None:
     orders = Orders(torch.arange(1, size + 1))
@@ -209,6 +213,7 @@ def test_orders_must_ascend_from_above_zero(values: list[float]) -> None:
         Orders(torch.tensor(values))
 
 
+@settings(deadline=None)
 @given(estimates=st.integers(1, 10_000), gamma=st.floats(0, 1e-9), total=st.floats(1e-4, 0.9))
 def test_split_delta_adds_up(estimates: int, gamma: float, total: float) -> None:
     beta = split_delta(total, gamma, estimates)

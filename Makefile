@@ -1,0 +1,29 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint benchmark clean
+
+demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
+	$(BIN)/bdpvi demo --out demo
+
+test: $(VENV)/installed  ## run every test
+	$(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/installed  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
+	$(BIN)/python benchmarks/main_job.py
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo

@@ -1,0 +1,203 @@
+"""The command line: thin, over the same functions that scripts use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import pandas as pd
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import bdpvi
+from bdpvi import datasets, demonstration, guides, storage
+from bdpvi.datasets import Encoding
+
+app = typer.Typer(
+    help="Private variational inference with Bayesian differential privacy accounting.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+GUIDES = {"full-rank": guides.FullRank, "mean-field": guides.MeanField}
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+Seed = Annotated[int, typer.Option(help="Seed of batches and base noise.")]
+Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
+Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the table.")] = Path("demo"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run the main job on data that comes along: fit, release, account, predict, draw a figure.
+
+    Fits the breast cancer table (455 training records), releases one and ten posterior samples at
+    a range of temperatures, and sets their test accuracy beside their Bayesian-DP ε.
+    """
+    result = demonstration.run(out, seed=seed, progress=not quiet)
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        result.print(Console())
+
+
+@app.command()
+def fit(
+    data: Annotated[
+        str,
+        typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}."),
+    ],
+    out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
+    target: Annotated[str, typer.Option(help="Yes/no column of a CSV file.")] = "",
+    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
+    test_fraction: Annotated[
+        float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
+    ] = 0.2,
+    guide: Annotated[str, typer.Option(help=f"One of {', '.join(GUIDES)}.")] = "full-rank",
+    clip: Annotated[
+        float, typer.Option(help="Norm bound C of a record's score; smaller is more private.")
+    ] = 0.5,
+    prior_scale: Annotated[float, typer.Option(help="Standard deviation of the prior.")] = 1.0,
+    intercept: Annotated[bool, typer.Option(help="Add a constant feature.")] = False,
+    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate of the batches.")] = 0.1,
+    records: Annotated[
+        int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
+    ] = 0,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a Bayesian logistic regression and the neighbours that account for releases from it.
+
+    Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
+    """
+    if guide not in GUIDES:
+        raise ValueError(f"guide must be one of {list(GUIDES)}, got {guide!r}")
+    if data in datasets.LOADERS:
+        split = datasets.LOADERS[data]()
+    elif not target:
+        raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
+    else:
+        split = datasets.from_csv(
+            data, target, positive=positive or None, test_fraction=test_fraction
+        )
+    if out.exists():
+        raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten")
+    model = bdpvi.BayesianLogisticRegression(
+        prior_scale=prior_scale, intercept=intercept, clip=clip
+    )
+    fitted = bdpvi.fit(
+        model,
+        GUIDES[guide](model),
+        split.train,
+        steps=steps,
+        rate=rate,
+        seed=seed,
+        neighbours=bdpvi.Coupled(bdpvi.Remove(records or None)),
+        device=device,
+        progress=not quiet,
+    )
+    storage.save_fit(fitted, out, extra={"model": asdict(model), "guide": guide})
+    if as_json:
+        _print_json({"out": str(out), "records": len(split.train), "held_out": len(split.test)})
+    else:
+        print(f"{len(split.train)} records of {fitted.data_name}: {fitted.convergence}")
+        print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
+
+
+@app.command()
+def release(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="JSON file that may be shared.")],
+    draws: Annotated[int, typer.Option(help="Number of posterior samples.")] = 1,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the posterior; 0 means: find it from --epsilon.")
+    ] = 0.0,
+    epsilon: Annotated[
+        float, typer.Option(help="Bayesian-DP ε that all releases together may reach; 0: no limit.")
+    ] = 0.0,
+    delta: Delta = 1e-5,
+    as_json: Json = False,
+) -> None:
+    """Release posterior samples from a fit, charged before they are drawn.
+
+    Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
+    choose that yourself, or both to be refused beyond ε.
+    """
+    if temperature == 0 and epsilon == 0:
+        raise ValueError("temperature or epsilon must be given")
+    if out.exists():
+        raise ValueError(f"out={str(out)!r} exists already; a release is never overwritten")
+    fitted = _load(folder)
+    if temperature == 0:
+        temperature = bdpvi.calibrate(fitted, draws, epsilon=epsilon, delta=delta)
+    budget = bdpvi.Budget(epsilon, delta) if epsilon else None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    released = bdpvi.release(
+        fitted, draws, temperature=temperature, delta=delta, budget=budget
+    )
+    storage.save_release(released, out)
+    if as_json:
+        _print_json({"out": str(out), "temperature": temperature, "spent": asdict(released.spent)})
+    else:
+        print(f"{draws} draws at temperature {temperature:.4g}")
+        print(released.spent)
+        print(f"Wrote {out}")
+
+
+@app.command()
+def predict(
+    released: Annotated[Path, typer.Argument(help="File that `bdpvi release` wrote.")],
+    data: Annotated[Path, typer.Option(help="CSV file with the raw columns of the training data.")],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the probability of the positive class for the rows of a CSV file."""
+    loaded = storage.load_release(released)
+    encoding = Encoding.from_dict(loaded.preprocessing["encoding"])  # type: ignore[arg-type]
+    probabilities = loaded.predict_proba(encoding.apply(datasets.read_table(data)))[:, 1]
+    table = pd.DataFrame({"probability": probabilities.numpy()})
+    if as_json:
+        _print_json({"probability": table["probability"].tolist(), "spent": asdict(loaded.spent)})
+    elif out is None:
+        table.to_csv(sys.stdout, index=False)
+    else:
+        with storage.replacing(out) as temporary:
+            table.to_csv(temporary, index=False)
+        print(f"Wrote {len(table)} predictions to {out}")
+
+
+def main() -> NoReturn:
+    """Run the command line; bad input ends in one line on standard error and exit code 2."""
+    try:
+        app(standalone_mode=True)
+    except (ValueError, OSError, bdpvi.BudgetExceededError) as error:
+        print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(0)
+
+
+def _load(folder: Path) -> bdpvi.Fit:
+    extra = storage.read_extra(folder)
+    model = bdpvi.BayesianLogisticRegression(**extra["model"])
+    return storage.load_fit(folder, model, GUIDES[extra["guide"]](model))
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,141 @@
+"""The main entry: train a guide, and its neighbours beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi import progress as bars
+from bdpvi.ledger import Ledger
+from bdpvi.models import Model
+from bdpvi.neighbours import Coupled
+from bdpvi.panel import Panel
+from bdpvi.plan import Plan
+from bdpvi.progress import Track
+from bdpvi.svi import Convergence, Guide, Problem, default_optimiser
+from bdpvi.types import Dataset
+
+
+class Neighbours(Protocol):
+    """A way to fit that also finds out how far single records move the posterior."""
+
+    def train(
+        self, problem: Problem, track: Track[Any]
+    ) -> tuple[dict[str, Tensor], Convergence, tuple[Panel, ...]]:
+        """Return the guide's parameters, how the fit went, and a panel per kind of neighbour."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted guide with what is needed to account for draws from it. All of it is secret.
+
+    Attributes:
+        model, guide: as given; ``guide.parameters`` are this fit's until the guide is fitted again.
+        parameters: θ, constrained and detached.
+        panels: how far single records move the posterior.
+        convergence: how the training went.
+        plan: the batches and noise that training used.
+        ledger: what has been released.
+        data_name, feature_names, preprocessing: of the training data.
+        fingerprint: digest of the training data.
+    """
+
+    model: Model
+    guide: Guide
+    parameters: Mapping[str, Tensor]
+    panels: tuple[Panel, ...]
+    convergence: Convergence
+    plan: Plan
+    data_name: str
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, Any]
+    fingerprint: str
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def posterior(self) -> Distribution:
+        """The fitted Gaussian over the flat vector of latents, detached."""
+        return self.guide.posterior(self.parameters)
+
+
+def fit(
+    model: Model,
+    guide: Guide,
+    data: Dataset,
+    *,
+    steps: int = 1000,
+    rate: float = 1.0,
+    seed: int = 0,
+    optim: PyroOptim | None = None,
+    neighbours: Neighbours | None = None,
+    device: str = "auto",
+    dtype: torch.dtype = torch.float64,
+    progress: bool = True,
+) -> Fit:
+    """Fit ``guide`` to the posterior of ``model`` by SVI, and train the neighbours of ``data``.
+
+    Args:
+        model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models`.
+        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`.
+        data: N ≥ 3 records.
+        steps: optimiser steps.
+        rate: Poisson sampling rate q of the batches; 1 is full batch.
+        seed: determines batches, base noise and so, on the CPU, the result bit for bit.
+        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
+        neighbours: by default ``Coupled()``: every record left out once, trained beside the fit.
+        device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
+        dtype: of the training; accounting is always in float64.
+        progress: whether to show progress bars on standard error.
+
+    Returns:
+        The fit. Nothing stays in Pyro's parameter store.
+
+    Raises:
+        ValueError: on data that cannot be accounted for, naming the argument.
+
+    >>> from bdpvi import BayesianLogisticRegression, datasets, guides
+    >>> model = BayesianLogisticRegression(clip=0.5)
+    >>> data = datasets.load_breast_cancer().train
+    >>> result = fit(model, guides.MeanField(model), data, steps=20, progress=False)
+    >>> result.posterior.mean.shape
+    torch.Size([30])
+    """
+    if len(data) < 3:
+        raise ValueError(f"data has {len(data)} records; at least 3 are needed")
+    check = getattr(model, "check", None)
+    if check is not None:
+        check(data)
+    plan = Plan(steps=steps, rate=rate, seed=seed)
+    problem = Problem(
+        model, guide, data.to(_device(device), dtype), plan, optim or default_optimiser(steps)
+    )
+    track = bars.bar if progress else bars.silent
+    parameters, convergence, panels = (neighbours or Coupled()).train(problem, track)
+    guide.parameters = dict(parameters)
+    return Fit(
+        model=model,
+        guide=guide,
+        parameters=parameters,
+        panels=panels,
+        convergence=convergence,
+        plan=plan,
+        data_name=data.name,
+        feature_names=data.feature_names,
+        preprocessing=data.preprocessing,
+        fingerprint=data.fingerprint(),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r}, but no CUDA device is available")
+    return device

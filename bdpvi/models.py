@@ -1,0 +1,204 @@
+"""Pyro models of records, and what bdpvi asks of any such model.
+
+A model is a callable ``model(x, y=None)`` that samples its global latent variables and then, inside
+one ``pyro.plate`` over the records it was handed, observes ``y``:
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+It never subsamples: the batch that it sees, and the weight of each record in it, come from the
+training plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import logsigmoid
+
+from bdpvi import _validate
+from bdpvi.types import Dataset
+
+Model = Callable[..., Any]
+
+
+class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
+    """Bernoulli likelihood whose derivative in the logit is at most ``bound`` in absolute value.
+
+    With a = (2y − 1)·logit, log σ(a) has slope σ(−a). Below a_c = log((1 − c)/c) that slope exceeds
+    c = ``bound``, and the tangent line at a_c takes the place of log σ: the score is the norm-clipped
+    score of the Bernoulli likelihood, and the result is concave, so an ordinary (unnormalised)
+    likelihood. From ``bound`` = 1 on nothing is clipped.
+
+    Args:
+        logits: any shape.
+        bound: largest |d log p / d logit|, positive, broadcastable to ``logits``.
+
+    >>> ClippedBernoulli(torch.tensor([-5.0, 5.0]), torch.tensor(0.5)).log_prob(torch.ones(2))
+    tensor([-3.1931, -0.0067])
+    """
+
+    arg_constraints = {"logits": constraints.real, "bound": constraints.positive}  # noqa: RUF012
+    support = constraints.boolean
+
+    def __init__(self, logits: Tensor, bound: Tensor, validate_args: bool | None = None) -> None:
+        self.logits, self.bound = torch.broadcast_tensors(logits, bound)
+        super().__init__(self.logits.shape, validate_args=validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-likelihood of ``value`` in {0, 1}."""
+        signed = (2 * value - 1) * self.logits
+        slope = self.bound.clamp(max=1)
+        knee = torch.log1p(-slope) - torch.log(slope)
+        return logsigmoid(torch.maximum(signed, knee)) + slope * (signed - knee).clamp(max=0)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draw from the Bernoulli that is clipped (clipping only concerns the fit)."""
+        return torch.bernoulli(self.mean.expand(self._extended_shape(sample_shape)))
+
+    @property
+    def mean(self) -> Tensor:
+        """Probability of 1."""
+        return torch.sigmoid(self.logits)
+
+
+def likelihood_slope(signed: Tensor, bound: Tensor) -> Tensor:
+    """Return the derivative of :class:`ClippedBernoulli`'s log-likelihood in a = (2y − 1)·logit."""
+    return torch.minimum(torch.sigmoid(-signed), bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesianLogisticRegression:
+    """Bayesian logistic regression with prior N(0, s²I), optionally with bounded influence.
+
+    Args:
+        prior_scale: the prior's standard deviation s.
+        intercept: whether a column of ones is added to the features.
+        clip: norm bound C of each record's score (the gradient of its log-likelihood in the
+            weights); None leaves the likelihood as it is. See :class:`ClippedBernoulli`; a record
+            x has slope bound C/‖x‖.
+
+    >>> model = BayesianLogisticRegression(clip=0.5)
+    >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
+    torch.Size([2])
+    """
+
+    prior_scale: float = 1.0
+    intercept: bool = False
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive("prior_scale", self.prior_scale)
+        if self.clip is not None:
+            _validate.positive("clip", self.clip)
+
+    def design(self, x: Tensor) -> Tensor:
+        """Return the features that the weights multiply: ``x``, with a column of ones if asked."""
+        return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.intercept else x
+
+    def slope_bound(self, design: Tensor) -> Tensor:
+        """Return the largest slope in the logit that each record may have, (N,); inf if unclipped."""
+        norms = torch.linalg.vector_norm(design, dim=1)
+        return torch.full_like(norms, math.inf) if self.clip is None else self.clip / norms
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Sample the weights and observe the records."""
+        design = self.design(x)
+        prior = dist.Normal(x.new_zeros(()), x.new_tensor(self.prior_scale))
+        w = pyro.sample("w", prior.expand([design.shape[1]]).to_event(1))
+        with pyro.plate("records", len(x)):
+            if self.clip is None:
+                likelihood = dist.Bernoulli(logits=design @ w)
+            else:
+                likelihood = ClippedBernoulli(design @ w, self.slope_bound(design))
+            pyro.sample("y", likelihood, obs=y)
+
+    def check(self, data: Dataset) -> None:
+        """Raise ValueError unless the targets of ``data`` are 0 and 1, both present."""
+        values = torch.unique(data.y)
+        if not bool(((values == 0) | (values == 1)).all()):
+            raise ValueError(f"y must be 0 or 1, got {values[:5].tolist()}")
+        if len(values) < 2:
+            raise ValueError(f"y has one class only: every target is {values[0].item():g}")
+
+
+class RecordWeights(Messenger):  # type: ignore[misc]
+    """Multiply the log-likelihood of each record by its weight: 1/q in a Poisson batch of rate q."""
+
+    def __init__(self, weights: Tensor | float) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self.weights
+
+
+def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the log-likelihood of each record given the latent values, (N,)."""
+    trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x, y)
+    sites = [trace.nodes[name] for name in trace.observation_nodes if name not in latents]
+    return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
+
+
+def predictive_mean(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the mean of each record's target given the latent values, (N,)."""
+    trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x)
+    (site,) = (s for name, s in trace.nodes.items() if s["type"] == "sample" and per_record(s, x))
+    return site["fn"].mean  # type: ignore[no-any-return]
+
+
+def per_record(site: Mapping[str, Any], x: Tensor) -> bool:
+    """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
+    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+    return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
+
+
+def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:
+    """Return the model's latent sites, after checking that bdpvi can account for the model.
+
+    Raises:
+        ValueError: if a latent variable belongs to single records or is discrete, if an observation
+            is not per record, or if the model subsamples by itself. Each would make the privacy
+            accounting wrong without a sign.
+    """
+    devices = [x.device] if x.is_cuda else []
+    with poutine.block(), torch.no_grad(), torch.random.fork_rng(devices):
+        trace = poutine.trace(model).get_trace(x, y)
+    latents, observed = {}, 0
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample":
+            continue
+        if type(site["fn"]).__name__ == "_Subsample":
+            if site["value"].shape[0] != len(x):
+                raise ValueError(
+                    f"model: plate {name!r} has {site['value'].shape[0]} entries for {len(x)} "
+                    "records; a model sees one batch and must not subsample by itself"
+                )
+        elif site["is_observed"]:
+            if not per_record(site, x) or site["fn"].batch_shape != (len(x),):
+                raise ValueError(
+                    f"model: observed site {name!r} is not inside one pyro.plate over the records"
+                )
+            observed += 1
+        elif site["cond_indep_stack"]:
+            raise ValueError(f"model: latent site {name!r} lies in a plate; latents must be global")
+        elif site["fn"].support.is_discrete:
+            raise ValueError(f"model: latent site {name!r} is discrete")
+        else:
+            latents[name] = site
+    if not observed or not latents:
+        raise ValueError(f"model: needs latent and observed sites, has {list(trace.nodes)}")
+    return latents

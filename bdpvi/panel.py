@@ -1,0 +1,30 @@
+"""The panel: the same records, followed through everything that is released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi.divergences import GaussianPairs
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """How far each of m records moves the posterior.
+
+    Attributes:
+        kind: "remove" (records of the data, left out) or "add" (held-out records, joined).
+        ids: record identities, (m,).
+        pairs: the posterior against that of each neighbour, m pairs. Secret.
+    """
+
+    kind: str
+    ids: Tensor
+    pairs: GaussianPairs
+
+    def __post_init__(self) -> None:
+        _validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
+        if len(self.ids) < 3:
+            raise ValueError(f"ids has {len(self.ids)} records; an estimate needs at least 3")

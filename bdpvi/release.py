@@ -1,0 +1,200 @@
+"""Release samples: charge first, then draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.distributions import Independent
+
+from bdpvi import _validate, secure
+from bdpvi.accountants import BayesianAccountant
+from bdpvi.events import PosteriorDraws
+from bdpvi.fit import Fit
+from bdpvi.ledger import Charge
+from bdpvi.models import Model, predictive_mean
+from bdpvi.types import Budget, BudgetExceededError, Spent
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What may be shared.
+
+    Attributes:
+        samples: posterior samples over the flat vector of unconstrained latents, (k, d).
+        latents: the same samples as the model's latent variables, each (k, ...).
+        temperature: τ of the Gaussian they came from.
+        spent: what all releases from the fit have cost together, this one included.
+        model: the model, for predictions.
+        feature_names: the columns that predictions expect, in order.
+        preprocessing: the public constants that make those columns from raw ones.
+    """
+
+    samples: Tensor
+    latents: Mapping[str, Tensor]
+    temperature: float
+    spent: Spent
+    model: Model
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, object]
+
+    def predict_mean(self, x: Tensor) -> Tensor:
+        """Return each record's expected target, averaged over the samples, (N,)."""
+        if x.ndim != 2 or x.shape[1] != len(self.feature_names):
+            raise ValueError(
+                f"x must have shape (records, {len(self.feature_names)}), got {tuple(x.shape)}"
+            )
+        _validate.finite("x", x)
+        x = x.to(self.samples.dtype)
+        draws = [{name: v[i] for name, v in self.latents.items()} for i in range(len(self.samples))]
+        return torch.stack([predictive_mean(self.model, draw, x) for draw in draws]).mean(0)
+
+    def predict_proba(self, x: Tensor) -> Tensor:
+        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2)."""
+        one = self.predict_mean(x)
+        return torch.stack([1 - one, one], dim=1)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the likelier class, 0 or 1, (N,)."""
+        return (self.predict_mean(x) > 0.5).to(torch.int64)
+
+
+Accountant = Callable[[], BayesianAccountant]
+
+
+def spent(
+    fit: Fit,
+    *,
+    delta: float = 1e-5,
+    planned: Charge | None = None,
+    accountant: Accountant = BayesianAccountant,
+) -> Spent:
+    """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing."""
+    ledger = accountant()
+    for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
+        ledger.step(PosteriorDraws(fit.panels, charge.draws, charge.temperature))
+    return ledger.spent(delta)
+
+
+def release(
+    fit: Fit,
+    draws: int = 1,
+    *,
+    temperature: float = 1.0,
+    delta: float = 1e-5,
+    budget: Budget | None = None,
+    accountant: Accountant = BayesianAccountant,
+    generator: torch.Generator | None = None,
+) -> Release:
+    """Charge ``draws`` posterior samples at ``temperature``, then draw them from N(μ, τΣ).
+
+    Args:
+        fit: where to draw from.
+        draws: number of samples k.
+        temperature: τ; higher costs less and predicts worse.
+        delta: δ at which the cost is reported; ``budget`` brings its own.
+        budget: refuse to go beyond this, counting all earlier releases from ``fit``.
+        accountant: makes the accountant, e.g. ``partial(BayesianAccountant, conversion="chernoff")``.
+        generator: for experiments that must repeat. By default the operating system's secure
+            randomness is used, as it must be for samples that leave the house.
+
+    Raises:
+        BudgetExceededError: if the budget does not suffice; nothing is charged or drawn.
+        ValueError: if no finite ε can be given; nothing is charged or drawn.
+    """
+    charge = Charge(draws, temperature)
+    if budget is not None:
+        delta = budget.delta
+    with fit.ledger.locked():
+        total = spent(fit, delta=delta, planned=charge, accountant=accountant)
+        if budget is not None and total.epsilon > budget.epsilon:
+            raise BudgetExceededError(
+                f"draws={draws} at temperature={temperature} would bring Bayesian-DP ε to "
+                f"{total.epsilon:.4g}, over the budget of {budget.epsilon:g} at δ = {delta:g}"
+            )
+        fit.ledger.charge(charge)
+    samples = _draw(fit, draws, temperature, generator)
+    latents = [fit.guide.unpack(sample) for sample in samples]
+    return Release(
+        samples=samples,
+        latents={name: torch.stack([one[name] for one in latents]) for name in latents[0]},
+        temperature=temperature,
+        spent=total,
+        model=fit.model,
+        feature_names=fit.feature_names,
+        preprocessing=fit.preprocessing,
+    )
+
+
+def calibrate(
+    fit: Fit,
+    draws: int = 1,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    least: float = 1.0,
+    accountant: Accountant = BayesianAccountant,
+) -> float:
+    """Return the smallest temperature at which ``draws`` more samples keep ε within ``epsilon``.
+
+    Temperature lowers what the means of neighbours give away and leaves what their covariances give
+    away (the floor), so not every ε can be reached.
+
+    Args:
+        fit: where the samples will be drawn from; what was released before counts.
+        draws: number of samples.
+        epsilon: target, met from below within 0.1 %.
+        delta: δ of the target.
+        least: lowest temperature to consider; 1 is the posterior itself.
+        accountant: as for :func:`release`.
+
+    Raises:
+        ValueError: if no temperature reaches ``epsilon``; the message gives the floor.
+    """
+    _validate.positive("epsilon", epsilon)
+    _validate.positive("least", least)
+
+    @cache
+    def cost(log_temperature: float) -> float:
+        planned = Charge(draws, math.exp(log_temperature))
+        return spent(fit, delta=delta, planned=planned, accountant=accountant).epsilon
+
+    low = math.log(least)
+    if cost(low) <= epsilon:
+        return least
+    high = math.log(_HOTTEST)
+    floor = cost(high)
+    if floor > epsilon:
+        raise ValueError(
+            f"epsilon={epsilon:g} cannot be reached: with {draws} draws the covariances alone cost "
+            f"{floor:.4g}. Fewer draws, a lower clip or a stronger prior lower that floor"
+        )
+    while high - low > 1e-4 or cost(high) < 0.999 * epsilon:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (low, middle) if cost(middle) <= epsilon else (middle, high)
+    return math.exp(high)
+
+
+_HOTTEST = 1e12
+"""A temperature at which no mean gives anything away."""
+
+
+def _draw(fit: Fit, draws: int, temperature: float, generator: torch.Generator | None) -> Tensor:
+    posterior = fit.posterior
+    mean = posterior.mean.cpu().double()
+    shape = (draws, len(mean))
+    if generator is None:
+        noise = secure.standard_normal(shape)
+    else:
+        noise = torch.randn(shape, dtype=torch.float64, generator=generator)
+    if isinstance(posterior, Independent):
+        scaled = noise * posterior.stddev.cpu().double()
+    else:
+        scaled = noise @ posterior.scale_tril.cpu().double().T  # type: ignore[attr-defined]
+    return mean + math.sqrt(temperature) * scaled

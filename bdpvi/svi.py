@@ -1,0 +1,181 @@
+"""One run of stochastic variational inference, by ``pyro.infer.SVI``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import ExponentialLR, PyroLRScheduler, PyroOptim
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.constraints import Constraint
+
+from bdpvi.models import Model, RecordWeights
+from bdpvi.plan import Plan
+from bdpvi.progress import Track
+from bdpvi.types import Dataset
+
+
+class Guide(Protocol):
+    """A Pyro guide that is Gaussian over one flat vector of latents; see ``bdpvi.guides``."""
+
+    parameters: dict[str, Tensor]
+
+    @property
+    def constraints(self) -> Mapping[str, Constraint]:
+        """Return the support of every parameter."""
+
+    def setup(self, x: Tensor, y: Tensor) -> None:
+        """Run the model once to learn its latent variables."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Any:
+        """Run as a Pyro guide."""
+
+    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian with these parameters; their leading dimensions are a batch."""
+
+    def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian, detached."""
+
+    def initial(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the first value of every parameter."""
+
+    def unpack(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the model's latent variables for one flat vector."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """All that determines a fit: a pure function of these five gives θ."""
+
+    model: Model
+    guide: Guide
+    data: Dataset
+    plan: Plan
+    optim: PyroOptim
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """How the fit went. It is computed from single records' losses, so it stays with θ: secret.
+
+    Attributes:
+        elbo: estimate of the evidence lower bound before every step, (steps,).
+        gradient_norm: Euclidean norm of its gradient in the unconstrained parameters, (steps,).
+    """
+
+    elbo: Tensor
+    gradient_norm: Tensor
+
+    @property
+    def drift(self) -> float:
+        """Change of the mean ELBO from the third to the last quarter, in standard errors.
+
+        Beyond about 3 the fit was still moving; train for more steps.
+        """
+        quarter = max(2, len(self.elbo) // 4)
+        last, before = self.elbo[-quarter:], self.elbo[-2 * quarter : -quarter]
+        if len(before) < 2:
+            return float("nan")
+        error = ((last.var() + before.var()) / quarter).sqrt()
+        return float((last.mean() - before.mean()) / error.clamp(min=torch.finfo(error.dtype).tiny))
+
+    def __str__(self) -> str:
+        quarter = max(1, len(self.elbo) // 4)
+        return (
+            f"ELBO {self.elbo[-quarter:].mean():.1f} over the last {quarter} of {len(self.elbo)} "
+            f"steps (drift {self.drift:+.1f} standard errors), "
+            f"gradient norm {self.gradient_norm[-1]:.3g}"
+        )
+
+
+def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> PyroOptim:
+    """Return Adam whose learning rate falls from ``lr`` to ``lr * decay`` over ``steps`` steps.
+
+    The fall is what lets θ settle under minibatch noise; a constant rate leaves a jitter that the
+    accounting would charge for.
+    """
+    settings = {"optimizer": torch.optim.Adam, "optim_args": {"lr": lr}}
+    return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
+
+
+def fresh(optim: PyroOptim) -> PyroOptim:
+    """Return the same optimiser without the state of any earlier run."""
+    clean = copy.copy(optim)
+    clean.optim_objs, clean.grad_clip, clean._state_waiting_to_be_consumed = {}, {}, {}
+    return clean
+
+
+def decay(optim: PyroOptim) -> None:
+    """Advance the learning-rate schedule, if there is one."""
+    if isinstance(optim, PyroLRScheduler):
+        optim.step()
+
+
+@contextmanager
+def isolated(data: Dataset) -> Iterator[None]:
+    """Own parameter store, random state, default type and device; the caller's come back after."""
+    old = torch.get_default_dtype()
+    here = data.x.device
+    with (
+        pyro.get_param_store().scope(),
+        torch.random.fork_rng([here] if data.x.is_cuda else []),
+        nullcontext() if here.type == "cpu" else here,  # the mode costs time in every operation
+    ):
+        torch.set_default_dtype(data.x.dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(old)
+
+
+def run_svi(problem: Problem, track: Track) -> tuple[dict[str, Tensor], Convergence]:
+    """Train the guide; return its constrained parameters, detached, and how it went.
+
+    Each step sees a Poisson batch, every record in it weighted 1/q: the batch is divided by its
+    expected size qN, so the prior counts once and the ELBO estimate is unbiased.
+
+    Raises:
+        ValueError: if a step's Poisson batch is empty.
+        FloatingPointError: if the ELBO stops being finite.
+    """
+    data, plan, optim = problem.data, problem.plan, fresh(problem.optim)
+    loss = Trace_ELBO()
+    norms = []
+
+    def loss_and_grads(model: Model, guide: Guide, x: Tensor, y: Tensor) -> float:
+        value: float = loss.loss_and_grads(model, guide, x, y)
+        params = (p for _, p in pyro.get_param_store().named_parameters())
+        norms.append(sum(float(p.grad.square().sum()) for p in params) ** 0.5)
+        return value
+
+    def model(x: Tensor, y: Tensor) -> Any:
+        with RecordWeights(1 / plan.rate):
+            return problem.model(x, y)
+
+    losses = []
+    with isolated(data):
+        problem.guide.setup(data.x, data.y)
+        svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)
+        for step in track(range(plan.steps), "fit"):
+            batch = plan.batch(step, data.ids)
+            if not bool(batch.any()):
+                raise ValueError(
+                    f"rate={plan.rate} left the Poisson batch of step {step} empty "
+                    f"(expected size {plan.rate * len(data):.3g}); raise the rate"
+                )
+            torch.manual_seed(plan.noise_seed(step))
+            losses.append(svi.step(data.x[batch], data.y[batch]))
+            if not losses[-1] < float("inf"):
+                raise FloatingPointError(f"the ELBO is {-losses[-1]} at step {step}; lower the rate "
+                                         "of learning (optim)")
+            decay(optim)
+        store = pyro.get_param_store()
+        parameters = {name: store[name].detach().clone() for name in problem.guide.constraints}
+    return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))

@@ -1,0 +1,45 @@
+"""Gaussian with any covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.constraints import softplus_lower_cholesky
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import softplus
+
+from bdpvi.guides.gaussian import GaussianGuide
+
+
+class FullRank(GaussianGuide):
+    """Full-rank Gaussian guide: a location and the Cholesky factor of the covariance."""
+
+    constraints = {"loc": constraints.real_vector, "scale_tril": softplus_lower_cholesky}  # noqa: RUF012
+
+    def initial(self, like: Tensor) -> dict[str, Tensor]:
+        """Return a zero location and a multiple of the identity."""
+        eye = torch.eye(self.dim, dtype=like.dtype, device=like.device)
+        return {"loc": like.new_zeros(self.dim), "scale_tril": self.init_scale * eye}
+
+    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian with these parameters, ``loc`` (..., d), ``scale_tril`` (..., d, d)."""
+        return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])
+
+    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """Return loc + L · noise, L having softplus on its diagonal."""
+        raw = free["scale_tril"]
+        strict = raw.tril(-1) @ noise
+        return free["loc"] + strict + softplus(raw.diagonal(dim1=-2, dim2=-1)) * noise
+
+    def pullback(
+        self, free: Mapping[str, Tensor], noise: Tensor, gradient: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the gradients; the entropy is Σ log L_jj."""
+        raw = free["scale_tril"].diagonal(dim1=-2, dim2=-1)
+        outer = torch.tril(gradient.unsqueeze(-1) * noise)
+        diagonal = outer.diagonal(dim1=-2, dim2=-1)
+        diagonal.sub_(1 / softplus(raw)).mul_(torch.sigmoid(raw))
+        return {"loc": gradient, "scale_tril": outer}

@@ -1,0 +1,139 @@
+"""What the Gaussian guides share: latents as one flat vector, and a posterior cut off from training."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.distributions.util import sum_rightmost
+from torch import Tensor
+from torch.distributions import Distribution, Transform, biject_to
+from torch.distributions.constraints import Constraint
+
+from bdpvi._validate import positive
+from bdpvi.models import Model, latent_sites
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where one latent variable lies in the flat vector, and how it gets its support."""
+
+    name: str
+    shape: torch.Size  # of the unconstrained value: a simplex has one entry fewer there
+    transform: Transform
+
+
+class GaussianGuide(ABC):
+    """A Pyro guide that is Gaussian in the model's unconstrained latents, taken as one vector.
+
+    It has no plates, so it can never replace a model's batch by another one.
+
+    Args:
+        model: the Pyro model.
+        init_scale: standard deviation of every latent at the start.
+
+    Attributes:
+        sites: the latent variables in the order of the flat vector; known after :meth:`setup`.
+        parameters: constrained values after the last fit, detached; empty before.
+    """
+
+    constraints: ClassVar[Mapping[str, Constraint]]
+
+    def __init__(self, model: Model, *, init_scale: float = 0.1) -> None:
+        self.model = model
+        self.init_scale = positive("init_scale", init_scale)
+        self.sites: tuple[Site, ...] = ()
+        self.parameters: dict[str, Tensor] = {}
+
+    @abstractmethod
+    def initial(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the first value of every parameter, with the type and device of ``like``."""
+
+    @abstractmethod
+    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian over the flat vector; leading dimensions of parameters are a batch."""
+
+    @abstractmethod
+    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """Return the latents of many guides for one base noise.
+
+        Args:
+            free: unconstrained parameters of m guides, each (m, ...).
+            noise: standard normal, (d,).
+
+        Returns:
+            Flat latents, (m, d).
+        """
+
+    @abstractmethod
+    def pullback(
+        self, free: Mapping[str, Tensor], noise: Tensor, gradient: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the gradient in ``free`` of a loss of the latents minus the guide's entropy.
+
+        Args:
+            free, noise: as for :meth:`pushforward`.
+            gradient: of the loss in the latents, (m, d).
+        """
+
+    @property
+    def dim(self) -> int:
+        """Length of the flat vector of latents."""
+        return sum(site.shape.numel() for site in self.sites)
+
+    def setup(self, x: Tensor, y: Tensor) -> None:
+        """Find the model's latent variables by running it once on a batch of records."""
+        sites = []
+        for name, site in latent_sites(self.model, x, y).items():
+            transform = biject_to(site["fn"].support)
+            sites.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
+        self.sites = tuple(sites)
+
+    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Run as a Pyro guide: one sample site per latent variable of the model."""
+        if not self.sites:
+            self.setup(x, y)
+        initial = self.initial(x)
+        parameters = {
+            name: pyro.param(name, initial[name], constraint=constraint)
+            for name, constraint in self.constraints.items()
+        }
+        gaussian = self.distribution(parameters)
+        flat = pyro.sample("_latent", gaussian, infer={"is_auxiliary": True})
+        latents = {}
+        for site, part in zip(self.sites, self._parts(flat), strict=True):
+            value = site.transform(part)
+            log_density = site.transform.inv.log_abs_det_jacobian(value, part)
+            log_density = sum_rightmost(log_density, log_density.dim())
+            point = dist.Delta(value, log_density=log_density, event_dim=value.dim())
+            latents[site.name] = pyro.sample(site.name, point)
+        return latents
+
+    def unpack(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the model's latent variables for one flat unconstrained vector, (dim,)."""
+        parts = zip(self.sites, self._parts(flat), strict=True)
+        return {site.name: site.transform(part) for site, part in parts}
+
+    def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the posterior over the flat vector as a detached torch distribution.
+
+        Args:
+            parameters: constrained values, with any leading batch shape; by default those of the
+                last fit.
+
+        Raises:
+            RuntimeError: without ``parameters`` before any fit.
+        """
+        chosen = self.parameters if parameters is None else parameters
+        if not chosen:
+            raise RuntimeError(f"this {type(self).__name__} guide has not been fitted yet")
+        return self.distribution({name: chosen[name].detach().clone() for name in self.constraints})
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([site.shape.numel() for site in self.sites], dim=-1)
+        return [part.reshape(site.shape) for part, site in zip(parts, self.sites, strict=True)]

@@ -1,0 +1,37 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from simulated import logistic_data
+
+from bdpvi import Dataset
+
+UCI = Path(__file__).parents[1].parent / "shared" / "data" / "uci"
+
+
+@pytest.fixture(autouse=True)
+def _clean_pyro() -> Iterator[None]:
+    """Every test starts without parameters, and leaves none."""
+    pyro.clear_param_store()
+    yield
+    assert not dict(pyro.get_param_store().items()), "a call left parameters in Pyro's store"
+
+
+@pytest.fixture(scope="session")
+def uci() -> Path:
+    """Return the folder of the real tables, or skip."""
+    if not UCI.exists():
+        pytest.skip("the UCI tables are not on this machine")
+    return UCI
+
+
+@pytest.fixture
+def data() -> Dataset:
+    """Return 60 records of 3 features."""
+    return logistic_data(60, 3)

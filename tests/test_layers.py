@@ -1,0 +1,75 @@
+"""The architecture as a table: what each module may import from bdpvi."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EDGE = {"cli", "demonstration", "__init__"}
+"""Modules that put the pieces together, and may import anything."""
+
+ALLOWED = {
+    "_validate": set[str](),
+    "secure": set[str](),
+    "progress": set[str](),
+    "types": {"_validate"},
+    "plan": {"_validate"},
+    "ledger": {"_validate"},
+    "hockey_stick": {"_validate"},
+    "divergences": {"_validate", "hockey_stick"},
+    "conversions": {"_validate"},
+    "estimators": {"_validate"},
+    "mechanisms": {"_validate", "divergences"},
+    "panel": {"_validate", "divergences"},
+    "events": {"_validate", "divergences", "mechanisms", "panel"},
+    "accountants": {"_validate", "conversions", "estimators", "events", "types"},
+    "models": {"_validate", "types"},
+    "svi": {"models", "plan", "progress", "types"},
+    "rows": {"models", "svi", "types"},
+    "neighbours": {"_validate", "divergences", "panel", "progress", "rows", "svi", "types"},
+    "optimum": {
+        "_validate", "divergences", "models", "neighbours", "panel", "progress", "quadrature",
+        "rows", "svi", "types",
+    },
+    "fit": {
+        "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "types",
+    },
+    "release": {
+        "_validate", "accountants", "events", "fit", "ledger", "models", "secure", "types",
+    },
+    "storage": {
+        "divergences", "fit", "ledger", "models", "panel", "plan", "release", "svi", "types",
+    },
+}  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "bdpvi":
+                found |= {alias.name for alias in node.names}
+            elif node.module.startswith("bdpvi."):
+                found.add(node.module.split(".")[1])
+    return found
+
+
+CORE = sorted(p for p in (ROOT / "bdpvi").glob("*.py") if p.stem not in EDGE)
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda p: p.stem)
+def test_core_imports_only_what_its_row_allows(path: Path) -> None:
+    assert imports(path) <= ALLOWED[path.stem]
+
+
+def test_datasets_know_only_records() -> None:
+    for path in (ROOT / "datasets").glob("*.py"):
+        assert imports(path) <= {"_validate", "types", "datasets"}, path.name
+
+
+def test_guides_know_only_models() -> None:
+    for path in (ROOT / "guides").glob("*.py"):
+        assert imports(path) <= {"_validate", "models", "guides"}, path.name
