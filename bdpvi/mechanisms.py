@@ -57,8 +57,7 @@ def posterior_draws_cost(
     """
     orders = _positive_orders(order)
     draws = _validate.positive_int("draws", draws)
-    tempered = replace(pairs, b2=pairs.b2 / _validate.positive("temperature", temperature))
-    return draws * tempered.log_moment(orders)
+    return draws * pairs.log_moment(orders, temperature)
 
 
 def subsampled_gaussian_cost(
@@ -94,10 +93,10 @@ def subsampled_gaussian_cost(
     """
     scaled = _distance(distance) ** 2 / (2 * _validate.positive("noise", noise) ** 2)
     orders = _whole_orders(order)
-    k = torch.arange(int(orders.max()) + 2, dtype=torch.float64)
+    k = torch.arange(int(orders.max()) + 2, dtype=torch.float64, device=scaled.device)
     cost = _mixture(
         lambda records: (k * (k - 1))[:, None] * scaled.flatten()[records],
-        scaled.numel(),
+        scaled.flatten(),
         orders.flatten() + 1,
         _validate.rate("rate", rate),
     )
@@ -140,7 +139,7 @@ def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | i
         moments = _select(pairs, records).log_moment(k - 1)
         return torch.cat([torch.zeros_like(moments[:1]).expand(2, -1), moments])
 
-    cost = _mixture(log_moment, len(pairs.r), orders.flatten() + 1, _validate.rate("rate", rate))
+    cost = _mixture(log_moment, pairs.r, orders.flatten() + 1, _validate.rate("rate", rate))
     return cost.reshape(*orders.shape, -1)
 
 
@@ -169,10 +168,9 @@ def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int)
         moments = _select(reverse, records).log_moment(k)
         return torch.cat([torch.zeros_like(moments[:1]), moments])
 
-    first_order = _mixture(log_moment, len(pairs.r), orders.flatten(), rate)
-    lam = orders.flatten().to(torch.float64)[:, None]
+    cost = _mixture(log_moment, pairs.r, orders.flatten(), rate)
+    lam = orders.to(cost.device).flatten()[:, None]
     chi2 = _log_expm1(pairs.log_moment(torch.ones(1, dtype=torch.float64)))
-    cost = first_order
     if rate < 1:
         log_kept = math.log1p(-rate)
         weight = torch.log(lam * (lam + 1) / 2) + 2 * math.log(rate) - (lam + 2) * log_kept
@@ -203,7 +201,7 @@ def legacy_gaussian_cost(
 
 
 def _mixture(
-    log_moment: Callable[[slice], Tensor], records: int, trials: Tensor, rate: float
+    log_moment: Callable[[slice], Tensor], like: Tensor, trials: Tensor, rate: float
 ) -> Tensor:
     """Return log E_{k ~ Binomial(n, q)} e^{f_k} for each n of ``trials``, (K, records).
 
@@ -211,14 +209,17 @@ def _mixture(
 
     Args:
         log_moment: from a slice of the records to f_k ≥ 0 for k = 0 … max n, (max n + 1, records).
+        like: has as many rows as there are records, on the device where to compute.
+        trials: the n, (K,).
+        rate: q.
     """
-    log_weights = [_log_binomial(int(n), rate)[:, None] for n in trials]
-    weights = torch.zeros(len(trials), int(trials.max()) + 1, dtype=torch.float64)
+    log_weights = [_log_binomial(int(n), rate)[:, None].to(like.device) for n in trials]
+    weights = like.new_zeros(len(trials), int(trials.max()) + 1)
     for i, log_weight in enumerate(log_weights):
         weights[i, : len(log_weight)] = log_weight[:, 0].exp()
-    result = torch.empty(len(trials), records, dtype=torch.float64)
+    result = like.new_empty(len(trials), len(like))
     width = max(1, _CHUNK // weights.shape[1])
-    for start in range(0, records, width):
+    for start in range(0, len(like), width):
         chunk = slice(start, start + width)
         moments = log_moment(chunk)
         if bool((moments < _LARGEST_EXPONENT).all()):
@@ -244,6 +245,7 @@ def _log_binomial(trials: int, rate: float) -> Tensor:
 
 
 def _log_expm1(value: Tensor) -> Tensor:
+    value = value.clamp(min=0)  # log-moments are never negative; rounding may make them so
     return value + torch.log(-torch.expm1(-value))
 
 
