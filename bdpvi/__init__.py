@@ -4,7 +4,7 @@ from bdpvi.accountants import BayesianAccountant
 from bdpvi.fit import Fit, fit
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Add, Coupled, Remove
-from bdpvi.release import Release, calibrate, release, spent
+from bdpvi.release import Release, calibrate, rehearse, release, spent
 from bdpvi.types import (
     Budget,
     BudgetExceededError,
@@ -32,6 +32,7 @@ __all__ = [
     "WorstCase",
     "calibrate",
     "fit",
+    "rehearse",
     "release",
     "spent",
 ]

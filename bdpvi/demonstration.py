@@ -79,7 +79,7 @@ def run(out: Path, *, seed: int = 0, progress: bool = True) -> Demonstration:
     split = datasets.load_breast_cancer()
     model = BayesianLogisticRegression(clip=0.5, prior_scale=0.5)
     fitted = fit(
-        model, FullRank(model), split.train, steps=1000, rate=0.2, seed=seed, progress=progress
+        model, FullRank(model), split.train, steps=500, rate=0.2, seed=seed, progress=progress
     )
     rows = []
     for draws in DRAWS:

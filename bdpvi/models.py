@@ -153,11 +153,18 @@ def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Te
     return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
 
 
-def predictive_mean(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the mean of each record's target given the latent values, (N,)."""
-    trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x)
-    (site,) = (s for name, s in trace.nodes.items() if s["type"] == "sample" and per_record(s, x))
-    return site["fn"].mean  # type: ignore[no-any-return]
+def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the mean of each record's target for each of k values of the latents, (k, N)."""
+
+    def one(latent: dict[str, Tensor]) -> Tensor:
+        trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
+        sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
+        (target,) = (site for site in sites if per_record(site, x))
+        return target["fn"].mean  # type: ignore[no-any-return]
+
+    with pyro.validation_enabled(False), torch.no_grad():
+        means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
+    return means  # type: ignore[no-any-return]
 
 
 def per_record(site: Mapping[str, Any], x: Tensor) -> bool:

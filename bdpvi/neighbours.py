@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,11 +99,15 @@ class Coupled:
         panels = []
         for rows in [kind.rows(problem.data) for kind in self.kinds]:
             blocks = []
-            for start in track(range(0, len(rows.records), self.chunk), rows.kind):
+            starts = range(0, len(rows.records), self.chunk)
+            ticks = iter(track(range(len(starts) * problem.plan.steps), rows.kind))
+            for start in starts:
                 index = torch.arange(start, min(start + self.chunk, len(rows.records)))
                 records = rows.records.select(index.to(rows.records.x.device))
-                trained = train_rows(problem, Rows(rows.kind, records, rows.sign))
+                block = Rows(rows.kind, records, rows.sign)
+                trained = train_rows(problem, block, partial(next, ticks))
                 blocks.append(summarise(posterior, problem.guide.posterior(trained)))
+            next(ticks, None)  # the bar ends when it is asked for one more
             pairs = GaussianPairs(
                 torch.cat([b.r for b in blocks]).cpu(), torch.cat([b.b2 for b in blocks]).cpu()
             )

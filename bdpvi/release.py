@@ -16,7 +16,7 @@ from bdpvi.accountants import BayesianAccountant
 from bdpvi.events import PosteriorDraws
 from bdpvi.fit import Fit
 from bdpvi.ledger import Charge
-from bdpvi.models import Model, predictive_mean
+from bdpvi.models import Model, predictive_means
 from bdpvi.types import Budget, BudgetExceededError, Spent
 
 
@@ -49,9 +49,7 @@ class Release:
                 f"x must have shape (records, {len(self.feature_names)}), got {tuple(x.shape)}"
             )
         _validate.finite("x", x)
-        x = x.to(self.samples.dtype)
-        draws = [{name: v[i] for name, v in self.latents.items()} for i in range(len(self.samples))]
-        return torch.stack([predictive_mean(self.model, draw, x) for draw in draws]).mean(0)
+        return predictive_means(self.model, self.latents, x.to(self.samples.dtype)).mean(0)
 
     def predict_proba(self, x: Tensor) -> Tensor:
         """Return the probabilities of 0 and 1, averaged over the samples, (N, 2)."""
@@ -118,16 +116,22 @@ def release(
             )
         fit.ledger.charge(charge)
     samples = _draw(fit, draws, temperature, generator)
-    latents = [fit.guide.unpack(sample) for sample in samples]
     return Release(
         samples=samples,
-        latents={name: torch.stack([one[name] for one in latents]) for name in latents[0]},
+        latents=_unpack(fit, samples),
         temperature=temperature,
         spent=total,
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=fit.preprocessing,
     )
+
+
+def rehearse(
+    fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
+) -> dict[str, Tensor]:
+    """Return samples as a release would hold them, without charging: for the owner's eyes only."""
+    return _unpack(fit, _draw(fit, draws, temperature, generator))
 
 
 def calibrate(
@@ -198,3 +202,8 @@ def _draw(fit: Fit, draws: int, temperature: float, generator: torch.Generator |
     else:
         scaled = noise @ posterior.scale_tril.cpu().double().T  # type: ignore[attr-defined]
     return mean + math.sqrt(temperature) * scaled
+
+
+def _unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:
+    """Return the model's latent variables, each (k, ...)."""
+    return torch.vmap(fit.guide.unpack)(samples)  # type: ignore[no-any-return]

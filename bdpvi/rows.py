@@ -56,8 +56,16 @@ class RowGradient(Protocol):
         """
 
 
-def train_rows(problem: Problem, rows: Rows) -> dict[str, Tensor]:
-    """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...)."""
+def train_rows(
+    problem: Problem, rows: Rows, tick: Callable[[], object] = lambda: None
+) -> dict[str, Tensor]:
+    """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...).
+
+    Args:
+        problem: the fit's.
+        rows: the neighbours.
+        tick: called after every step.
+    """
     data, plan, records = problem.data, problem.plan, rows.records
     optim = fused(fresh(problem.optim))
     with isolated(data), pyro.validation_enabled(False):
@@ -77,6 +85,7 @@ def train_rows(problem: Problem, rows: Rows) -> dict[str, Tensor]:
                 value.grad = grads[name]
             optim(free.values())
             decay(optim)
+            tick()
         return {name: transforms[name](value).detach() for name, value in free.items()}
 
 

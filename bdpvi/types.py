@@ -194,3 +194,18 @@ class Budget:
 
 class BudgetExceededError(Exception):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a method hands out, and what it costs: the common result of all compared methods.
+
+    Attributes:
+        latents: released values of the model's latent variables, each (k, ...): posterior samples,
+            or the one iterate that a method publishes.
+        price: :class:`Spent` for a Bayesian-DP guarantee, :class:`WorstCase` for a worst-case one,
+            None for no guarantee at all.
+    """
+
+    latents: Mapping[str, torch.Tensor]
+    price: Spent | WorstCase | None

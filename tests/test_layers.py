@@ -40,6 +40,8 @@ ALLOWED = {
     "release": {
         "_validate", "accountants", "events", "fit", "ledger", "models", "secure", "types",
     },
+    "evaluate": {"fit", "models", "release", "types"},
+    "plots": set[str](),
     "storage": {
         "divergences", "fit", "ledger", "models", "panel", "plan", "release", "svi", "types",
     },
