@@ -17,9 +17,9 @@ from bdpvi.types import Diagnostics, Spent
 Estimator = Callable[[Tensor, float], Estimate]
 
 GUARANTEE = (
-    "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn from "
-    "the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every "
-    "set S of outputs and either order of D and D′, where D′ has {change}"
+    "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
+    "from the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for "
+    "every set S of outputs and either order of D and D′, where D′ has {change}"
 )
 CHANGES = {"remove": "x′ removed", "add": "x′ added", "replace": "x′ replaced"}
 
@@ -27,9 +27,9 @@ CHANGES = {"remove": "x′ removed", "add": "x′ added", "replace": "x′ repla
 class BayesianAccountant:
     """Composes events record by record (the panel) and converts their cost to Bayesian DP.
 
-    The cost of all events together is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)); following the same
-    records through every event spends no inequality on composition. Each direction of each neighbour
-    relation is estimated by itself and the largest ε counts.
+    The cost of all events together is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)); following the
+    same records through every event spends no inequality on composition. Each direction of each
+    neighbour relation is estimated by itself and the largest ε counts.
 
     Args:
         estimator: upper bound on the expectation, from sampled records.
@@ -85,8 +85,8 @@ class BayesianAccountant:
         """Return ε at ``delta`` with all that belongs to it.
 
         Raises:
-            ValueError: if nothing was charged, δ does not exceed what the estimates take of it, or no
-                order has a finite divergence.
+            ValueError: if nothing was charged, δ does not exceed what the estimates take of it,
+                or no order has a finite divergence.
         """
         _validate.probability("delta", delta)
         if not self._events:
@@ -107,8 +107,9 @@ class BayesianAccountant:
         epsilon, order = minima[direction]
         if not math.isfinite(epsilon):
             raise ValueError(
-                f"order: no λ in [{self.orders.values[0]:g}, {self.orders.values[-1]:g}] has a finite "
-                f"divergence in direction {direction!r}; one record changes the posterior too much"
+                f"order: no λ from {self.orders.values[0]:g} to {self.orders.values[-1]:g} has a "
+                f"finite divergence in direction {direction!r}; one record moves the posterior too "
+                "far"
             )
         at_order = self.estimate(direction, torch.tensor([order], dtype=torch.float64))
         diagnostics = Diagnostics(

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import pandas as pd
-import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import bdpvi
 from bdpvi import datasets, demonstration, guides, storage
@@ -147,9 +145,7 @@ def release(
         temperature = bdpvi.calibrate(fitted, draws, epsilon=epsilon, delta=delta)
     budget = bdpvi.Budget(epsilon, delta) if epsilon else None
     out.parent.mkdir(parents=True, exist_ok=True)
-    released = bdpvi.release(
-        fitted, draws, temperature=temperature, delta=delta, budget=budget
-    )
+    released = bdpvi.release(fitted, draws, temperature=temperature, delta=delta, budget=budget)
     storage.save_release(released, out)
     if as_json:
         _print_json({"out": str(out), "temperature": temperature, "spent": asdict(released.spent)})
@@ -187,7 +183,7 @@ def main() -> NoReturn:
     """Run the command line; bad input ends in one line on standard error and exit code 2."""
     try:
         app(standalone_mode=True)
-    except (ValueError, OSError, bdpvi.BudgetExceededError) as error:
+    except (ValueError, OSError, FloatingPointError, bdpvi.BudgetExceededError) as error:
         print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)

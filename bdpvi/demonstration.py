@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -61,9 +60,10 @@ class Demonstration:
         for heading in ("prediction from", "temperature", "accuracy", "Bayesian-DP ε"):
             table.add_column(heading, justify="right")
         table.add_row("posterior mean", "", f"{self.non_private:.3f}", "not private")
-        for row in self.curve.itertuples():
-            name = f"{row.draws} draw" + ("s" if row.draws > 1 else "")
-            table.add_row(name, f"{row.temperature:g}", f"{row.accuracy:.3f}", f"{row.epsilon:.3f}")
+        for row in self.curve.to_dict("records"):
+            name = "1 draw" if row["draws"] == 1 else f"{row['draws']} draws"
+            temperature, accuracy = f"{row['temperature']:g}", f"{row['accuracy']:.3f}"
+            table.add_row(name, temperature, accuracy, f"{row['epsilon']:.3f}")
         console.print(table)
         console.print(
             f"Released {DRAWS[-1]} draws at temperature {SHOWN:g}, which predict with accuracy "

@@ -1,4 +1,4 @@
-"""The durable record of what was released from a fit. What is in it was charged; nothing leaves it."""
+"""The durable record of what was released from a fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Ledger:
         """Return all charges so far.
 
         Raises:
-            ValueError: if the file has a line that is not a charge; to skip it could hide a release.
+            ValueError: if a line of the file is not a charge; to skip it could hide a release.
         """
         if self.path is None:
             return tuple(self._memory)

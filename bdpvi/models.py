@@ -38,9 +38,9 @@ class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
     """Bernoulli likelihood whose derivative in the logit is at most ``bound`` in absolute value.
 
     With a = (2y − 1)·logit, log σ(a) has slope σ(−a). Below a_c = log((1 − c)/c) that slope exceeds
-    c = ``bound``, and the tangent line at a_c takes the place of log σ: the score is the norm-clipped
-    score of the Bernoulli likelihood, and the result is concave, so an ordinary (unnormalised)
-    likelihood. From ``bound`` = 1 on nothing is clipped.
+    c = ``bound``, and the tangent line at a_c takes the place of log σ: the score is the
+    norm-clipped score of the Bernoulli likelihood, and the result is concave, so an ordinary
+    (unnormalised) likelihood. From ``bound`` = 1 on nothing is clipped.
 
     Args:
         logits: any shape.
@@ -62,7 +62,8 @@ class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
         signed = (2 * value - 1) * self.logits
         slope = self.bound.clamp(max=1)
         knee = torch.log1p(-slope) - torch.log(slope)
-        return logsigmoid(torch.maximum(signed, knee)) + slope * (signed - knee).clamp(max=0)
+        tangent: Tensor = slope * (signed - knee).clamp(max=0)
+        return logsigmoid(torch.maximum(signed, knee)) + tangent
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Draw from the Bernoulli that is clipped (clipping only concerns the fit)."""
@@ -109,7 +110,7 @@ class BayesianLogisticRegression:
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.intercept else x
 
     def slope_bound(self, design: Tensor) -> Tensor:
-        """Return the largest slope in the logit that each record may have, (N,); inf if unclipped."""
+        """Return the largest slope in the logit for each record, (N,); inf if unclipped."""
         norms = torch.linalg.vector_norm(design, dim=1)
         return torch.full_like(norms, math.inf) if self.clip is None else self.clip / norms
 
@@ -135,7 +136,7 @@ class BayesianLogisticRegression:
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
-    """Multiply the log-likelihood of each record by its weight: 1/q in a Poisson batch of rate q."""
+    """Multiply the log-likelihood of each record by its weight: 1/q in a batch of rate q."""
 
     def __init__(self, weights: Tensor | float) -> None:
         super().__init__()
@@ -164,7 +165,7 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
 
     with pyro.validation_enabled(False), torch.no_grad():
         means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
-    return means  # type: ignore[no-any-return]
+    return means
 
 
 def per_record(site: Mapping[str, Any], x: Tensor) -> bool:

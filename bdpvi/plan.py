@@ -1,7 +1,7 @@
 """The training plan: which records each step sees and which base noise it uses.
 
-Everything random in training (the papers' auxiliary input ξ) follows from a plan, a pure function of
-its seed, so that a fit and its neighbours can share it.
+Everything random in training (the papers' auxiliary input ξ) follows from a plan, a pure function
+of its seed, so that a fit and its neighbours can share it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Plan:
         _validate.positive_int("seed", self.seed, least=0)
 
     def batch(self, step: int, ids: Tensor) -> Tensor:
-        """Return which of the records ``ids`` step ``step`` includes, a boolean mask like ``ids``."""
+        """Return which of the records ``ids`` are in the batch of ``step``, a boolean mask."""
         if self.rate == 1:
             return torch.ones_like(ids, dtype=torch.bool)
         coins = self._stream(step).random(int(ids.max()) + 1 if len(ids) else 0)
@@ -56,4 +56,6 @@ class Plan:
         return int(self._stream(step, purpose=1).integers(2**63))
 
     def _stream(self, step: int, purpose: int = 0) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, step, purpose))))
+        return np.random.Generator(
+            np.random.Philox(np.random.SeedSequence((self.seed, step, purpose)))
+        )

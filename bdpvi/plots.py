@@ -38,8 +38,7 @@ def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
             )
     axes.set_xscale("log")
     axes.set_xlabel(
-        f"Bayesian-DP ε at δ = {curve['delta'].iloc[0]:g} "
-        "(not worst-case DP; hollow: not reliable)"
+        f"Bayesian-DP ε at δ = {curve['delta'].iloc[0]:g} (not worst-case DP; hollow: not reliable)"
     )
     axes.set_ylabel("test accuracy")
     axes.grid(alpha=0.3)

@@ -96,7 +96,7 @@ def release(
         temperature: τ; higher costs less and predicts worse.
         delta: δ at which the cost is reported; ``budget`` brings its own.
         budget: refuse to go beyond this, counting all earlier releases from ``fit``.
-        accountant: makes the accountant, e.g. ``partial(BayesianAccountant, conversion="chernoff")``.
+        accountant: makes the accountant: ``partial(BayesianAccountant, conversion="chernoff")``.
         generator: for experiments that must repeat. By default the operating system's secure
             randomness is used, as it must be for samples that leave the house.
 
@@ -206,4 +206,4 @@ def _draw(fit: Fit, draws: int, temperature: float, generator: torch.Generator |
 
 def _unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:
     """Return the model's latent variables, each (k, ...)."""
-    return torch.vmap(fit.guide.unpack)(samples)  # type: ignore[no-any-return]
+    return torch.vmap(fit.guide.unpack)(samples)

@@ -91,7 +91,9 @@ def train_rows(
 
 def row_gradient(problem: Problem) -> RowGradient:
     """Return the closed form where there is one, else the gradient through the traced model."""
-    if type(problem.model) is BayesianLogisticRegression and isinstance(problem.guide, Reparameterised):
+    if type(problem.model) is BayesianLogisticRegression and isinstance(
+        problem.guide, Reparameterised
+    ):
         return LogisticGradient(problem.model, problem.guide, problem.plan.rate)
     return TracedGradient(problem)
 
@@ -107,6 +109,7 @@ class TracedGradient:
         )
 
     def __call__(self, free: Free, records: Dataset, weight: Tensor, x: Tensor, y: Tensor) -> Free:
+        """Return the gradients, see :class:`RowGradient`."""
         return self.vmapped(free, records.x, records.y, weight, x, y)  # type: ignore[no-any-return]
 
     def _loss(
@@ -146,6 +149,7 @@ class LogisticGradient:
     rate: float
 
     def __call__(self, free: Free, records: Dataset, weight: Tensor, x: Tensor, y: Tensor) -> Free:
+        """Return the gradients, see :class:`RowGradient`."""
         noise = _standard_normal((self.guide.dim,), x.dtype, x.device)
         w = self.guide.pushforward(free, noise)
         signed, bound = self._signed_design(x, y)

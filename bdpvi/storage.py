@@ -123,7 +123,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
 
 
 def save_release(release: Release, path: str | Path) -> None:
-    """Write what may be shared to the JSON file ``path``: samples, their price, public constants."""
+    """Write what may be shared to a JSON file: samples, their price, public constants."""
     model = release.model
     content = {
         "format": _FORMAT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ def isolated(data: Dataset) -> Iterator[None]:
             torch.set_default_dtype(old)
 
 
-def run_svi(problem: Problem, track: Track) -> tuple[dict[str, Tensor], Convergence]:
+def run_svi(problem: Problem, track: Track[Any]) -> tuple[dict[str, Tensor], Convergence]:
     """Train the guide; return its constrained parameters, detached, and how it went.
 
     Each step sees a Poisson batch, every record in it weighted 1/q: the batch is divided by its
@@ -161,7 +162,8 @@ def run_svi(problem: Problem, track: Track) -> tuple[dict[str, Tensor], Converge
             return problem.model(x, y)
 
     losses = []
-    with isolated(data):
+    with isolated(data), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Encountered", UserWarning)  # NaN is an error below
         problem.guide.setup(data.x, data.y)
         svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)
         for step in track(range(plan.steps), "fit"):
@@ -177,7 +179,7 @@ def run_svi(problem: Problem, track: Track) -> tuple[dict[str, Tensor], Converge
                 losses.append(svi.step(data.x[batch], data.y[batch]))
             if not math.isfinite(losses[-1]):
                 raise FloatingPointError(
-                    f"optim: the ELBO became {-losses[-1]} at step {step}; use a lower learning rate"
+                    f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"
                 )
             decay(optim)
         store = pyro.get_param_store()

@@ -132,8 +132,8 @@ class Spent:
     """What all draws so far have cost together.
 
     ``epsilon`` is a Bayesian-DP ε: it speaks of a record drawn from the distribution that the panel
-    represents, not of every conceivable record. ``worst_case`` is the worst-case DP guarantee of the
-    same releases, None where there is none.
+    represents, not of every conceivable record. ``worst_case`` is the worst-case DP guarantee of
+    the same releases, None where there is none.
 
     Attributes:
         epsilon, delta: the guarantee's two numbers.

@@ -25,8 +25,8 @@ class FullRank(GaussianGuide):
         return {"loc": like.new_zeros(self.dim), "scale_tril": self.init_scale * eye}
 
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
-        """Return the Gaussian with these parameters, ``loc`` (..., d), ``scale_tril`` (..., d, d)."""
-        return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])
+        """Return the Gaussian with ``loc`` (..., d) and ``scale_tril`` (..., d, d)."""
+        return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])  # type: ignore[no-any-return]
 
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         """Return loc + L · noise, L having softplus on its diagonal."""

@@ -1,4 +1,4 @@
-"""What the Gaussian guides share: latents as one flat vector, and a posterior cut off from training."""
+"""What the Gaussian guides share: the latents as one flat vector."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GaussianGuide(ABC):
 
     @abstractmethod
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
-        """Return the Gaussian over the flat vector; leading dimensions of parameters are a batch."""
+        """Return the Gaussian over the flat vector; leading dimensions are a batch."""
 
     @abstractmethod
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
@@ -135,5 +135,5 @@ class GaussianGuide(ABC):
         return self.distribution({name: chosen[name].detach().clone() for name in self.constraints})
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
-        parts = flat.split([site.shape.numel() for site in self.sites], dim=-1)
+        parts = torch.split(flat, [site.shape.numel() for site in self.sites], dim=-1)
         return [part.reshape(site.shape) for part, site in zip(parts, self.sites, strict=True)]

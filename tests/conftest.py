@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyro
 import pytest
-import torch
 from simulated import logistic_data
 
 from bdpvi import Dataset

@@ -12,9 +12,9 @@ from simulated import logistic_data
 
 from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, fit
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.rows import Rows, TracedGradient, row_gradient, train_rows
 from bdpvi.plan import Plan
 from bdpvi.progress import silent
+from bdpvi.rows import Rows, TracedGradient, row_gradient, train_rows
 from bdpvi.svi import Problem, default_optimiser, isolated, run_svi
 
 GUIDES = [MeanField, FullRank]

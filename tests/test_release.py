@@ -102,7 +102,7 @@ def test_probability_is_the_average_over_samples(fit: bdpvi.Fit) -> None:
     by_hand = sum(1 / (1 + torch.exp(-(x @ w))) for w in released.samples) / 7
     torch.testing.assert_close(released.predict_proba(x)[:, 1], by_hand)
     torch.testing.assert_close(released.predict_proba(x).sum(1), torch.ones(20).double())
-    assert torch.equal(released.predict(x), (by_hand > 0.5).long())
+    assert torch.equal(released.predict(x), (torch.as_tensor(by_hand) > 0.5).long())
 
 
 def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
@@ -171,9 +171,7 @@ def test_a_fit_is_never_overwritten(trained: bdpvi.Fit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["fit.json", "fit.safetensors"])
-def test_truncated_fit_is_refused_by_name(
-    trained: bdpvi.Fit, tmp_path: Path, file: str
-) -> None:
+def test_truncated_fit_is_refused_by_name(trained: bdpvi.Fit, tmp_path: Path, file: str) -> None:
     save_fit(trained, tmp_path / "fit")
     trained.ledger.path = None
     target = tmp_path / "fit" / file

@@ -1,0 +1,111 @@
+"""Bad input to fit: the argument is named, and nothing happens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from simulated import logistic_data
+
+from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, fit
+from bdpvi.guides import MeanField
+
+x, y = logistic_data(20, 2).x, logistic_data(20, 2).y
+
+
+def run(data: Dataset | None = None, **options: Any) -> None:
+    model = options.pop("model", BayesianLogisticRegression())
+    given = logistic_data(20, 2) if data is None else data
+    fit(model, MeanField(model), given, progress=False, **{"steps": 3, **options})
+
+
+def with_value(value: float) -> torch.Tensor:
+    bad = x.clone()
+    bad[7, 1] = value
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: Dataset(with_value(math.nan), y),
+            r"x has a value that is not finite: nan at \(7, 1",
+        ),
+        (lambda: Dataset(with_value(math.inf), y), r"x has a value that is not finite: inf"),
+        (lambda: Dataset(x, y[:-1]), "y has 19 entries, x has 20"),
+        (lambda: Dataset(x, y, torch.zeros(20, dtype=torch.int64)), "ids must be unique"),
+        (lambda: run(Dataset(x, torch.ones(20))), "y has one class only"),
+        (lambda: run(Dataset(x, y + 1)), "y must be 0 or 1"),
+        (lambda: run(Dataset(x[:2], y[:2])), "data has 2 records"),
+        (lambda: run(neighbours=Coupled(Remove(2))), "records=2 must be between 3 and the 20"),
+        (lambda: run(neighbours=Coupled(Remove(21))), "records=21"),
+        (lambda: run(neighbours=Coupled(Add(logistic_data(5, 2)))), "heldout has record id 0"),
+        (lambda: run(rate=0.0), "rate must lie in .* got 0.0"),
+        (lambda: run(rate=1e-4), "rate=0.0001 left the Poisson batch of step 0 empty"),
+        (lambda: run(steps=0), "steps must be .* got 0"),
+        (lambda: run(seed=-1), "seed must be .* got -1"),
+        (lambda: run(device="cuda:99"), "device='cuda:99'"),
+        (lambda: BayesianLogisticRegression(clip=-0.5), "clip must be .* -0.5"),
+        (lambda: BayesianLogisticRegression(prior_scale=0.0), "prior_scale must be .* 0.0"),
+        (lambda: logistic_data(20, 2).without(99), "record_id=99"),
+    ],
+)
+def test_bad_input_names_the_argument(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def subsampling(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with pyro.plate("records", len(x), subsample_size=5) as index:
+        pyro.sample("y", dist.Normal((x @ w)[index], 1.0), obs=None if y is None else y[index])
+
+
+def local_latent(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    with pyro.plate("records", len(x)):
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+
+def outside_the_plate(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=y)
+
+
+def discrete(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    k = pyro.sample("k", dist.Bernoulli(0.5))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(k, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (subsampling, "plate 'records' has 5 entries for 20 records"),
+        (local_latent, "latent site 'z' lies in a plate"),
+        (outside_the_plate, "observed site 'y' is not inside one pyro.plate"),
+        (discrete, "latent site 'k' is discrete"),
+    ],
+)
+def test_models_that_cannot_be_accounted_for_are_refused(model: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(model=model)
+
+
+def test_a_learning_rate_that_explodes_is_an_error_not_a_nan() -> None:
+    with pytest.raises(FloatingPointError, match="optim: the ELBO became"):
+        run(optim=pyro.optim.SGD({"lr": 1e200}), steps=10)
+
+
+def test_the_callers_state_is_untouched() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    run()
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,145 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bdpvi.cli import main
+
+
+def run(*arguments: object) -> int:
+    """Run the command line in this process; return its exit code."""
+    old = sys.argv
+    sys.argv = ["bdpvi", *map(str, arguments)]
+    try:
+        main()
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    finally:
+        sys.argv = old
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    age, dose = rng.normal(50, 10, 120), rng.normal(size=120)
+    sick = rng.random(120) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
+    path = tmp_path_factory.mktemp("table") / "patients.csv"
+    frame = {"age": age, "dose": dose, "sick": np.where(sick, "yes", "no")}
+    pd.DataFrame(frame).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(table: Path) -> Path:
+    out = table.parent / "fit"
+    code = run(
+        "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", out,
+        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept",
+    )  # fmt: skip
+    assert code == 0
+    return out
+
+
+def test_fit_release_predict(
+    table: Path, fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "release.json"
+    options = ["--draws", 3, "--temperature", 2, "--json"]
+    assert run("release", fitted, "--out", out, *options) == 0
+    spent = json.loads(capsys.readouterr().out)["spent"]
+    assert spent["guarantee"].startswith("Bayesian differential privacy, not worst-case")
+    assert spent["worst_case"] is None
+
+    assert run("predict", out, "--data", table, "--out", tmp_path / "predictions.csv") == 0
+    probability = pd.read_csv(tmp_path / "predictions.csv")["probability"]
+    sick = pd.read_csv(table)["sick"] == "yes"
+    assert ((probability > 0.5) == sick).mean() > 0.7
+
+    again = tmp_path / "again.json"
+    assert run("release", fitted, "--out", again, *options) == 0
+    capsys.readouterr()
+    more = json.loads(again.read_text(encoding="utf-8"))["spent"]["epsilon"]
+    assert more > spent["epsilon"]
+
+
+def test_release_for_an_epsilon_keeps_to_it(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "fit"
+    copy.mkdir()
+    for name in ("fit.json", "fit.safetensors"):
+        (copy / name).write_bytes((fitted / name).read_bytes())
+    assert run("release", copy, "--out", tmp_path / "a.json", "--epsilon", 3, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["spent"]["epsilon"] <= 3
+    code = run(
+        "release", copy, "--out", tmp_path / "b.json", "--epsilon", 3, "--temperature", 1,
+        "--draws", 100,
+    )  # fmt: skip
+    assert code == 2
+    assert "over the budget" in capsys.readouterr().err
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "--data", "{table}", "--out", "{new}"], "target is needed"),
+        (["fit", "--data", "{table}", "--target", "weight", "--out", "{new}"], "weight"),
+        (["fit", "--data", "nowhere.csv", "--target", "sick", "--out", "{new}"], "nowhere.csv"),
+        (["fit", "--data", "{table}", "--target", "sick", "--out", "{fit}"], "exists already"),
+        (
+            ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--clip", "-1"],
+            "clip",
+        ),
+        (["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--rate", "2"], "rate"),
+        (
+            ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--guide", "x"],
+            "guide must be one of",
+        ),
+        (["release", "{fit}", "--out", "{new}"], "temperature or epsilon"),
+        (["release", "{fit}", "--out", "{new}", "--temperature", "-1"], "temperature must"),
+        (["release", "{fit}", "--out", "{new}", "--epsilon", "1e-6"], "cannot be reached"),
+        (["release", "nowhere", "--out", "{new}", "--temperature", "1"], "nowhere"),
+        (["predict", "{table}", "--data", "{table}"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    table: Path,
+    fitted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    new = tmp_path / "new"
+    names = {"{table}": str(table), "{fit}": str(fitted), "{new}": str(new)}
+    assert run(*(names.get(argument, argument) for argument in arguments)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("command", ["", "demo", "fit", "release", "predict"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*command.split(), "--help") == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", "--out", tmp_path / "demo", "--quiet", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["non_private"] > 0.95
+    assert (tmp_path / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    curve = pd.read_csv(tmp_path / "demo" / "accuracy.csv")
+    assert set(curve["draws"]) == {1, 10}
+    assert set(curve["guarantee"]) == {"Bayesian DP"}
+    hotter_is_cheaper = curve.groupby("draws")["epsilon"].apply(lambda e: e.is_monotonic_decreasing)
+    assert hotter_is_cheaper.all()
