@@ -1,0 +1,302 @@
+"""The hockey-stick divergence δ(ε) from a moment generating function: certified inversion.
+
+With the privacy loss ``L = log p/q`` under P and ``M(s) = E_P e^{sL}``,
+``δ(ε) = E_P (1 - e^{ε-L})_+``. Composition adds ``log M``, so whatever has a known ``M`` has a
+known δ. For two Gaussians L is a weighted sum of non-central χ² and δ has no closed form unless
+the covariances agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+
+# Allowance for rounding, relative to the size of every exponent: a few hundred units in the last
+# place, several times what log M is measured to lose against mpmath.
+_ROUNDING = 1e-13
+# What one neighbour of the trapezoid sum may add, relative to the Chernoff value.
+_ALIASING = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Contour:
+    """Nodes ``s_k = c + i k h`` for k = 0 … nodes - 1, up a vertical line in the complex plane.
+
+    Attributes:
+        abscissa: c > 0; shape () for one line that all records share, or (m,) for one line each.
+        step: h > 0, shape () or (m,).
+        nodes: J, at least 2.
+
+    Raises:
+        ValueError: if the abscissa or the step is not positive and finite, or nodes < 2.
+
+    >>> Contour(torch.tensor(2.0), torch.tensor(0.5), nodes=3).s
+    tensor([2.+0.0000j, 2.+0.5000j, 2.+1.0000j], dtype=torch.complex128)
+    """
+
+    abscissa: Tensor
+    step: Tensor
+    nodes: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("abscissa", "step"):
+            value = getattr(self, name).double()
+            _validate.finite(name, value)
+            if not bool((value > 0).all()):
+                raise ValueError(f"{name} must be positive, got {value.min().item()}")
+            object.__setattr__(self, name, value)
+        _validate.positive_int("nodes", self.nodes, least=2)
+
+    @property
+    def s(self) -> Tensor:
+        """The nodes, complex, shape (J,) or (J, m)."""
+        h = self.step + torch.zeros_like(self.abscissa)
+        k = torch.arange(self.nodes, dtype=h.dtype, device=h.device)
+        y = torch.tensordot(k, h, dims=0)
+        return torch.complex(self.abscissa.expand_as(y), y)
+
+
+def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
+    """Return δ(ε) between two Gaussians that differ in their means alone.
+
+    ``δ = Φ(-ε/√v + √v/2) - e^ε Φ(-ε/√v - √v/2)`` with v the squared Mahalanobis distance
+    (Balle & Wang 2018, Theorem 8; for k draws at temperature τ, v = kΣb²/τ). Written as
+    ``φ(a) ∫ R'``, R = Φ/φ over the interval of length √v that ends at ``a = -ε/√v + √v/2``, where
+    that is short: the difference of two nearly equal numbers is then never taken.
+
+    Args:
+        variance: v ≥ 0, (m,).
+        epsilon: ε, a number or (E,).
+
+    Returns:
+        δ, (m,) or (E, m), to about 1e-13 relative.
+
+    Raises:
+        ValueError: if the variance is negative or either argument is not finite.
+
+    >>> equal_covariance(torch.tensor([0.0, 1.0], dtype=torch.float64), 1.0)
+    tensor([0.0000, 0.1269], dtype=torch.float64)
+    """
+    v = _validate.finite("variance", variance.double())
+    if not bool((v >= 0).all()):
+        raise ValueError(f"variance must be at least 0, got {v.min().item()}")
+    eps = _epsilon(epsilon, v.device).unsqueeze(-1)
+    root = v.sqrt()
+    safe = root.clamp(min=torch.finfo(v.dtype).tiny)
+    a = root / 2 - eps / safe
+    wide = torch.special.log_ndtr(a)
+    direct = -wide.exp() * torch.expm1(eps + torch.special.log_ndtr(a - root) - wide)
+    # R'(x) = 1 + x R(x) is smooth and positive: eight Gauss-Legendre nodes on a length below 1.
+    nodes, weights = _gauss_legendre(v.device)
+    x = a.unsqueeze(-1) - root.unsqueeze(-1) * nodes
+    slope = 1 + x * math.sqrt(math.pi / 2) * torch.special.erfcx(-x / math.sqrt(2))
+    density = (-a.square() / 2).exp() / math.sqrt(2 * math.pi)
+    short = density * root * (slope * weights).sum(-1)
+    # Far right R overflows; there δ is close to 1 - e^ε and nothing cancels.
+    delta = torch.where((root < 1) & (a < 5), short, direct)
+    delta = torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
+    return delta[0] if _is_scalar(epsilon) else delta
+
+
+def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float | Tensor) -> Tensor:
+    r"""Return a certified upper bound on δ(ε) from ``log M`` at the nodes of a contour.
+
+    *Inversion.* ``∫_0^∞ (1 - e^{-t}) e^{-st} dt = 1/(s(s+1))`` for Re s > 0, and ``|s|^{-2}`` is
+    integrable along a vertical line, so for any c > 0 with M(c) finite (Fubini)
+    ``δ(ε) = (1/2πi) ∫_{c-i∞}^{c+i∞} M(s) e^{-sε} / (s(s+1)) ds``.
+
+    *The trapezoid sum lies above.* Put ``H(y) = M(c+iy)/((c+iy)(c+1+iy))``; then
+    ``G(ε) = e^{cε} δ(ε) = (1/2π) ∫ e^{-iyε} H(y) dy`` and by Poisson summation
+    ``(h/2π) Σ_k H(kh) e^{-ikhε} = Σ_n G(ε + 2πn/h)``. Times e^{-cε}, the sum over all integers k is
+    ``Σ_n e^{2πnc/h} δ(ε + 2πn/h)``: its term n = 0 is δ(ε) and no term is negative. (The nodes
+    must hold y = 0: shifted by half a step, odd terms change sign.) A small h makes the excess
+    small: left neighbours are at most e^{-2πc/h}, right ones are damped as δ falls faster than
+    e^{-cε}.
+
+    *What is cut off.* |M(c+iy)| decreases in |y|. It is a product over coordinates, draws and
+    releases of ``r^{-c/2} |w|^{-1/2} exp(½ b² Re[s(s+1)/w])`` with ``w = 1 - sx``, x = r - 1, and
+    Re w = 1 - cx > 0 does not depend on y. |w| increases in |y|; and
+    ``s(s+1)/w = (r/w - (2+x) + w)/x²`` has the real part ``(r Re w/|w|² + const)/x²``, which
+    decreases since r > 0 (for x = 0 it is c² + c - y²). With Y = (J-1)h and |s(s+1)| ≥ c² + y² the
+    nodes beyond Y, of both signs, add at most ``|M(c+iY)| e^{-cε} atan(c/Y) / (πc)``.
+
+    *Rounding* adds 1e-13 of every node's size times the size of its exponent.
+
+    The result is the least of this sum, of 1, and of ``M(c) e^{-cε} c^c/(1+c)^{1+c}``, which holds
+    since ``(1 - e^{-t})_+ ≤ e^{ct} c^c/(1+c)^{1+c}`` (Canonne, Kamath & Steinke 2020, Prop. 12).
+    It holds at every ε; it is tight near the ε that the contour was made for.
+
+    Args:
+        log_mgf: ``log M(s)`` of a sum of Gaussian privacy losses, (J, m), complex, at
+            ``contour.s``. For several independent releases, the sum of theirs; for k draws, k times
+            one. +inf where M does not exist (the bound is then 1).
+        contour: the nodes; the first lies on the real axis.
+        epsilon: ε, a number or (E,).
+
+    Returns:
+        The bound, (m,) or (E, m). Never below 2e-308, so that underflow cannot hide a δ.
+
+    Raises:
+        ValueError: if ``log_mgf`` does not have J rows, a value is NaN, or ε is not finite.
+
+    >>> contour = Contour(torch.tensor(1.3), torch.tensor(0.4), nodes=32)
+    >>> s = contour.s.unsqueeze(-1)
+    >>> hockey_stick_from_log_mgf(s * (s + 1) / 2, contour, 1.0)  # means one deviation apart
+    tensor([0.1269], dtype=torch.float64)
+    """
+    if log_mgf.ndim != 2 or len(log_mgf) != contour.nodes:
+        raise ValueError(
+            f"log_mgf must have shape ({contour.nodes}, records), got {tuple(log_mgf.shape)}"
+        )
+    if bool(log_mgf.isnan().any()):
+        raise ValueError("log_mgf has a value that is nan")
+    eps = _epsilon(epsilon, log_mgf.device)
+    nodes = contour.s.reshape(contour.nodes, -1)
+    c, y = nodes[0].real, nodes.imag
+    exists = (log_mgf.real < math.inf).all(0)
+    exponents = torch.where(exists, log_mgf, torch.zeros_like(log_mgf))
+    log_top = exponents[0].real
+    terms = (exponents - log_top).exp_() / (nodes * (nodes + 1))
+    terms[0] /= 2  # the nodes below the real axis are the conjugates of those above
+    sizes = terms.abs()
+    scale = 1 + exponents.abs() + log_top.abs()
+    noise_fixed, noise_per_epsilon = (sizes * scale).sum(0), (sizes * nodes.abs()).sum(0)
+    tail = (exponents[-1].real - log_top).exp() * torch.atan2(c, y[-1]) / (math.pi * c)
+    bounds = []
+    for e in eps:
+        total = (terms * torch.polar(torch.ones_like(y), -y * e)).real.sum(0)
+        noise = _ROUNDING * (noise_fixed + noise_per_epsilon * e.abs())
+        trapezoid = contour.step / math.pi * (total + noise) + tail
+        exponent = log_top - c * e
+        exponent = exponent + _ROUNDING * (1 + log_top.abs() + c * e.abs())
+        chernoff = (exponent + _log_peak(c)).exp()
+        bound = torch.minimum(exponent.exp() * trapezoid, chernoff)
+        bounds.append(torch.where(exists, bound, torch.ones_like(bound)))
+    delta = torch.stack(bounds).clamp(min=torch.finfo(torch.float64).tiny, max=1)
+    return delta[0] if _is_scalar(epsilon) else delta
+
+
+def contour_for(log_mgf: Callable[[Tensor], Tensor], epsilon: float, nodes: int = 64) -> Contour:
+    """Return a contour on which the bound is tight near ``epsilon``, one line per record.
+
+    Each line passes through the record's saddle point, where the convex curve
+    ``φ(c) = log M(c) - cε + log c^c/(1+c)^{1+c}`` is least. Its chords to either side bound the
+    neighbours in the trapezoid sum (see `hockey_stick_from_log_mgf`): relative to e^{φ(c)}, one at
+    distance t = 2π/h to the right weighs at most ``exp(φ(c₂) - φ(c) - (c₂-c) t)`` for every c₂ > c,
+    one to the left the same with c₁ < c. The step is the largest that keeps both below 1e-7.
+
+    Lines through saddle points serve records of very different scale with the same few nodes, and
+    releases compose on them as on a shared line: evaluate every release's log M at ``contour.s``.
+
+    Args:
+        log_mgf: real orders (1, m) in, ``log M`` (1, m) out, +inf where it does not exist; called
+            first with the order 1 of shape (1,) to learn m. For several releases, their sum.
+        epsilon: ε at which to be tight.
+        nodes: J. 32 nodes keep the excess below 1 % for records with d ≥ 2; with d = 1 and equal
+            means, where M falls slowest, 64 do.
+
+    Returns:
+        A contour with abscissa and step of shape (m,).
+
+    Raises:
+        ValueError: if epsilon is not finite.
+
+    >>> contour_for(lambda s: s * (s + 1) / 2, epsilon=1.0).abscissa
+    tensor([1.1328], dtype=torch.float64)
+    """
+    eps = _epsilon(epsilon, torch.device("cpu"))[0].item()
+    probe = log_mgf(torch.ones(1, dtype=torch.float64)).reshape(-1)
+
+    def curve(c: Tensor) -> Tensor:
+        return log_mgf(c.unsqueeze(0))[0] - c * eps + _log_peak(c)
+
+    c = _minimise(lambda u: curve(u.exp()), probe, math.log(1e-6), math.log(1e14), 45).exp()
+    level = curve(c) + math.log(_ALIASING)
+
+    def right(u: Tensor) -> Tensor:
+        return (curve(c + c * u.exp()) - level) / (c * u.exp())
+
+    def left(u: Tensor) -> Tensor:
+        return (curve(c - c * u.exp()) - level) / (c * u.exp())
+
+    period = torch.maximum(
+        right(_minimise(right, probe, math.log(1e-6), math.log(1e3), 20)),
+        left(_minimise(left, probe, math.log(1e-6), math.log(0.999), 20)),
+    )
+    return Contour(c, 2 * math.pi / period.clamp(min=1e-300, max=1e300), nodes)
+
+
+def hockey_stick_bound(
+    log_mgf: Callable[[Tensor], Tensor], epsilon: float, nodes: int = 64
+) -> Tensor:
+    """Return a certified upper bound on δ(ε) for each record, on contours made for that ε.
+
+    Args:
+        log_mgf: ``log M`` of a sum of Gaussian privacy losses, as in `contour_for` for real orders;
+            complex orders (J, m) in, complex values (J, m) out.
+        epsilon: ε.
+        nodes: J.
+
+    Returns:
+        The bound, (m,).
+
+    Raises:
+        ValueError: if epsilon is not finite.
+
+    >>> hockey_stick_bound(lambda s: s * (s + 1) / 2, 1.0)
+    tensor([0.1269], dtype=torch.float64)
+    """
+    contour = contour_for(log_mgf, epsilon, nodes)
+    return hockey_stick_from_log_mgf(log_mgf(contour.s), contour, epsilon)
+
+
+def _minimise(
+    f: Callable[[Tensor], Tensor], like: Tensor, low: float, high: float, rounds: int
+) -> Tensor:
+    """Golden-section search for the minimum of a function with one valley, per entry.
+
+    +inf may stand to the right of the valley: on a tie of two +inf the search goes left.
+    """
+    shrink = (math.sqrt(5) - 1) / 2
+    a, b = torch.full_like(like, low), torch.full_like(like, high)
+    x, z = b - shrink * (b - a), a + shrink * (b - a)
+    at_x, at_z = f(x), f(z)
+    for _ in range(rounds):
+        go_right = at_x > at_z
+        a, b = torch.where(go_right, x, a), torch.where(go_right, b, z)
+        new = torch.where(go_right, a + shrink * (b - a), b - shrink * (b - a))
+        at_new = f(new)
+        x, z = torch.where(go_right, z, new), torch.where(go_right, new, x)
+        at_x, at_z = torch.where(go_right, at_z, at_new), torch.where(go_right, at_new, at_x)
+    return torch.where(at_x > at_z, z, x)
+
+
+def _log_peak(c: Tensor) -> Tensor:
+    """Return ``log c^c/(1+c)^{1+c}``, the largest value of ``log (1-e^{-t}) - ct``."""
+    return -(c * c.reciprocal().log1p() + c.log1p())
+
+
+def _epsilon(epsilon: float | Tensor, device: torch.device) -> Tensor:
+    """Return ε as a vector."""
+    value = torch.as_tensor(epsilon, dtype=torch.float64, device=device)
+    if value.ndim > 1:
+        raise ValueError(f"epsilon must be a number or a vector, got shape {tuple(value.shape)}")
+    return _validate.finite("epsilon", value.reshape(-1))
+
+
+def _is_scalar(value: float | Tensor) -> bool:
+    return not isinstance(value, Tensor) or value.ndim == 0
+
+
+def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return eight nodes and weights on (0, 1), from the Jacobi matrix (Golub & Welsch 1969)."""
+    k = torch.arange(1, 8, dtype=torch.float64)
+    off = k / (4 * k * k - 1).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return ((nodes + 1) / 2).to(device), vectors[0].square().to(device)
