@@ -1,85 +1,131 @@
-"""From events to (ε, δ)."""
+"""From events to Bayesian-DP (ε, δ)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate, estimators
-from bdpvi.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
-from bdpvi.estimators import Estimate
-from bdpvi.events import Event, View
+from bdpvi.composition import ByPanel, Composition
+from bdpvi.conversions import Orders, minimise_epsilon, split_delta
+from bdpvi.estimators import Estimate, Estimator
+from bdpvi.events import Event, Tally
+from bdpvi.hockey_stick import equal_covariance
+from bdpvi.pointwise import EPSILONS, certified_delta, smallest_epsilon
+from bdpvi.reliability import reliable
+from bdpvi.totals import Recorded, Streamed, Totals, Views
 from bdpvi.types import Diagnostics, Spent
-
-Estimator = Callable[[Tensor, float], Estimate]
 
 GUARANTEE = (
     "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
     "from the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for "
     "every set S of outputs and either order of D and D′, where D′ has {change}"
 )
-CHANGES = {"remove": "x′ removed", "add": "x′ added", "replace": "x′ replaced"}
+CHANGES = {"remove": "x′ removed", "add": "x′ added"}
+CONVERSIONS = ("cks", "chernoff", "hockey-stick")
+
+
+class Solution(NamedTuple):
+    """ε of one direction, the order it was found at, and the estimate it rests on."""
+
+    epsilon: float
+    order: float | None
+    estimate: Estimate
 
 
 class BayesianAccountant:
-    """Composes events record by record (the panel) and converts their cost to Bayesian DP.
+    """Composes events and converts their cost to Bayesian DP.
 
-    The cost of all events together is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)); following the
-    same records through every event spends no inequality on composition. Each direction of each
-    neighbour relation is estimated by itself and the largest ε counts.
+    Each direction of each neighbour relation is estimated by itself and the largest ε counts: the
+    cost is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)) in either order of D and D′.
 
     Args:
-        estimator: upper bound on the expectation, from sampled records.
+        estimator: upper bound on an expectation, from sampled records.
         failure_probability: γ, with which each estimate may fail.
-        orders: the orders λ that ε is minimised over.
-        conversion: "cks" or "chernoff", see :mod:`bdpvi.conversions`.
-    """
+        orders: the orders λ that ε is minimised over. With orders given, an event is added up when
+            it is charged and forgotten, so memory does not grow with the number of events. By
+            default they follow from the events: real ones where every event has a cost at those.
+        conversion: "cks", "chernoff" (see :mod:`bdpvi.conversions`) or "hockey-stick" (see
+            :mod:`bdpvi.pointwise`; for releases from Gaussian guides, by panel).
+        composition: how the costs of several events add up, by default :class:`ByPanel`.
 
-    composition = "panel"
+    >>> from bdpvi.events import SubsampledGaussian
+    >>> distances = torch.linspace(0, 1, 100, dtype=torch.float64)
+    >>> accountant = BayesianAccountant()
+    >>> accountant.step(SubsampledGaussian(torch.arange(100), distances, 4.0, 0.01), count=1000)
+    >>> round(accountant.get_epsilon(delta=1e-5), 3)
+    0.271
+    """
 
     def __init__(
         self,
         *,
         estimator: Estimator = estimators.student_t,
         failure_probability: float = 1e-15,
-        orders: Orders = REAL_ORDERS,
+        orders: Orders | None = None,
         conversion: str = "cks",
+        composition: Composition[Any] | None = None,
     ) -> None:
+        if conversion not in CONVERSIONS:
+            raise ValueError(f"conversion must be one of {CONVERSIONS}, got {conversion!r}")
         self.estimator = estimator
         self.failure_probability = _validate.probability("failure_probability", failure_probability)
-        self.orders = orders
         self.conversion = conversion
-        self._events: list[tuple[Event, int]] = []
+        self.composition: Composition[Any] = composition or ByPanel()
+        self._totals: Totals = (
+            Recorded(self.composition, self._bound)
+            if orders is None
+            else Streamed(self.composition, self._bound, orders)
+        )
+        self._first: Views | None = None
+        self._taken = self._distinct = 0
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge ``event`` ``count`` times.
 
         Raises:
-            ValueError: if its records or directions are not those of the events before it.
+            ValueError: if its records or directions are not those of the events before it, or there
+                are more events than the composition was made for.
         """
         _validate.positive_int("count", count)
-        if self._events:
-            before, now = self._events[0][0].views(), event.views()
-            if set(before) != set(now):
-                raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
-            for name, view in now.items():
-                if not torch.equal(view.ids, before[name].ids):
-                    raise ValueError(
-                        f"event: its record ids in {name!r} are not those of the events before it"
-                    )
-        self._events.append((event, count))
-
-    def estimate(self, direction: str, order: Tensor) -> Estimate:
-        """Return the bound on c(λ) for one direction, at orders (K,)."""
-        views = [(event.views()[direction], count) for event, count in self._events]
-        return self.estimator(_panel(views, order), self.failure_probability)
+        views, limit = event.views(), self.composition.limit
+        if self._first is not None:
+            _check_same_records(self._first, views)
+        if limit is not None and self._taken + count > limit:
+            raise ValueError(
+                f"count={count}: {self.composition.name} was fixed at {limit} events, and "
+                f"{self._taken} have been charged"
+            )
+        self._totals.add(views, count)
+        self._first = self._first or views
+        self._taken += count
+        self._distinct += 1
 
     def get_epsilon(self, delta: float) -> float:
         """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
         return self.spent(delta).epsilon
+
+    def cost(self, direction: str, order: Tensor) -> Estimate:
+        """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,)."""
+        return self._totals.cost(direction, order)
+
+    def tally(self) -> Tally:
+        """Return all events as one, to be charged together with later ones elsewhere.
+
+        Raises:
+            ValueError: unless the accountant has fixed orders and composes by panel.
+        """
+        totals = self._totals
+        if self._first is None or not isinstance(totals, Streamed):
+            raise ValueError("orders must be fixed, and something charged, before a tally")
+        if not isinstance(self.composition, ByPanel):
+            raise ValueError(f"composition={self.composition.name} has no sum per record")
+        ids = next(iter(self._first.values())).ids
+        return Tally(ids, totals.orders, dict(totals.states))
 
     def spent(self, delta: float) -> Spent:
         """Return ε at ``delta`` with all that belongs to it.
@@ -89,55 +135,86 @@ class BayesianAccountant:
                 or no order has a finite divergence.
         """
         _validate.probability("delta", delta)
-        if not self._events:
+        if self._first is None:
             raise ValueError("nothing has been charged yet, so there is no ε to report")
-        directions = self._events[0][0].views()
-        estimates = len(self.orders) * len(directions)
+        if self.conversion == "hockey-stick":
+            choices, solve = len(EPSILONS), self._by_hockey_stick
+        else:
+            choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
+            solve = self._by_order
+        estimates = len(self._first) * choices
         beta = split_delta(delta, self.failure_probability, estimates)
-        minima = {
-            name: minimise_epsilon(
-                lambda order, name=name: self.estimate(name, order).log_bound,  # type: ignore[misc]
-                beta,
-                self.orders,
-                self.conversion,
-            )
-            for name in directions
-        }
-        direction = max(minima, key=lambda name: minima[name].value)
-        epsilon, order = minima[direction]
+        solutions = {name: solve(name, beta) for name in self._first}
+        direction = max(solutions, key=lambda name: solutions[name].epsilon)
+        epsilon, order, estimate = solutions[direction]
         if not math.isfinite(epsilon):
             raise ValueError(
-                f"order: no λ from {self.orders.values[0]:g} to {self.orders.values[-1]:g} has a "
-                f"finite divergence in direction {direction!r}; one record moves the posterior too "
-                "far"
+                f"order: no λ from {self._totals.orders.values[0]:g} to "
+                f"{self._totals.orders.values[-1]:g} has a finite divergence in direction "
+                f"{direction!r}; one record moves the posterior too far"
             )
-        at_order = self.estimate(direction, torch.tensor([order], dtype=torch.float64))
-        diagnostics = Diagnostics(
-            top_share=float(at_order.top_share[0]),
-            effective_size=float(at_order.effective_size[0]),
-            pareto_k=float(at_order.pareto_k[0]),
-        )
-        kinds = sorted({name.split()[0] for name in directions})
+        kinds = sorted({name.split()[0] for name in self._first})
         return Spent(
             epsilon=epsilon,
             delta=delta,
             guarantee=GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in kinds)),
             order=order,
             direction=direction,
-            composition=self.composition,
+            composition=self.composition.name,
             conversion=self.conversion,
             estimator=getattr(self.estimator, "__name__", repr(self.estimator)),
             failure_probability=self.failure_probability,
             estimates=estimates,
-            sample_size=at_order.sample_size,
-            diagnostics=diagnostics,
-            reliable=diagnostics.pareto_k <= 0.7,
+            sample_size=estimate.sample_size,
+            diagnostics=Diagnostics(
+                top_share=float(estimate.top_share[0]),
+                effective_size=float(estimate.effective_size[0]),
+                pareto_k=float(estimate.pareto_k[0]),
+            ),
+            reliable=bool(reliable(estimate, self.failure_probability)[0]),
         )
 
+    def _by_order(self, direction: str, beta: float) -> Solution:
+        epsilon, order = minimise_epsilon(
+            lambda order: self.cost(direction, order).log_bound,
+            beta,
+            self._totals.orders,
+            self.conversion,
+        )
+        at_order = self.cost(direction, torch.tensor([order], dtype=torch.float64))
+        return Solution(epsilon, order, at_order)
 
-def _panel(views: Sequence[tuple[View, int]], order: Tensor) -> Tensor:
-    """Add up what every event costs each record, (K, m)."""
-    total = torch.zeros((), dtype=torch.float64)
-    for view, count in views:
-        total = total + count * view.log_moment(order)
-    return total
+    def _by_hockey_stick(self, direction: str, beta: float) -> Solution:
+        events = self._totals.events if isinstance(self._totals, Recorded) else []
+        views = [(views[direction], count) for views, count in events]
+        if not views or self.composition != ByPanel() or any(v.log_mgf is None for v, _ in views):
+            raise ValueError(
+                "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
+                "and without fixed orders"
+            )
+
+        def log_mgf(s: Tensor, records: Tensor | slice) -> Tensor:
+            terms = [count * v.log_mgf(s, records) for v, count in views if v.log_mgf is not None]
+            return torch.stack(terms).sum(0)
+
+        variances = [count * v.variance for v, count in views if v.variance is not None]
+        delta_of = (
+            partial(equal_covariance, torch.stack(variances).sum(0))
+            if len(variances) == len(views)
+            else certified_delta(log_mgf, beta)
+        )
+        epsilon, estimate = smallest_epsilon(delta_of, beta, self._bound)
+        return Solution(epsilon, None, estimate)
+
+    def _bound(self, log_values: Tensor) -> Estimate:
+        return self.estimator(log_values, self.failure_probability)
+
+
+def _check_same_records(before: Views, now: Views) -> None:
+    if set(before) != set(now):
+        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
+    for name, view in now.items():
+        if not torch.equal(view.ids, before[name].ids):
+            raise ValueError(
+                f"event: its record ids in {name!r} are not those of the events before it"
+            )

@@ -171,6 +171,17 @@ class Orders:
     def __len__(self) -> int:
         return len(self.values)
 
+    def index(self, order: Tensor) -> Tensor:
+        """Return where in ``values`` each of ``order`` (k,) stands.
+
+        Raises:
+            ValueError: if one of them is not there.
+        """
+        place = torch.searchsorted(self.values, order).clamp(max=len(self) - 1)
+        if not torch.equal(self.values[place], order):
+            raise ValueError(f"order={order.tolist()} is not among {self.values.tolist()}")
+        return place
+
 
 REAL_ORDERS = Orders(torch.logspace(-1, 5, 2049, dtype=torch.float64))
 """λ from 0.1 to 1e5; neighbours differ by 0.7 %, which moves the smallest ε by less than 1e-5."""

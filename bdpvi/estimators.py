@@ -50,6 +50,18 @@ class Estimate:
     effective_size: Tensor
     pareto_k: Tensor
 
+    def at(self, index: Tensor) -> Estimate:
+        """Return the estimates at these positions of the first leading dimension."""
+        return Estimate(
+            log_bound=self.log_bound[index],
+            log_mean=self.log_mean[index],
+            sample_size=self.sample_size,
+            constant=self.constant[index],
+            top_share=self.top_share[index],
+            effective_size=self.effective_size[index],
+            pareto_k=self.pareto_k[index],
+        )
+
 
 Estimator = Callable[[Tensor, float], Estimate]
 """From log y (..., m) and γ to an estimate over the leading dimensions."""

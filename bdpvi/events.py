@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi.conversions import INTEGER_ORDERS, Orders
 from bdpvi.divergences import GaussianPairs
-from bdpvi.mechanisms import posterior_draws_cost
+from bdpvi.mechanisms import (
+    posterior_draws_cost,
+    subsampled_gaussian_cost,
+    subsampled_pairs_add,
+    subsampled_pairs_remove,
+)
 from bdpvi.panel import Panel
+
+WITH, WITHOUT = "D‖D′", "D′‖D"
+"""The two directions of a divergence: the data against its neighbour, and the neighbour first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +31,17 @@ class View:
     Attributes:
         ids: the records, (m,). Costs of several events add up record by record.
         log_moment: from orders λ (K,) to λ·D_{λ+1} per record, (K, m).
+        orders: the only orders at which the cost is known; None where every λ > 0 will do.
+        log_mgf: from complex s (J,) or (J, n) and the positions of n records to log E exp(s L),
+            (J, n), where the privacy loss L has a known moment generating function.
+        variance: of the privacy loss, (m,), where it is Gaussian (equal covariances).
     """
 
     ids: Tensor
     log_moment: Callable[[Tensor], Tensor]
+    orders: Orders | None = None
+    log_mgf: Callable[[Tensor, Tensor | slice], Tensor] | None = None
+    variance: Tensor | None = None
 
 
 class Event(Protocol):
@@ -45,7 +62,7 @@ class PosteriorDraws:
     """
 
     panels: tuple[Panel, ...]
-    draws: int
+    draws: int = 1
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -56,9 +73,109 @@ class PosteriorDraws:
         """Return the costs of D against D′ and of D′ against D for every kind of neighbour."""
         views = {}
         for panel in self.panels:
-            for arrow, pairs in (("D‖D′", panel.pairs), ("D′‖D", panel.pairs.reverse())):
-                views[f"{panel.kind} {arrow}"] = View(panel.ids, self._cost(pairs))
+            for direction, pairs in ((WITH, panel.pairs), (WITHOUT, panel.pairs.reverse())):
+                cost = partial(
+                    posterior_draws_cost, pairs, draws=self.draws, temperature=self.temperature
+                )
+                views[f"{panel.kind} {direction}"] = View(
+                    panel.ids,
+                    cost,
+                    log_mgf=partial(self._log_mgf, pairs),
+                    variance=self._variance(pairs),
+                )
         return views
 
-    def _cost(self, pairs: GaussianPairs) -> Callable[[Tensor], Tensor]:
-        return lambda order: posterior_draws_cost(pairs, order, self.draws, self.temperature)
+    def _log_mgf(self, pairs: GaussianPairs, s: Tensor, records: Tensor | slice) -> Tensor:
+        chosen = GaussianPairs(pairs.r[records], pairs.b2[records])
+        return self.draws * chosen.log_mgf(s, self.temperature)
+
+    def _variance(self, pairs: GaussianPairs) -> Tensor | None:
+        if not bool((pairs.r == 1).all()):
+            return None
+        return self.draws * pairs.b2.sum(1) / self.temperature
+
+
+@dataclass(frozen=True, eq=False)
+class SubsampledGaussian:
+    """One step that releases a sum over a Poisson sample with Gaussian noise.
+
+    Attributes:
+        ids: the records, (m,).
+        distances: how far each moves the sum, ‖g − g′‖, (m,).
+        noise: standard deviation of the noise, in the units of the distances.
+        rate: Poisson sampling rate q.
+    """
+
+    ids: Tensor
+    distances: Tensor
+    noise: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        _validate.same_length("distances", self.distances, "ids", self.ids)
+        _validate.finite("distances", self.distances)
+        if bool((self.distances < 0).any()):
+            raise ValueError(f"distances must be at least 0, got {self.distances.min().item()}")
+        _validate.positive("noise", self.noise)
+        _validate.rate("rate", self.rate)
+
+    def views(self) -> Mapping[str, View]:
+        """Return one cost for both directions: the larger of the two."""
+        view = View(
+            self.ids,
+            lambda order: subsampled_gaussian_cost(self.distances, self.noise, self.rate, order),
+            orders=INTEGER_ORDERS,
+        )
+        return {f"remove {WITH}": view, f"remove {WITHOUT}": view}
+
+
+@dataclass(frozen=True, eq=False)
+class SubsampledDraw:
+    """One sample from a guide fitted to a Poisson sample of the records.
+
+    Attributes:
+        panel: the guide on a batch with each record against the guide on the batch without it.
+        rate: Poisson sampling rate q.
+    """
+
+    panel: Panel
+    rate: float
+
+    def __post_init__(self) -> None:
+        _validate.rate("rate", self.rate)
+
+    def views(self) -> Mapping[str, View]:
+        """Return the costs in both directions."""
+        pairs, kind = self.panel.pairs, self.panel.kind
+        costs = {WITH: subsampled_pairs_remove, WITHOUT: subsampled_pairs_add}
+        return {
+            f"{kind} {direction}": View(
+                self.panel.ids, partial(cost, pairs, self.rate), orders=INTEGER_ORDERS
+            )
+            for direction, cost in costs.items()
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Many events, already added up per record at fixed orders: memory does not grow with them.
+
+    Attributes:
+        ids: the records, (m,).
+        orders: λ, (K,).
+        totals: for each direction the sum of the costs, (K, m).
+    """
+
+    ids: Tensor
+    orders: Orders
+    totals: Mapping[str, Tensor]
+
+    def views(self) -> Mapping[str, View]:
+        """Return the totals, which exist at the tallied orders only."""
+        return {
+            name: View(self.ids, partial(self._at, total), self.orders)
+            for name, total in self.totals.items()
+        }
+
+    def _at(self, total: Tensor, order: Tensor) -> Tensor:
+        return total[self.orders.index(order)]

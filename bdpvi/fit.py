@@ -14,11 +14,12 @@ from torch.distributions import Distribution
 from bdpvi import progress as bars
 from bdpvi.ledger import Ledger
 from bdpvi.models import Model
-from bdpvi.neighbours import Coupled
+from bdpvi.neighbours import Coupled, Trained
 from bdpvi.panel import Panel
 from bdpvi.plan import Plan
 from bdpvi.progress import Track
 from bdpvi.svi import Convergence, Guide, Problem, default_optimiser
+from bdpvi.training import Training
 from bdpvi.types import Dataset
 
 
@@ -26,9 +27,9 @@ class Neighbours(Protocol):
     """A way to fit that also finds out how far single records move the posterior."""
 
     def train(
-        self, problem: Problem, track: Track[Any]
-    ) -> tuple[dict[str, Tensor], Convergence, tuple[Panel, ...]]:
-        """Return the guide's parameters, how the fit went, and a panel per kind of neighbour."""
+        self, problem: Problem, track: Track[Any], *, account_training: bool = False
+    ) -> Trained:
+        """Train guide and neighbours."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Fit:
         ledger: what has been released.
         data_name, feature_names, preprocessing: of the training data.
         fingerprint: digest of the training data.
+        training: samples published while training, and the accountants that charged them.
     """
 
     model: Model
@@ -57,6 +59,7 @@ class Fit:
     preprocessing: Mapping[str, Any]
     fingerprint: str
     ledger: Ledger = field(default_factory=Ledger)
+    training: Training | None = None
 
     @property
     def posterior(self) -> Distribution:
@@ -74,6 +77,7 @@ def fit(
     seed: int = 0,
     optim: PyroOptim | None = None,
     neighbours: Neighbours | None = None,
+    account_training: bool = False,
     device: str = "auto",
     dtype: torch.dtype = torch.float64,
     progress: bool = True,
@@ -89,6 +93,8 @@ def fit(
         seed: determines batches, base noise and so, on the CPU, the result bit for bit.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         neighbours: by default ``Coupled()``: every record left out once, trained beside the fit.
+        account_training: draw and charge one fresh sample after every step, for publishing while
+            training; every later release from the fit counts those samples too.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
         dtype: of the training; accounting is always in float64.
         progress: whether to show progress bars on standard error.
@@ -116,19 +122,20 @@ def fit(
         model, guide, data.to(_device(device), dtype), plan, optim or default_optimiser(steps)
     )
     track = bars.bar if progress else bars.silent
-    parameters, convergence, panels = (neighbours or Coupled()).train(problem, track)
-    guide.parameters = dict(parameters)
+    trained = (neighbours or Coupled()).train(problem, track, account_training=account_training)
+    guide.parameters = dict(trained.parameters)
     return Fit(
         model=model,
         guide=guide,
-        parameters=parameters,
-        panels=panels,
-        convergence=convergence,
+        parameters=trained.parameters,
+        panels=trained.panels,
+        convergence=trained.convergence,
         plan=plan,
         data_name=data.name,
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
+        training=trained.training,
     )
 
 

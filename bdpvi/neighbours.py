@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
-from bdpvi import _validate
+from bdpvi import _validate, secure
 from bdpvi.divergences import GaussianPairs, summarise
 from bdpvi.panel import Panel
 from bdpvi.progress import Track
 from bdpvi.rows import Rows, check_elementwise, train_rows
 from bdpvi.svi import Convergence, Problem, run_svi
+from bdpvi.training import Training, TrainingAccount
 from bdpvi.types import Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What training gave.
+
+    Attributes:
+        parameters: the guide's, constrained and detached. Secret.
+        convergence: how the fit went. Secret.
+        panels: how far single records move the posterior, one panel per kind. Secret.
+        training: the samples published while training, if they were asked for.
+    """
+
+    parameters: dict[str, Tensor]
+    convergence: Convergence
+    panels: tuple[Panel, ...]
+    training: Training | None = None
 
 
 @dataclass(frozen=True)
@@ -90,26 +110,63 @@ class Coupled:
         self.chunk = _validate.positive_int("chunk", chunk)
 
     def train(
-        self, problem: Problem, track: Track[Any]
-    ) -> tuple[dict[str, Tensor], Convergence, tuple[Panel, ...]]:
+        self, problem: Problem, track: Track[Any], *, account_training: bool = False
+    ) -> Trained:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
         check_elementwise(problem.optim)
-        parameters, convergence = run_svi(problem, track)
-        posterior = problem.guide.posterior(parameters)
-        panels = []
-        for rows in [kind.rows(problem.data) for kind in self.kinds]:
-            blocks = []
-            starts = range(0, len(rows.records), self.chunk)
-            ticks = iter(track(range(len(starts) * problem.plan.steps), rows.kind))
-            for start in starts:
-                index = torch.arange(start, min(start + self.chunk, len(rows.records)))
-                records = rows.records.select(index.to(rows.records.x.device))
-                block = Rows(rows.kind, records, rows.sign)
-                trained = train_rows(problem, block, partial(next, ticks))
-                blocks.append(summarise(posterior, problem.guide.posterior(trained)))
-            next(ticks, None)  # the bar ends when it is asked for one more
-            pairs = GaussianPairs(
-                torch.cat([b.r for b in blocks]).cpu(), torch.cat([b.b2 for b in blocks]).cpu()
+        if account_training and len(self.kinds) > 1:
+            raise ValueError(
+                f"account_training: {len(self.kinds)} kinds of neighbours were given; account for "
+                "one kind at a time"
             )
-            panels.append(Panel(rows.kind, rows.records.ids.cpu(), pairs))
-        return parameters, convergence, tuple(panels)
+        path: list[Distribution] = []
+        follow = None
+        if account_training:
+            follow = lambda _, now: path.append(problem.guide.posterior(now))  # noqa: E731
+        parameters, convergence = run_svi(problem, track, follow)
+        posterior = problem.guide.posterior(parameters)
+        if account_training:
+            account = TrainingAccount(problem.plan.steps)
+            (rows,) = (kind.rows(problem.data) for kind in self.kinds)
+            panel = _train_panel(problem, rows, posterior, track, len(rows.records), path, account)
+            samples = torch.cat([secure.sample(one) for one in path])
+            training = Training(samples, account.panel, account.holder)
+            return Trained(parameters, convergence, (panel,), training)
+        panels = (
+            _train_panel(problem, kind.rows(problem.data), posterior, track, self.chunk)
+            for kind in self.kinds
+        )
+        return Trained(parameters, convergence, tuple(panels))
+
+
+def _train_panel(
+    problem: Problem,
+    rows: Rows,
+    posterior: Distribution,
+    track: Track[Any],
+    chunk: int,
+    path: Sequence[Distribution] = (),
+    account: TrainingAccount | None = None,
+) -> Panel:
+    """Train the rows chunk by chunk and compare them with the fit; charge every step if asked."""
+    ids = rows.records.ids.cpu()
+
+    def compare(against: Distribution, parameters: dict[str, Tensor]) -> GaussianPairs:
+        pairs = summarise(against, problem.guide.posterior(parameters))
+        return GaussianPairs(pairs.r.cpu(), pairs.b2.cpu())
+
+    def charge(step: int, parameters: dict[str, Tensor]) -> None:
+        if account is not None:
+            account.step(Panel(rows.kind, ids, compare(path[step], parameters)))
+
+    starts = range(0, len(ids), chunk)
+    ticks = iter(track(range(len(starts) * problem.plan.steps), rows.kind))
+    blocks = []
+    for start in starts:
+        index = torch.arange(start, min(start + chunk, len(ids)), device=rows.records.x.device)
+        block = Rows(rows.kind, rows.records.select(index), rows.sign)
+        trained = train_rows(problem, block, partial(next, ticks), charge if account else None)
+        blocks.append(compare(posterior, trained))
+    next(ticks, None)  # the bar ends when it is asked for one more
+    pairs = GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
+    return Panel(rows.kind, ids, pairs)

@@ -9,7 +9,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent
 
 from bdpvi import _validate, secure
 from bdpvi.accountants import BayesianAccountant
@@ -73,6 +72,8 @@ def spent(
 ) -> Spent:
     """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing."""
     ledger = accountant()
+    if fit.training is not None:
+        ledger.step(fit.training.panel.tally())
     for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
         ledger.step(PosteriorDraws(fit.panels, charge.draws, charge.temperature))
     return ledger.spent(delta)
@@ -115,7 +116,7 @@ def release(
                 f"{total.epsilon:.4g}, over the budget of {budget.epsilon:g} at δ = {delta:g}"
             )
         fit.ledger.charge(charge)
-    samples = _draw(fit, draws, temperature, generator)
+    samples = secure.sample(fit.posterior, draws, temperature, generator)
     return Release(
         samples=samples,
         latents=_unpack(fit, samples),
@@ -131,7 +132,7 @@ def rehearse(
     fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """Return samples as a release would hold them, without charging: for the owner's eyes only."""
-    return _unpack(fit, _draw(fit, draws, temperature, generator))
+    return _unpack(fit, secure.sample(fit.posterior, draws, temperature, generator))
 
 
 def calibrate(
@@ -187,21 +188,6 @@ def calibrate(
 
 _HOTTEST = 1e12
 """A temperature at which no mean gives anything away."""
-
-
-def _draw(fit: Fit, draws: int, temperature: float, generator: torch.Generator | None) -> Tensor:
-    posterior = fit.posterior
-    mean = posterior.mean.cpu().double()
-    shape = (draws, len(mean))
-    if generator is None:
-        noise = secure.standard_normal(shape)
-    else:
-        noise = torch.randn(shape, dtype=torch.float64, generator=generator)
-    if isinstance(posterior, Independent):
-        scaled = noise * posterior.stddev.cpu().double()
-    else:
-        scaled = noise @ posterior.scale_tril.cpu().double().T  # type: ignore[attr-defined]
-    return mean + math.sqrt(temperature) * scaled
 
 
 def _unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from bdpvi.models import (
     likelihood_slope,
     log_likelihood,
 )
-from bdpvi.svi import Problem, decay, fresh, isolated
+from bdpvi.svi import Observer, Problem, decay, fresh, isolated
 from bdpvi.types import Dataset
 
 
@@ -57,7 +57,10 @@ class RowGradient(Protocol):
 
 
 def train_rows(
-    problem: Problem, rows: Rows, tick: Callable[[], object] = lambda: None
+    problem: Problem,
+    rows: Rows,
+    tick: Callable[[], object] = lambda: None,
+    observe: Observer | None = None,
 ) -> dict[str, Tensor]:
     """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...).
 
@@ -65,6 +68,7 @@ def train_rows(
         problem: the fit's.
         rows: the neighbours.
         tick: called after every step.
+        observe: called after every step with the rows' constrained parameters, (m, ...).
     """
     data, plan, records = problem.data, problem.plan, rows.records
     optim = fused(fresh(problem.optim))
@@ -86,7 +90,9 @@ def train_rows(
             optim(free.values())
             decay(optim)
             tick()
-        return {name: transforms[name](value).detach() for name, value in free.items()}
+            if observe is not None:
+                observe(step, {name: transforms[name](value) for name, value in free.items()})
+        return {name: transforms[name](value) for name, value in free.items()}
 
 
 def row_gradient(problem: Problem) -> RowGradient:

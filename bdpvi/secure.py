@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 from torch import Tensor
+from torch.distributions import Distribution, Independent
 
 
 def standard_normal(shape: tuple[int, ...]) -> Tensor:
@@ -24,3 +25,30 @@ def standard_normal(shape: tuple[int, ...]) -> Tensor:
     """
     raw = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(11)
     return torch.from_numpy(ndtri((raw.astype(np.float64) + 0.5) * 2.0**-53)).reshape(shape)
+
+
+def sample(
+    posterior: Distribution,
+    draws: int = 1,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return samples from N(μ, τΣ), (draws, d), float64 on the CPU.
+
+    Args:
+        posterior: N(μ, Σ), an Independent Normal or a MultivariateNormal.
+        draws: number of samples.
+        temperature: τ.
+        generator: for experiments that must repeat; by default the secure source is used.
+    """
+    mean = posterior.mean.cpu().double()
+    shape = (draws, len(mean))
+    if generator is None:
+        noise = standard_normal(shape)
+    else:
+        noise = torch.randn(shape, dtype=torch.float64, generator=generator)
+    if isinstance(posterior, Independent):
+        scaled = noise * posterior.stddev.cpu().double()
+    else:
+        scaled = noise @ posterior.scale_tril.cpu().double().T  # type: ignore[attr-defined]
+    return mean + math.sqrt(temperature) * scaled

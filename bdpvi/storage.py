@@ -42,6 +42,8 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
     path = Path(path)
     if path.exists():
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
+    if fit.training is not None:
+        raise ValueError("fit was trained with account_training, which cannot be saved")
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
     for panel in fit.panels:

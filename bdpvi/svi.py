@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -137,7 +137,13 @@ def isolated(data: Dataset) -> Iterator[None]:
             torch.set_default_dtype(old)
 
 
-def run_svi(problem: Problem, track: Track[Any]) -> tuple[dict[str, Tensor], Convergence]:
+Observer = Callable[[int, dict[str, Tensor]], object]
+"""Called after every step with its number and the constrained parameters, detached."""
+
+
+def run_svi(
+    problem: Problem, track: Track[Any], observe: Observer | None = None
+) -> tuple[dict[str, Tensor], Convergence]:
     """Train the guide; return its constrained parameters, detached, and how it went.
 
     Each step sees a Poisson batch, every record in it weighted 1/q: the batch is divided by its
@@ -182,6 +188,12 @@ def run_svi(problem: Problem, track: Track[Any]) -> tuple[dict[str, Tensor], Con
                     f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"
                 )
             decay(optim)
-        store = pyro.get_param_store()
-        parameters = {name: store[name].detach().clone() for name in problem.guide.constraints}
+            if observe is not None:
+                observe(step, _parameters(problem.guide))
+        parameters = _parameters(problem.guide)
     return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))
+
+
+def _parameters(guide: Guide) -> dict[str, Tensor]:
+    store = pyro.get_param_store()
+    return {name: store[name].detach().clone() for name in guide.constraints}

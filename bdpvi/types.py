@@ -138,7 +138,7 @@ class Spent:
     Attributes:
         epsilon, delta: the guarantee's two numbers.
         guarantee: the guarantee in words.
-        order: λ at which ε is smallest.
+        order: λ at which ε is smallest; None where the conversion does not go by orders.
         direction: the neighbour relation that costs most.
         composition, conversion, estimator: how the cost became ε.
         failure_probability: γ of each estimate; ``delta`` includes ``estimates`` times γ.
@@ -152,7 +152,7 @@ class Spent:
     epsilon: float
     delta: float
     guarantee: str
-    order: float
+    order: float | None
     direction: str
     composition: str
     conversion: str

@@ -131,7 +131,7 @@ def test_fit_is_the_same_with_and_without_neighbours_bit_for_bit(data: Dataset) 
 
 def test_chunks_do_not_matter(data: Dataset) -> None:
     p = problem(data)
-    small, large = (Coupled(chunk=chunk).train(p, silent)[2][0] for chunk in (7, 1000))
+    small, large = (Coupled(chunk=chunk).train(p, silent).panels[0] for chunk in (7, 1000))
     torch.testing.assert_close(small.pairs.b2, large.pairs.b2, rtol=1e-8, atol=1e-20)
 
 
