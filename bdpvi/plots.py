@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 
 def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
@@ -30,13 +31,15 @@ def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
             axes.annotate(
                 f"τ={row.temperature:g}",
                 (row.epsilon, row.accuracy),
-                xytext=(0, 7),
+                xytext=(6, -9),
                 textcoords="offset points",
-                ha="center",
                 fontsize=7,
                 color=drawn.get_color(),
             )
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(
         f"Bayesian-DP ε at δ = {curve['delta'].iloc[0]:g} (not worst-case DP; hollow: not reliable)"
     )
