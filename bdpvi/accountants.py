@@ -15,7 +15,7 @@ from bdpvi.conversions import Orders, minimise_epsilon, split_delta
 from bdpvi.estimators import Estimate, Estimator
 from bdpvi.events import Event, Tally
 from bdpvi.hockey_stick import equal_covariance
-from bdpvi.pointwise import EPSILONS, certified_delta, smallest_epsilon
+from bdpvi.pointwise import EPSILONS, certified_delta, moment_delta, smallest_epsilon
 from bdpvi.reliability import reliable
 from bdpvi.totals import Recorded, Streamed, Totals, Views
 from bdpvi.types import Diagnostics, Spent
@@ -198,12 +198,13 @@ class BayesianAccountant:
             return torch.stack(terms).sum(0)
 
         variances = [count * v.variance for v, count in views if v.variance is not None]
-        delta_of = (
-            partial(equal_covariance, torch.stack(variances).sum(0))
-            if len(variances) == len(views)
-            else certified_delta(log_mgf, beta)
-        )
-        epsilon, estimate = smallest_epsilon(delta_of, beta, self._bound)
+        if len(variances) == len(views):
+            gaussian = partial(equal_covariance, torch.stack(variances).sum(0))
+            epsilon, estimate = smallest_epsilon(gaussian, beta, self._bound)
+        else:
+            bound_of = moment_delta(log_mgf)
+            delta_of = certified_delta(log_mgf, bound_of, beta)
+            epsilon, estimate = smallest_epsilon(delta_of, beta, self._bound, bound_of)
         return Solution(epsilon, None, estimate)
 
     def _bound(self, log_values: Tensor) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from bdpvi import conversions
 from bdpvi.composition import Estimator
 from bdpvi.estimators import Estimate
-from bdpvi.hockey_stick import hockey_stick_bound
+from bdpvi.hockey_stick import Contour, contour_for, hockey_stick_from_log_mgf
 
 LogMgf = Callable[[Tensor, Tensor | slice], Tensor]
 """From s (J,) or (J, n) and the positions of n records to log E exp(s L), (J, n)."""
@@ -19,12 +20,18 @@ LogMgf = Callable[[Tensor, Tensor | slice], Tensor]
 EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
 """The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
 
-_SCREEN = torch.logspace(-1, 5, 33, dtype=torch.float64)
+_SCREEN = torch.logspace(-1, 5, 97, dtype=torch.float64)
 _NEGLIGIBLE = 1e-4
+_NODES, _SMOOTHING = 128, 0.0015
+_REACH = 1.2
+_BLOCK = 1 << 19
 
 
 def smallest_epsilon(
-    delta_of: Callable[[float], Tensor], beta: float, estimator: Estimator
+    delta_of: Callable[[float], Tensor],
+    beta: float,
+    estimator: Estimator,
+    bound_of: Callable[[float], Tensor] | None = None,
 ) -> tuple[float, Estimate]:
     """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
 
@@ -36,49 +43,83 @@ def smallest_epsilon(
         delta_of: from ε to δ_x′(ε) of every record, (m,).
         beta: what the mean may be.
         estimator: bounds the mean from the log of δ per record.
+        bound_of: a quicker upper bound on ``delta_of``, to start from.
 
     Returns:
         ε, +inf where the largest of the grid is too small; and the estimate.
     """
 
-    def estimate(index: int) -> Estimate:
-        delta = delta_of(float(EPSILONS[index]))
+    def estimate(of: Callable[[float], Tensor], index: int) -> Estimate:
+        delta = of(float(EPSILONS[index]))
         return estimator(delta.clamp(min=torch.finfo(delta.dtype).tiny).log().unsqueeze(0))
 
-    low, high = -1, len(EPSILONS) - 1
-    best = estimate(high)
-    if not float(best.log_bound) <= math.log(beta):
-        return math.inf, best
-    while high - low > 1:
-        middle = (low + high) // 2
-        tried = estimate(middle)
-        if float(tried.log_bound) <= math.log(beta):
-            high, best = middle, tried
-        else:
-            low = middle
-    return float(EPSILONS[high]), best
+    def suffices(of: Callable[[float], Tensor], index: int) -> bool:
+        return float(estimate(of, index).log_bound) <= math.log(beta)
+
+    def smallest(of: Callable[[float], Tensor], low: int, high: int) -> int:
+        """Return the least index in (low, high] that suffices, given that high does."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if suffices(of, middle) else (middle, high)
+        return high
+
+    last = len(EPSILONS) - 1
+    start = bound_of or delta_of
+    if not suffices(start, last):
+        return math.inf, estimate(start, last)
+    best = smallest(start, -1, last)
+    if bound_of is not None:
+        stride, low = 16, best
+        while low > -1 and suffices(delta_of, low):  # down in growing strides, then in between
+            best, low, stride = low, max(low - stride, -1), 2 * stride
+        best = smallest(delta_of, low, best)
+    return float(EPSILONS[best]), estimate(delta_of, best)
 
 
-def certified_delta(log_mgf: LogMgf, beta: float) -> Callable[[float], Tensor]:
-    """Return a certified upper bound on δ_x′ as a function of ε, from moment generating functions.
+def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:
+    """Return a bound on δ_x′ as a function of ε: :func:`bdpvi.conversions.delta` at its best λ."""
+    moments = log_mgf(_SCREEN, slice(None))
+    return lambda epsilon: conversions.delta(moments, _SCREEN[:, None], epsilon).amin(0)
 
-    A record's moment bound (:func:`bdpvi.conversions.delta`) is kept where it is negligible beside
-    ``beta``; the others are inverted exactly (:mod:`bdpvi.hockey_stick`).
+
+def certified_delta(
+    log_mgf: LogMgf, bound_of: Callable[[float], Tensor], beta: float
+) -> Callable[[float], Tensor]:
+    """Return a certified upper bound on δ_x′ as a function of ε, tight for exposed records.
+
+    A record keeps its moment bound where that is negligible beside ``beta``; the others are
+    inverted (:mod:`bdpvi.hockey_stick`). The inversion holds at every ε and is tight near the one
+    its contour was made for, so nearby ε share a contour.
 
     Args:
         log_mgf: log E exp(s L) of all releases together.
+        bound_of: the moment bound, :func:`moment_delta`.
         beta: the mean of δ that is looked for.
     """
-    moments = log_mgf(_SCREEN, slice(None))
+    blocks: list[tuple[Tensor, Contour, Tensor]] = []
+    made_for = math.nan
+
+    def prepare(epsilon: float) -> None:
+        nonlocal made_for
+        # Exposed at any ε that this contour will serve.
+        exposed = (bound_of(epsilon / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
+        blocks.clear()
+        for rows in exposed.split(_BLOCK // _NODES):
+            contour = contour_for(partial(_at, log_mgf, rows), epsilon, _NODES, _SMOOTHING)
+            blocks.append((rows, contour, log_mgf(contour.s, rows)))
+        made_for = epsilon
 
     def delta_of(epsilon: float) -> Tensor:
-        delta = conversions.delta(moments, _SCREEN[:, None], epsilon).amin(0)
-        exposed = (delta > _NEGLIGIBLE * beta).nonzero()[:, 0]
-        if len(exposed):
-            exact = hockey_stick_bound(
-                lambda rows: lambda s: log_mgf(s, exposed[rows]), len(exposed), epsilon
-            )
-            delta[exposed] = torch.minimum(delta[exposed], exact)
+        delta = bound_of(epsilon)
+        if not made_for / _REACH <= epsilon <= made_for * _REACH:
+            prepare(epsilon)
+        for rows, contour, values in blocks:
+            exact = hockey_stick_from_log_mgf(values, contour, epsilon)
+            delta[rows] = torch.minimum(delta[rows], exact)
         return delta
 
     return delta_of
+
+
+def _at(log_mgf: LogMgf, records: Tensor, s: Tensor) -> Tensor:
+    return log_mgf(s, records)
