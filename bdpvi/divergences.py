@@ -73,14 +73,19 @@ class GaussianPairs:
         """Return the pairs Q_i, P_i: ``r -> 1/r``, ``b² -> b²/r``."""
         return GaussianPairs(self.r.reciprocal(), self.b2 / self.r)
 
+    def select(self, index: Tensor) -> GaussianPairs:
+        """Return the pairs at ``index`` (positions or a boolean mask)."""
+        return GaussianPairs(self.r[index], self.b2[index])
+
     def renyi(self, order: Tensor | float, temperature: float = 1.0) -> Tensor:
         """Return the Rényi divergence ``D_α(P_i‖Q_i)``, at α = 1 the Kullback-Leibler divergence.
 
         ``D_α = ½ Σ_j [α b_j²/w_j - (log w_j + (α-1) log r_j)/(α-1)]``, ``w = 1 - (α-1)(r-1)``
         (Gil, Alajaji & Linder 2013, Table 2), for the covariances τΣ₁ and τΣ₂: ``b² -> b²/τ``, r as
         it is. Below α = ½ by ``D_α(P‖Q) = α/(1-α) D_{1-α}(Q‖P)`` (van Erven & Harremoës 2014,
-        Prop. 2), so that nothing cancels. Relative error about 1e-13, times 1/min w where αΣ₂ +
-        (1-α)Σ₁ is about to lose positive definiteness.
+        Prop. 2), so that nothing cancels. The relative error is about 1e-13; where αΣ₂ + (1-α)Σ₁
+        is about to lose positive definiteness 1e-15/min w; for α < ½ without a difference of means
+        1e-15/|r-1|, as 1/r is rounded.
 
         Args:
             order: α > 0, a number or (K,).
@@ -94,10 +99,9 @@ class GaussianPairs:
         """
         alpha = self._like(_positive_orders(order))
         flat = alpha.reshape(-1)
-        low = flat < 0.5
-        value = flat.new_empty(len(flat), len(self))
-        value[~low] = self._per_order(flat[~low] - 1, temperature)
-        if bool(low.any()):
+        low = (flat < 0.5).nonzero()[:, 0]
+        value = self._per_order(torch.where(flat < 0.5, 1.0, flat) - 1, temperature)
+        if len(low):
             mirrored = self.reverse()._per_order(-flat[low], temperature)
             value[low] = (flat[low] / (1 - flat[low])).unsqueeze(-1) * mirrored
         return value.reshape(*alpha.shape, len(self))
@@ -150,8 +154,8 @@ class GaussianPairs:
         if not bool((finite_s.real > -0.5).all()):
             raise ValueError(f"s must have a real part above -1/2, got {s.real.min().item()}")
         value = self._per_order(s, temperature)
-        factor = s if s.ndim == 2 else s.unsqueeze(-1)
-        return torch.where(value.real < math.inf, factor * value, value)
+        missing = value.real == math.inf
+        return value.mul_(s if s.ndim == 2 else s.unsqueeze(-1)).masked_fill_(missing, math.inf)
 
     def hockey_stick(self, epsilon: float | Tensor, temperature: float = 1.0) -> Tensor:
         """Return ``δ_i(ε) = sup_S P_i(S) - e^ε Q_i(S)``, or a certified upper bound on it.
@@ -181,10 +185,10 @@ class GaussianPairs:
         delta = equal_covariance(self.b2.sum(-1) / tau, float(eps))
         spread = (self.r - 1).abs().amax(-1)
         unequal = (spread > 8 * self.r.shape[1] * torch.finfo(self.r.dtype).eps).nonzero()[:, 0]
-        for start in range(0, len(unequal), _RECORDS):
-            rows = unequal[start : start + _RECORDS]
-            block = GaussianPairs(self.r[rows], self.b2[rows] / tau)
-            delta[rows] = hockey_stick_bound(block.log_mgf, float(eps))
+        pairs = GaussianPairs(self.r[unequal], self.b2[unequal] / tau)
+        delta[unequal] = hockey_stick_bound(
+            lambda rows: pairs.select(rows).log_mgf, len(pairs), float(eps)
+        ).to(delta)
         return delta
 
     def _like(self, value: Tensor) -> Tensor:
