@@ -45,10 +45,27 @@ class View:
 
 
 class Event(Protocol):
-    """Anything that the Bayesian accountant can charge."""
+    """Anything that an accountant can charge."""
 
     def views(self) -> Mapping[str, View]:
         """Return the event's directions, named alike for all events of the same relation."""
+
+    @property
+    def worst_case(self) -> SampledGaussian | None:
+        """The event as worst-case accountants know it; None if no record's influence is bounded."""
+
+
+@dataclass(frozen=True)
+class SampledGaussian:
+    """A Gaussian mechanism of sensitivity 1 on a Poisson sample.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise over the clipping norm.
+        rate: Poisson sampling rate q.
+    """
+
+    noise_multiplier: float
+    rate: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +81,8 @@ class PosteriorDraws:
     panels: tuple[Panel, ...]
     draws: int = 1
     temperature: float = 1.0
+
+    worst_case = None
 
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
@@ -104,12 +123,14 @@ class SubsampledGaussian:
         distances: how far each moves the sum, ‖g − g′‖, (m,).
         noise: standard deviation of the noise, in the units of the distances.
         rate: Poisson sampling rate q.
+        clip: clipping norm, which no record whatever can exceed; None if there is none.
     """
 
     ids: Tensor
     distances: Tensor
     noise: float
     rate: float
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         _validate.same_length("distances", self.distances, "ids", self.ids)
@@ -118,6 +139,15 @@ class SubsampledGaussian:
             raise ValueError(f"distances must be at least 0, got {self.distances.min().item()}")
         _validate.positive("noise", self.noise)
         _validate.rate("rate", self.rate)
+        if self.clip is not None:
+            largest = float(self.distances.max())
+            if not largest <= _validate.positive("clip", self.clip) * (1 + 1e-12):
+                raise ValueError(f"distances must be at most clip={self.clip}, got {largest}")
+
+    @property
+    def worst_case(self) -> SampledGaussian | None:
+        """The mechanism, if a clipping norm bounds every record."""
+        return None if self.clip is None else SampledGaussian(self.noise / self.clip, self.rate)
 
     def views(self) -> Mapping[str, View]:
         """Return one cost for both directions: the larger of the two."""
@@ -140,6 +170,8 @@ class SubsampledDraw:
 
     panel: Panel
     rate: float
+
+    worst_case = None
 
     def __post_init__(self) -> None:
         _validate.rate("rate", self.rate)
@@ -169,6 +201,8 @@ class Tally:
     ids: Tensor
     orders: Orders
     totals: Mapping[str, Tensor]
+
+    worst_case = None
 
     def views(self) -> Mapping[str, View]:
         """Return the totals, which exist at the tallied orders only."""

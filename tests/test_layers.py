@@ -27,6 +27,7 @@ ALLOWED = {
     "events": {"_validate", "conversions", "divergences", "mechanisms", "panel"},
     "reliability": {"estimators"},
     "composition": {"_validate", "estimators"},
+    "dp_accountants": {"_validate", "conversions", "events", "mechanisms", "types"},
     "totals": {"composition", "conversions", "estimators", "events"},
     "pointwise": {"composition", "conversions", "estimators", "hockey_stick"},
     "accountants": {
