@@ -216,8 +216,8 @@ def contour_for(
     sum (see `hockey_stick_from_log_mgf`): on the line through c, with t = 2π/h, the right one is at
     most ``exp(φ(c₂) - (c₂-c) t)`` for every c₂ > c, the one to the left
     ``exp(φ(c₁) - (c-c₁) t)`` for every c₁ < c, with φ(0) = 0. Of the lines tried the one with the
-    largest step that keeps both below 3e-5 of the saddle's value is taken: at the saddle itself if
-    L is about normal, left of it if L has a heavy right tail.
+    largest step that keeps both below 3e-5 of the saddle's value is taken: near the saddle
+    if L is about normal, left of it if L has a heavy right tail, right of it if 0 is close.
 
     Args:
         log_mgf: real orders (K, m) in, ``log M`` (K, m) out, +inf where it does not exist; called
