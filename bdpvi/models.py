@@ -77,7 +77,8 @@ class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
 
 def likelihood_slope(signed: Tensor, bound: Tensor) -> Tensor:
     """Return the derivative of :class:`ClippedBernoulli`'s log-likelihood in a = (2y − 1)·logit."""
-    return torch.minimum(torch.sigmoid(-signed), bound)
+    slope = torch.neg(signed).sigmoid_()
+    return torch.minimum(slope, bound, out=slope)
 
 
 @dataclass(frozen=True, kw_only=True)

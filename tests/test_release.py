@@ -246,3 +246,19 @@ def test_conversion_by_chernoff_costs_more(fit: bdpvi.Fit) -> None:
         bdpvi.spent(fit, planned=planned).epsilon
         < bdpvi.spent(fit, planned=planned, accountant=chernoff).epsilon
     )
+
+
+def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
+    def run(guide: type[MeanField | FullRank], seed: int) -> bdpvi.Fit:
+        model = bdpvi.BayesianLogisticRegression(clip=0.3)
+        data = logistic_data(80, 3)
+        return bdpvi.fit(model, guide(model), data, steps=60, rate=0.5, seed=seed, progress=False)
+
+    fits = [run(FullRank, 0), run(MeanField, 1)]
+    accountant = bdpvi.BayesianAccountant()
+    for fit in fits:
+        accountant.step(bdpvi.events.PosteriorDraws(fit.panels, draws=2, temperature=4.0))
+    order = torch.tensor([3.0, 11.0], dtype=torch.float64)
+    total = sum(2 * fit.panels[0].pairs.log_moment(order, 4.0) for fit in fits)
+    expected = bdpvi.estimators.student_t(torch.as_tensor(total), 1e-15).log_bound
+    torch.testing.assert_close(accountant.cost("remove D‖D′", order).log_bound, expected)
