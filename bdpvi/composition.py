@@ -147,4 +147,6 @@ def _plus(total: Estimate | None, one: Estimate, weight: float) -> Estimate:
         top_share=torch.maximum(total.top_share, one.top_share),
         effective_size=torch.minimum(total.effective_size, one.effective_size),
         pareto_k=torch.maximum(total.pareto_k, one.pareto_k),
+        skewness=torch.maximum(total.skewness, one.skewness),
+        distribution_free=total.distribution_free and one.distribution_free,
     )

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from pyro.ops.stats import fit_generalized_pareto
 from scipy import special
 from torch import Tensor
 
@@ -20,6 +19,8 @@ from bdpvi import _validate
 
 _ROUNDING = 1e-9
 _LEAST_TAIL = 5
+_PRIOR_SIZE = 10
+_CHUNK = 2**21
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,11 @@ class Estimate:
             n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is not to be trusted.
             −inf: the largest values are all equal. +inf: a value was +inf, or fewer than five
             values stand above the rest, too few to fit.
+        skewness: E(y − M)³/S³ of the sample. Like what a bound that rests on M and S can miss, it
+            does not change when y is shifted or scaled, so it is as telling at tiny costs, where
+            every y is almost 1, as at large ones. +inf: all values are equal, or one is +inf.
+        distribution_free: whether the bound holds with probability 1 − γ for every distribution
+            that the estimator accepts, whatever the diagnostics say.
     """
 
     log_bound: Tensor
@@ -49,6 +55,8 @@ class Estimate:
     top_share: Tensor
     effective_size: Tensor
     pareto_k: Tensor
+    skewness: Tensor
+    distribution_free: bool
 
     def at(self, index: Tensor) -> Estimate:
         """Return the estimates at these positions of the first leading dimension."""
@@ -60,6 +68,8 @@ class Estimate:
             top_share=self.top_share[index],
             effective_size=self.effective_size[index],
             pareto_k=self.pareto_k[index],
+            skewness=self.skewness[index],
+            distribution_free=self.distribution_free,
         )
 
 
@@ -85,11 +95,25 @@ def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
     >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
     (0.7619, 0.2562)
     """
-    sample = _Sample.of(log_values, least=3)
+    sample = Sample.of(log_values, least=3)
+    return sample.estimate(log_student_t_bound(sample, failure_probability))
+
+
+def student_t_quantile(sample_size: int, failure_probability: float) -> float:
+    """Return F⁻¹(1−γ) of Student's t with m − 1 degrees of freedom, 0 where γ is above 1/2.
+
+    >>> round(student_t_quantile(256, 1e-6), 3)
+    4.866
+    """
     gamma = _validate.probability("failure_probability", failure_probability)
     # The lower quantile of γ: that of 1 − γ would lose γ below 1e-16.
-    quantile = max(0.0, -float(special.stdtrit(sample.size - 1, gamma)))
-    return sample.above_mean(sample.log_sd + _log(quantile / math.sqrt(sample.size - 1)))
+    return max(0.0, -float(special.stdtrit(sample_size - 1, gamma)))
+
+
+def log_student_t_bound(sample: Sample, failure_probability: float) -> Tensor:
+    """Return the bound of :func:`student_t` alone, without the diagnostics."""
+    margin = student_t_quantile(sample.size, failure_probability) / math.sqrt(sample.size - 1)
+    return sample.above_mean(sample.log_sd + _log(margin))
 
 
 def empirical_bernstein(
@@ -126,16 +150,15 @@ def empirical_bernstein(
     rule = f"lie in [{log_lower!r}, log_upper]"
     inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
     _validate.every("log_values", log_values, inside | log_values.isnan(), rule)
-    sample = _Sample.of(log_values, least=2)
+    sample = Sample.of(log_values, least=2)
     gamma = _validate.probability("failure_probability", failure_probability)
     chances = math.log(2 / gamma)
     log_range = upper + torch.log(-torch.expm1(log_lower - upper))
-    return sample.above_mean(
-        torch.logaddexp(
-            sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
-            log_range + _log(7 * chances / (3 * (sample.size - 1))),
-        )
+    log_margin = torch.logaddexp(
+        sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
+        log_range + _log(7 * chances / (3 * (sample.size - 1))),
     )
+    return sample.estimate(sample.above_mean(log_margin), distribution_free=True)
 
 
 def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Estimate:
@@ -150,8 +173,8 @@ def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Es
     >>> float(known_population(torch.tensor([0.0, 0.0, 0.0])).log_bound)
     0.0
     """
-    sample = _Sample.of(log_values, least=1)
-    return sample.estimate(sample.log_mean)
+    sample = Sample.of(log_values, least=1)
+    return sample.estimate(sample.log_mean, distribution_free=True)
 
 
 def binary(hits: Tensor, failure_probability: float) -> Estimate:
@@ -176,10 +199,11 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
     """
     _validate.every("hits", hits, (hits == 0) | (hits == 1), "be 0 or 1")
     gamma = _validate.probability("failure_probability", failure_probability)
-    sample = _Sample.of(torch.log(hits.to(torch.float64)), least=1)
+    sample = Sample.of(torch.log(hits.to(torch.float64)), least=1)
     happened = hits.to(torch.float64).sum(-1).cpu().numpy()
     quantile = special.betainccinv(happened + 1, sample.size - happened + 1, gamma)
-    return sample.estimate(torch.log(torch.as_tensor(quantile)).to(hits.device))
+    log_bound = torch.log(torch.as_tensor(quantile)).to(hits.device)
+    return sample.estimate(log_bound, distribution_free=True)
 
 
 def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
@@ -234,10 +258,14 @@ def quantile_certificate(values: Tensor, failure_probability: float, fraction: f
 
 
 @dataclass(frozen=True, eq=False)
-class _Sample:
+class Sample:
     """The moments of y in units of its largest value, so that nothing over- or underflows.
 
     The values enter as y/max − 1, because costs near 0 have y within rounding of 1.
+
+    >>> sample = Sample.of(torch.tensor([1.0, 2.0, 3.0, 10.0]).log(), least=3)
+    >>> round(float(sample.log_mean.exp()), 4), round(float(sample.skewness), 4)
+    (4.0, 1.0182)
     """
 
     log_values: Tensor
@@ -246,7 +274,8 @@ class _Sample:
     sd: Tensor
 
     @classmethod
-    def of(cls, log_values: Tensor, least: int) -> _Sample:
+    def of(cls, log_values: Tensor, least: int) -> Sample:
+        """Take the moments of log y, (..., m), of at least ``least`` records."""
         log_values = torch.as_tensor(log_values, dtype=torch.float64)
         if log_values.ndim == 0 or log_values.shape[-1] < least:
             raise ValueError(
@@ -262,20 +291,32 @@ class _Sample:
 
     @property
     def size(self) -> int:
+        """m, the number of records."""
         return self.log_values.shape[-1]
 
     @property
     def log_mean(self) -> Tensor:
+        """The log of the plain mean."""
         return self.log_max + torch.log1p(self.mean)
 
     @property
     def log_sd(self) -> Tensor:
+        """The log of the (1/m) standard deviation."""
         return torch.where(self.sd > 0, self.log_max + torch.log(self.sd), -math.inf)
 
-    def above_mean(self, log_margin: Tensor) -> Estimate:
-        return self.estimate(torch.logaddexp(self.log_mean, log_margin))
+    @property
+    def skewness(self) -> Tensor:
+        """The third central moment over the cubed standard deviation, +inf where there is none."""
+        centred = _relative(self.log_values, self.log_max) - self.mean[..., None]
+        skewness = (centred / self.sd[..., None]).pow(3).mean(-1)
+        return torch.where((self.sd > 0) & (self.log_max < math.inf), skewness, math.inf)
 
-    def estimate(self, log_bound: Tensor) -> Estimate:
+    def above_mean(self, log_margin: Tensor) -> Tensor:
+        """Return log(mean + margin)."""
+        return torch.logaddexp(self.log_mean, log_margin)
+
+    def estimate(self, log_bound: Tensor, distribution_free: bool = False) -> Estimate:
+        """Return ``log_bound`` with all diagnostics."""
         mean = 1 + self.mean
         return Estimate(
             log_bound=log_bound,
@@ -285,6 +326,8 @@ class _Sample:
             top_share=1 / (self.size * mean),
             effective_size=self.size * mean**2 / (mean**2 + self.sd**2),
             pareto_k=_pareto_k(self.log_values, self.log_max),
+            skewness=self.skewness,
+            distribution_free=distribution_free,
         )
 
 
@@ -305,21 +348,42 @@ def _pareto_k(log_values: Tensor, log_max: Tensor) -> Tensor:
         return torch.full_like(log_max, math.inf)
     tail = _relative(log_values.topk(size + 1, dim=-1).values, log_max)
     excess = (tail - tail[..., -1:]).reshape(-1, size + 1).cpu()
-    shapes = torch.tensor([_shape(row) for row in excess], dtype=torch.float64)
-    shapes = shapes.reshape(log_max.shape).to(log_max.device)
+    shapes = _shapes(excess).reshape(log_max.shape).to(log_max.device)
     return torch.where(log_max == math.inf, math.inf, shapes)
 
 
-def _shape(excess: Tensor) -> float:
-    """Return the shape parameter of one tail; ``excess`` descends."""
-    positive = excess[excess > 0]
-    if len(positive) == 0:
-        return -math.inf
-    if len(positive) < _LEAST_TAIL:
-        return math.inf
-    shape: float = fit_generalized_pareto(positive / positive[0])[0]
+def _shapes(excess: Tensor) -> Tensor:
+    """Return the shape parameter of every row's tail; rows descend. (R, n) to (R,)."""
+    counts = (excess > 0).sum(-1)
+    shapes = torch.full(counts.shape, math.inf, dtype=torch.float64)
+    shapes[counts == 0] = -math.inf
+    for count in counts[counts >= _LEAST_TAIL].unique().tolist():
+        rows = (counts == count).nonzero()[:, 0]
+        for chunk in rows.split(max(1, _CHUNK // (count * _profile_size(count)))):
+            tail = excess[chunk, :count].flip(-1)
+            shapes[chunk] = _generalised_pareto_shape(tail / tail[:, -1:])
     # Tails that span more than the range of a float leave the fit without a value.
-    return shape if math.isfinite(shape) else math.inf
+    return torch.where(shapes.isnan(), math.inf, shapes)
+
+
+def _generalised_pareto_shape(tail: Tensor) -> Tensor:
+    """Return k̂ of Zhang and Stephens (2009), drawn to 1/2 as in Vehtari et al. (2024).
+
+    ``tail`` ascends to 1 in every row. The profile likelihood in b = −k/σ is averaged over a grid,
+    weighted by itself.
+    """
+    n, size = tail.shape[-1], _profile_size(tail.shape[-1])
+    spread = 1 - torch.sqrt(size / (torch.arange(1, size + 1, dtype=torch.float64) - 0.5))
+    b = 1 + spread / (3 * tail[:, int(n / 4 - 0.5), None])
+    k = torch.log1p(-b[..., None] * tail[:, None, :]).mean(-1)
+    weight = torch.softmax(n * (torch.log(-b / k) - k), dim=-1)
+    best = (weight * b).sum(-1, keepdim=True)
+    shape = torch.log1p(-best * tail).mean(-1)
+    return (n * shape + _PRIOR_SIZE / 2) / (n + _PRIOR_SIZE)
+
+
+def _profile_size(count: int) -> int:
+    return 30 + math.isqrt(count)
 
 
 def _log(value: float) -> float:

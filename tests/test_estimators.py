@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyro.ops.stats import fit_generalized_pareto
 from scipy import stats
 from torch import Tensor
 
@@ -308,3 +309,37 @@ def bad(values: list[float]) -> Tensor:
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("count", [6, 13, 300])
+def test_pareto_k_is_that_of_pyro(count: int) -> None:
+    # Pyro fits one tail at a time, and divides by zero where a tail spans too many decades.
+    records = round((count / 3) ** 2) if count > 20 else 5 * count
+    values = GENERATOR.pareto(0.8, size=(4, records))
+    estimate = student_t(torch.tensor(values).log(), 0.01)
+    for row, shape in zip(np.sort(values, axis=1), estimate.pareto_k.tolist(), strict=True):
+        tail = torch.tensor(row[-count:] - row[-count - 1])
+        assert shape == pytest.approx(fit_generalized_pareto(tail / tail.max())[0], rel=1e-9)
+
+
+def test_skewness_is_that_of_scipy_at_any_scale() -> None:
+    values = GENERATOR.weibull(0.7, size=(3, 50))
+    expected = stats.skew(values, axis=1)
+    for scale in (1.0, 1e-9):
+        estimate = student_t(torch.log1p(torch.tensor(scale * values)), 0.01)
+        assert estimate.skewness.numpy() == pytest.approx(expected, rel=1e-5)
+    huge = student_t(torch.tensor(values).log() + 1e6, 0.01)
+    assert huge.skewness.numpy() == pytest.approx(expected, rel=1e-6)
+
+
+def test_skewness_is_infinite_where_there_is_none() -> None:
+    log_values = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, math.inf]])
+    assert student_t(log_values, 0.01).skewness.tolist() == [math.inf, math.inf]
+
+
+def test_only_student_t_needs_its_diagnostics() -> None:
+    log_values = torch.linspace(0, 1, 10)
+    assert not student_t(log_values, 0.01).distribution_free
+    assert empirical_bernstein(log_values, 0.01, log_upper=1.0).distribution_free
+    assert known_population(log_values).distribution_free
+    assert binary(torch.tensor([0, 1, 1]), 0.01).distribution_free
