@@ -66,9 +66,7 @@ def main() -> None:
         f"{platform.python_version()}, torch {torch.__version__}"
         + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "")
     )
-    print(
-        f"{'device':>6} {'dtype':>8} {'guide':>10} {'chunk':>6} {'s':>8} {'Gpair/s':>8} {'share':>6}"
-    )
+    print(f"{'device':>6} {'dtype':>8} {'guide':>10} {'chunk':>6} {'s':>8} {'Gpair/s':>8}  share")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(options.records, options.features, generator=generator, dtype=torch.float64)
     y = (torch.rand(options.records, generator=generator) < 0.5).double()
