@@ -109,8 +109,9 @@ class RenyiAccountant:
 class PrivacyLossAccountant:
     """Privacy loss distributions by dp_accounting, rounded so that ε is never too small.
 
-    The losses are put on a grid whose step follows one release's standard deviation of the loss, as
-    a step of 1e-4, dp_accounting's own, costs 2 % at ε = 0.005 and seconds at σ = 0.4. Below
+    The losses are put on a grid whose step is a tenth of the standard deviation of one release's
+    loss, or less: ε is then at most 0.2 % too large, where a fixed step of 1e-4, dp_accounting's
+    own, costs 2 % at ε = 0.005 and seconds at σ = 0.4. Below
     σ = 0.02, where one step's ε is in the thousands, nothing is promised.
 
     >>> round(PrivacyLossAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 3)
@@ -126,7 +127,7 @@ class PrivacyLossAccountant:
             return math.inf
         precision = noise_multiplier**-2
         deviation = rate * math.sqrt(math.expm1(min(precision, 100.0)))
-        interval = min(max(0.05 * deviation, 1e-7), 1e-4 * max(1.0, precision))
+        interval = min(max(0.1 * deviation, 1e-7), 5e-4 * max(1.0, precision))
         accountant = PLDAccountant(value_discretization_interval=interval)
         accountant.compose(_event(noise_multiplier, rate), steps)
         return float(accountant.get_epsilon(delta))
@@ -200,13 +201,16 @@ def calibrate(
     True
     """
     _validate.positive("epsilon", epsilon)
+    _check(1.0, rate, steps, delta)
 
     def log_ratio(log_noise: float) -> float:
         cost = _epsilon(accountant, math.exp(log_noise), rate, steps, delta) / epsilon
         return math.log(cost) if cost > 0 else -math.inf
 
-    low = high = 0.0
-    below = above = log_ratio(0.0)  # below: too little noise, above: enough
+    # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.
+    guess = rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
+    low = high = math.log(guess)
+    below = above = log_ratio(low)  # below: too little noise, above: enough
     step = math.log(2)
     while above > 0:
         if high > _MOST_NOISE:
