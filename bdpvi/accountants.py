@@ -16,7 +16,7 @@ from bdpvi.estimators import Estimate, Estimator
 from bdpvi.events import Event, Tally
 from bdpvi.hockey_stick import equal_covariance
 from bdpvi.pointwise import EPSILONS, certified_delta, moment_delta, smallest_epsilon
-from bdpvi.reliability import reliable
+from bdpvi.reliability import reliable, why
 from bdpvi.totals import Recorded, Streamed, Totals, Views
 from bdpvi.types import Diagnostics, Spent
 
@@ -27,6 +27,10 @@ GUARANTEE = (
 )
 CHANGES = {"remove": "x′ removed", "add": "x′ added"}
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
+
+MISSES = 0.01
+"""What the misses that an estimate's skewness predicts may add up to, as a share of δ, over all
+estimates used, for the result to be called reliable."""
 
 
 class Solution(NamedTuple):
@@ -143,7 +147,9 @@ class BayesianAccountant:
             choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
             solve = self._by_order
         estimates = len(self._first) * choices
-        beta = split_delta(delta, self.failure_probability, estimates)
+        gamma = self.failure_probability
+        beta = split_delta(delta, gamma, estimates)
+        tolerated = max(gamma, MISSES * delta / estimates)
         solutions = {name: solve(name, beta) for name in self._first}
         direction = max(solutions, key=lambda name: solutions[name].epsilon)
         epsilon, order, estimate = solutions[direction]
@@ -163,15 +169,17 @@ class BayesianAccountant:
             composition=self.composition.name,
             conversion=self.conversion,
             estimator=getattr(self.estimator, "__name__", repr(self.estimator)),
-            failure_probability=self.failure_probability,
+            failure_probability=gamma,
             estimates=estimates,
             sample_size=estimate.sample_size,
             diagnostics=Diagnostics(
                 top_share=float(estimate.top_share[0]),
                 effective_size=float(estimate.effective_size[0]),
                 pareto_k=float(estimate.pareto_k[0]),
+                skewness=float(estimate.skewness[0]),
             ),
-            reliable=bool(reliable(estimate, self.failure_probability)[0]),
+            reliable=bool(reliable(estimate, gamma, tolerated)[0]),
+            reason=why(estimate, gamma, tolerated),
         )
 
     def _by_order(self, direction: str, beta: float) -> Solution:

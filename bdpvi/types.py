@@ -111,11 +111,13 @@ class Diagnostics:
         top_share: the largest record's share of the mean.
         effective_size: (Σy)²/Σy², the number of records that carry the mean.
         pareto_k: shape of the upper tail; above 0.7 the variance is as good as infinite.
+        skewness: what a bound by mean and spread can miss.
     """
 
     top_share: float
     effective_size: float
     pareto_k: float
+    skewness: float
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class Spent:
         sample_size: records m in the panel.
         diagnostics: of the estimate at ``order``.
         reliable: whether the diagnostics support the bound.
+        reason: why, in words.
         worst_case: the worst-case DP guarantee, or None.
     """
 
@@ -162,6 +165,7 @@ class Spent:
     sample_size: int
     diagnostics: Diagnostics
     reliable: bool
+    reason: str
     worst_case: WorstCase | None = None
 
     def __str__(self) -> str:
@@ -169,7 +173,7 @@ class Spent:
         if self.worst_case is not None:
             w = self.worst_case
             worst = f"ε = {w.epsilon:.4g} at δ = {w.delta:g} ({w.accountant})"
-        mark = "reliable" if self.reliable else "NOT RELIABLE: a few records decide the estimate"
+        mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
             f"({self.sample_size} records, {mark}); worst-case DP: {worst}"
