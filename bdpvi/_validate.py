@@ -35,7 +35,7 @@ def non_negative(name: str, value: float) -> float:
 
 def positive_int(name: str, value: int, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``least``."""
-    if isinstance(value, bool) or int(value) != value or value < least:
+    if isinstance(value, bool) or not value >= least or value != value // 1:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
 

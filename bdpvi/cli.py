@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 
 import bdpvi
-from bdpvi import datasets, demonstration, guides, storage
+from bdpvi import datasets, demonstration, guides, progress, storage
 from bdpvi.datasets import Encoding
+from bdpvi.studies import STUDIES
 
 app = typer.Typer(
     help="Private variational inference with Bayesian differential privacy accounting.",
@@ -24,6 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 GUIDES = {"full-rank": guides.FullRank, "mean-field": guides.MeanField}
+
+LIST_OF_STUDIES = "\n\n".join(f"{name}: {one.help}" for name, one in STUDIES.items())
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
@@ -177,6 +180,30 @@ def predict(
         with storage.replacing(out) as temporary:
             table.to_csv(temporary, index=False)
         print(f"Wrote {len(table)} predictions to {out}")
+
+
+@app.command(
+    help="Run a study and write its numbers (CSV), figures and findings.\n\n" + LIST_OF_STUDIES
+)
+def study(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STUDIES)}.")],
+    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("studies"),
+    scale: Annotated[float, typer.Option(help="Share of the full size, in (0, 1].")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run one of the studies."""
+    if name not in STUDIES:
+        raise ValueError(f"name must be one of {list(STUDIES)}, got {name!r}")
+    finding = STUDIES[name].run(
+        out, seed=seed, track=progress.silent if quiet else progress.bar, scale=scale
+    )
+    if as_json:
+        _print_json({"text": finding.text, "files": [str(path) for path in finding.files]})
+    else:
+        print(finding.text)
+        print("Wrote " + ", ".join(str(path) for path in finding.files))
 
 
 def main() -> NoReturn:

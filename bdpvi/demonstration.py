@@ -13,15 +13,15 @@ from rich.table import Table
 from bdpvi import datasets, plots
 from bdpvi.evaluate import accuracy, expected_accuracy
 from bdpvi.fit import fit
-from bdpvi.guides import FullRank
+from bdpvi.guides import MeanField
 from bdpvi.ledger import Charge
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.release import release, spent
 from bdpvi.types import Spent
 
 DRAWS = (1, 10)
-TEMPERATURES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-SHOWN = 10.0
+TEMPERATURES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+SHOWN = 5.0
 """The temperature that the demonstration releases at."""
 
 
@@ -77,9 +77,9 @@ class Demonstration:
 def run(out: Path, *, seed: int = 0, progress: bool = True) -> Demonstration:
     """Fit, account over a range of temperatures, release once, and write figure and table."""
     split = datasets.load_breast_cancer()
-    model = BayesianLogisticRegression(clip=0.5, prior_scale=0.5)
+    model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
     fitted = fit(
-        model, FullRank(model), split.train, steps=500, rate=0.2, seed=seed, progress=progress
+        model, MeanField(model), split.train, steps=500, rate=0.2, seed=seed, progress=progress
     )
     rows = []
     for draws in DRAWS:

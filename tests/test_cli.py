@@ -127,10 +127,18 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-@pytest.mark.parametrize("command", ["", "demo", "fit", "release", "predict"])
+@pytest.mark.parametrize("command", ["", "demo", "fit", "release", "predict", "study"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == 0
     assert "Usage" in capsys.readouterr().out
+
+
+def test_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("study", "orders", "--out", tmp_path, "--scale", 0.01, "--quiet", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {Path(file).name for file in result["files"]} >= {"orders.csv", "orders.png"}
+    assert run("study", "nothing", "--out", tmp_path) == 2
+    assert "name must be one of" in capsys.readouterr().err
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
