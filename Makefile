@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint benchmark clean
+.PHONY: demo test lint benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -17,6 +17,12 @@ lint: $(VENV)/installed  ## ruff and mypy
 
 benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/main_job.py
+	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/rows.py
+	$(BIN)/python benchmarks/dp_step.py
+
+reliability: $(VENV)/installed  ## when the estimators hold: the numbers in docs/studies/coverage.md
+	$(BIN)/bdpvi study coverage --out docs/studies
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'
