@@ -1,0 +1,146 @@
+"""Coordinates of Gaussians near a fitted one, in units in which the ELBO's Hessian is about 1.
+
+A Gaussian near the fit N(μ, Σ) is z = (m, y): its mean is μ + F m, its covariance Σ + F S Fᵀ with S
+linear in y. Columns are records.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bdpvi.divergences import GaussianPairs
+from bdpvi.monomials import indices
+from bdpvi.objective import Point, inverse_root
+
+
+class Coordinates(Protocol):
+    """How a family of guides writes its means and covariances."""
+
+    frame: Tensor
+    """F, (d, d)."""
+    level: Tensor
+    """Gradient of the entropy in y at the fit, (q,); its Hessian there is -1."""
+    reach: Tensor
+    """How much an error of 1 in m can be in each entry of b, (d,)."""
+    stretch: float
+    """Largest ratio of a gradient's norm in these units to that in the guide's."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the gradient of xᵀSx/2 in y for the columns of x (d, m): (q, m)."""
+
+    def matrix(self, y: Tensor) -> Tensor:
+        """Return S, (d, d, m)."""
+
+    def vector(self, matrix: Tensor) -> Tensor:
+        """Return the gradient in y of a function whose gradient in S is matrix/2, (q,)."""
+
+    def entropy(self, y: Tensor) -> Tensor:
+        """Return the entropy's gradient in y, less its value and linear part at 0, (q, m)."""
+
+    def spread(self, x: Tensor, weight: Tensor) -> float:
+        """Return a bound on the largest eigenvalue of Σ weight · features featuresᵀ."""
+
+    def locate(self, point: Point) -> tuple[Tensor, Tensor]:
+        """Return m (d, 1) and y (q, 1) of another point."""
+
+    def pairs(self, m: Tensor, y: Tensor) -> GaussianPairs:
+        """Return the fit against each Gaussian."""
+
+
+class FullCovariance:
+    """F Fᵀ = Σ, and y the upper triangle of S, scaled so that ‖S‖ = √2 ‖y‖."""
+
+    def __init__(self, point: Point) -> None:
+        self.frame, self.mean = point.root, point.mean
+        d = len(self.frame)
+        self.index = indices(d, 2).to(self.frame.device)
+        equal = self.index[0] == self.index[1]
+        self.scale = torch.where(equal, math.sqrt(2), 1.0).to(self.frame).unsqueeze(1)
+        self.level = self.vector(self._eye)
+        self.reach = torch.ones_like(self.frame[0])
+        self.stretch = 1.0
+
+    @property
+    def _eye(self) -> Tensor:
+        return torch.eye(len(self.frame), dtype=self.frame.dtype, device=self.frame.device)
+
+    def features(self, x: Tensor) -> Tensor:  # noqa: D102
+        return x[self.index[0]] * x[self.index[1]] / self.scale
+
+    def matrix(self, y: Tensor) -> Tensor:  # noqa: D102
+        d = len(self.frame)
+        s = y.new_empty(d, d, y.shape[1])
+        s[self.index[0], self.index[1]] = s[self.index[1], self.index[0]] = y * self.scale
+        return s
+
+    def vector(self, matrix: Tensor) -> Tensor:  # noqa: D102
+        return matrix[self.index[0], self.index[1]] / self.scale.squeeze(1)
+
+    def entropy(self, y: Tensor) -> Tensor:  # noqa: D102
+        s = self.matrix(y).permute(2, 0, 1)
+        inverse: Tensor = torch.linalg.inv(self._eye + s).permute(1, 2, 0)
+        upper = inverse[self.index[0], self.index[1]] / self.scale
+        return y + (upper - self.level.unsqueeze(1))
+
+    def spread(self, x: Tensor, weight: Tensor) -> float:  # noqa: D102
+        return largest(x, weight * x.square().sum(0)) / 2
+
+    def locate(self, point: Point) -> tuple[Tensor, Tensor]:  # noqa: D102
+        m = torch.linalg.solve(self.frame, point.mean - self.mean)
+        ratio = torch.linalg.solve(self.frame, point.root)
+        return m.unsqueeze(1), self.vector(ratio @ ratio.T - self._eye).unsqueeze(1)
+
+    def pairs(self, m: Tensor, y: Tensor) -> GaussianPairs:  # noqa: D102
+        s, u = torch.linalg.eigh(self.matrix(y).permute(2, 0, 1).contiguous())
+        b = (u.mT @ m.T.unsqueeze(2)).squeeze(2)
+        return GaussianPairs(1 / (1 + s), b.square() / (1 + s))
+
+
+class DiagonalCovariance:
+    """F Fᵀ the inverse curvature, and y the relative change of the variances over √2."""
+
+    def __init__(self, point: Point) -> None:
+        self.frame, self.mean = inverse_root(point.curvature), point.mean
+        self.deviation = deviation = point.root.diagonal()
+        self.columns = torch.linalg.solve(self.frame, torch.diag(deviation))
+        self.back = self.frame / deviation.unsqueeze(1)
+        self.level = torch.full_like(deviation, 1 / math.sqrt(2))
+        self.reach = torch.linalg.vector_norm(self.back, dim=1)
+        self.stretch = max(1.0, float(torch.linalg.matrix_norm(self.back, 2)))
+
+    def features(self, x: Tensor) -> Tensor:  # noqa: D102
+        along: Tensor = self.columns.T @ x
+        return along.square() / math.sqrt(2)
+
+    def matrix(self, y: Tensor) -> Tensor:  # noqa: D102
+        return torch.einsum("ak,bk,km->abm", self.columns, self.columns, y * math.sqrt(2))
+
+    def vector(self, matrix: Tensor) -> Tensor:  # noqa: D102
+        return torch.einsum("ak,ab,bk->k", self.columns, matrix, self.columns) / math.sqrt(2)
+
+    def entropy(self, y: Tensor) -> Tensor:  # noqa: D102
+        change = y * math.sqrt(2)
+        rest: Tensor = change.square() / (1 + change) / math.sqrt(2)
+        return rest
+
+    def spread(self, x: Tensor, weight: Tensor) -> float:  # noqa: D102
+        squares = (self.columns.T @ x).square()
+        return float((squares * (weight * squares.sum(0))).sum(1).max()) / 2
+
+    def locate(self, point: Point) -> tuple[Tensor, Tensor]:  # noqa: D102
+        m = torch.linalg.solve(self.frame, point.mean - self.mean)
+        change = (point.root.diagonal() / self.deviation).square() - 1
+        return m.unsqueeze(1), change.unsqueeze(1) / math.sqrt(2)
+
+    def pairs(self, m: Tensor, y: Tensor) -> GaussianPairs:  # noqa: D102
+        grown = 1 + y.T * math.sqrt(2)
+        return GaussianPairs(1 / grown, (self.back @ m).T.square() / grown)
+
+
+def largest(x: Tensor, weight: Tensor) -> float:
+    """Return the largest eigenvalue of Σ weight · x xᵀ over the columns of x."""
+    return float(torch.linalg.eigvalsh((x * weight) @ x.T)[-1])

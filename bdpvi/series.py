@@ -1,0 +1,56 @@
+"""Taylor series of a record's expected log-likelihood in the mean and variance of its logit.
+
+With the derivatives ``D_k`` in units of the logit's standard deviation, and the mean moved by a of
+them, the variance by a share s, every derivative is ``D_n(a, s) = Σ_k D_{n+k} h_k``, where
+``h_k = Σ_b a^{k-2b} s^b / (2^b b! (k-2b)!)`` are the heat polynomials: ∂/∂v = ½ ∂²/∂m².
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def changes(slopes: Tensor, a: Tensor, s: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+    """Return D_1(a, s) - D_1 and D_2(a, s) - D_2, of the series up to ``degree``.
+
+    Args:
+        slopes: D_0 … D_{degree+2}, (degree + 3, ...), broadcast against a and s.
+        a: shift of the mean in standard deviations.
+        s: relative change of the variance.
+        degree: largest k.
+    """
+    before, heat = torch.ones_like(a), a
+    first, second = slopes[2] * heat, slopes[3] * heat
+    for k in range(2, degree + 1):
+        before, heat = heat, (a * heat + s * before) / k
+        first.addcmul_(slopes[k + 1], heat)
+        second.addcmul_(slopes[k + 2], heat)
+    return first, second
+
+
+def heat(a: Tensor, s: Tensor, degree: int) -> list[Tensor]:
+    """Return the heat polynomials h_0 … h_degree of a and s."""
+    values = [torch.ones_like(a), a]
+    for k in range(2, degree + 1):
+        values.append((a * values[-1] + s * values[-2]) / k)
+    return values
+
+
+def left_out(a: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
+    """Return a bound on what the series of D_n up to ``degree`` leaves out, where v = 4.
+
+    Expanding in s first, then in a, leaves h_{degree+1}, for an even number, times the largest
+    derivative on the way, which is at most ``¼ v √(n + degree - 1)!``.
+
+    Args:
+        a: bound on the shift, in standard deviations.
+        s: bound on the relative change of the variance.
+        degree: odd.
+        derivative: n, 1 or more.
+    """
+    largest = math.sqrt(math.factorial(derivative + degree - 1))
+    shrunk = (1 - s).clamp(min=0.01) ** ((derivative + degree + 1) / 2)
+    return largest * heat(a, s, degree + 1)[-1] / shrunk

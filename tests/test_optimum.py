@@ -1,0 +1,401 @@
+"""The optimum route against brute-force searches, and its parts against slow independent sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated import logistic_data
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from bdpvi import (
+    Add,
+    BayesianAccountant,
+    BayesianLogisticRegression,
+    Dataset,
+    Remove,
+    datasets,
+    fit,
+)
+from bdpvi.cavity import cavity, propose
+from bdpvi.divergences import GaussianPairs, summarise
+from bdpvi.events import PosteriorDraws
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.models import ClippedBernoulli
+from bdpvi.monomials import indices, moments, powers
+from bdpvi.objective import Objective, Point, Records, climb, start
+from bdpvi.optimum import HIGHEST_ORDER, Optimum, enclosing
+from bdpvi.perturbation import Expansion
+from bdpvi.plan import Plan
+from bdpvi.progress import silent
+from bdpvi.quadrature import derivatives
+from bdpvi.rows import Rows
+from bdpvi.series import changes, left_out
+from bdpvi.svi import Problem, default_optimiser
+
+GUIDES = [FullRank, MeanField]
+ORDERS = torch.tensor([1.5, 4.0, 16.0], dtype=torch.float64)
+
+
+def problem(
+    data: Dataset, guide: type[GaussianGuide], clip: float | None, rate: float = 1.0
+) -> Problem:
+    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    return Problem(model, guide(model), data, Plan(steps=1, rate=rate), default_optimiser(1))
+
+
+def objective(data: Dataset, guide: type[GaussianGuide], clip: float | None) -> Objective:
+    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    return Objective(Records.of(model, data), 1.0, guide is MeanField)
+
+
+def optimum(data: Dataset, guide: type[GaussianGuide], clip: float | None) -> Point:
+    return climb(start(objective(data, guide, clip)), 1e-13)[-1]
+
+
+def brute(data: Dataset, guide: type[GaussianGuide], clip: float | None, near: Point) -> Point:
+    """Return the optimum found by a search, begun at a point far beyond any tolerance."""
+    return climb(objective(data, guide, clip).at(near.mean * 0.9, near.metric * 1.1), 1e-13)[-1]
+
+
+def gaussian(point: Point) -> MultivariateNormal:
+    return MultivariateNormal(point.mean, point.root @ point.root.T)
+
+
+def joined(data: Dataset, heldout: Dataset, i: int) -> Dataset:
+    return Dataset(
+        torch.cat([data.x, heldout.x[i : i + 1]]), torch.cat([data.y, heldout.y[i : i + 1]])
+    )
+
+
+def divergences(pairs: GaussianPairs) -> Tensor:
+    return torch.cat([pairs.renyi(ORDERS), pairs.reverse().renyi(ORDERS)])
+
+
+def assert_bounds(found: Tensor, exact: Tensor) -> None:
+    assert bool((found >= exact * (1 - 1e-9)).all())
+    torch.testing.assert_close(found, exact, rtol=2e-5, atol=1e-13)
+
+
+def unenlarged(here: Point, rows: Rows, clip: float | None) -> GaussianPairs:
+    """Return the pairs before the proven errors are added."""
+    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    expansion = Expansion(here, 1e-12)
+    records = Records.of(model, rows.records)
+    moves = Optimum(precision=1e-9).moves(expansion, records, rows, silent)
+    return expansion.coordinates.pairs(moves.m, moves.y)
+
+
+def outlier(data: Dataset, record: int, size: float) -> Dataset:
+    x = data.x.clone()
+    x[record] *= size
+    return Dataset(x, data.y)
+
+
+DATA = {
+    "plain": logistic_data(60, 3),
+    "outliers": outlier(outlier(logistic_data(60, 3), 7, 30.0), 8, -12.0),
+    "separable": Dataset(logistic_data(40, 2).x, (logistic_data(40, 2).x[:, 0] > 0).double()),
+    "duplicates": Dataset(logistic_data(10, 2).x.repeat(4, 1), logistic_data(10, 2).y.repeat(4)),
+    "more features than records": logistic_data(9, 12),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_neighbours_equal_searches_from_scratch(
+    name: str, guide: type[GaussianGuide], clip: float | None
+) -> None:
+    data = DATA[name]
+    here = optimum(data, guide, clip)
+    chosen = [0, 1, 3, 7, 8]
+    rows = Rows("remove", data.select(torch.tensor(chosen)), -1.0)
+    found = divergences(unenlarged(here, rows, clip))
+    for column, record in enumerate(chosen):
+        there = brute(data.without(record), guide, clip, here)
+        exact = divergences(summarise(gaussian(here), gaussian(there)))[:, 0]
+        torch.testing.assert_close(found[:, column], exact, rtol=1e-8, atol=1e-13)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_joining_records_equals_searches_from_scratch(guide: type[GaussianGuide]) -> None:
+    data, heldout = logistic_data(60, 3), outlier(logistic_data(5, 3, seed=1), 2, 20.0)
+    new = Dataset(heldout.x, heldout.y, ids=torch.arange(60, 65))
+    remove, add = Optimum(Remove(5), Add(new)).train(problem(data, guide, 0.5), silent).panels
+    assert (remove.kind, add.kind) == ("remove", "add")
+    here = optimum(data, guide, 0.5)
+    for i in range(5):
+        there = brute(joined(data, heldout, i), guide, 0.5, here)
+        exact = divergences(summarise(gaussian(here), gaussian(there)))[:, 0]
+        assert_bounds(divergences(add.pairs)[:, i], exact)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_claimed_errors_hold_without_any_pass_over_the_data(
+    guide: type[GaussianGuide], clip: float | None
+) -> None:
+    data = logistic_data(1500, 4)
+    here = optimum(data, guide, clip)
+    expansion = Expansion(here, 1e-13)
+    assert expansion.degree == 4
+    moves = expansion.solve(expansion.data, -1.0)
+    proven = moves.error.isfinite()
+    assert float(proven.double().mean()) > 0.95
+    for record in range(0, 1500, 100):
+        if not proven[record]:
+            continue
+        m, y = expansion.coordinates.locate(brute(data.without(record), guide, clip, here))
+        distance = math.hypot(
+            float((m[:, 0] - moves.m[:, record]).norm()),
+            float((y[:, 0] - moves.y[:, record]).norm()),
+        )
+        assert distance <= float(moves.error[record])
+        assert distance <= 1e-6 * float(moves.m[:, record].norm()) + 1e-12
+
+
+def test_panel_is_above_the_truth_and_close_to_it() -> None:
+    data = logistic_data(400, 3)
+    pairs = Optimum().train(problem(data, FullRank, 0.5), silent).panels[0].pairs
+    here = optimum(data, FullRank, 0.5)
+    for record in range(0, 400, 40):
+        there = brute(data.without(record), FullRank, 0.5, here)
+        exact = divergences(summarise(gaussian(here), gaussian(there)))[:, 0]
+        assert_bounds(divergences(pairs)[:, record], exact)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_fit_is_a_stationary_point_of_the_elbo_of_the_pyro_model(
+    guide: type[GaussianGuide], clip: float | None
+) -> None:
+    data = outlier(logistic_data(60, 3), 7, 5.0)
+    p = problem(data, guide, clip)
+    parameters = Optimum().train(p, silent).parameters
+    model = p.model
+    assert isinstance(model, BayesianLogisticRegression)
+    design = model.design(data.x)
+    t = torch.linspace(-9, 9, 4001, dtype=torch.float64)
+    weight = torch.exp(-t * t / 2) * (t[1] - t[0]) / math.sqrt(2 * math.pi)
+    free = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+    scale = free["scale_tril"].tril() if guide is FullRank else torch.diag(free["scale"])
+    spread = (design @ scale).norm(dim=1, keepdim=True)
+    logit = (design @ free["loc"]).unsqueeze(1) + spread * t
+    bound = model.slope_bound(design).unsqueeze(1)
+    likelihood = (
+        ClippedBernoulli(logit, bound) if clip else torch.distributions.Bernoulli(logits=logit)
+    )
+    value = (likelihood.log_prob(data.y.unsqueeze(1).expand_as(logit)) * weight).sum()
+    elbo = (
+        value
+        - (free["loc"].square().sum() + scale.square().sum()) / 2
+        + scale.diagonal().log().sum()
+    )
+    for gradient in torch.autograd.grad(elbo, list(free.values())):
+        assert float(gradient.abs().max()) < 1e-6
+
+
+def test_fit_does_not_depend_on_where_the_search_starts() -> None:
+    here = optimum(logistic_data(60, 3), FullRank, 0.5)
+    far = here.objective.at(torch.full_like(here.mean, 3.0), 10 * here.metric)
+    again = climb(far, 1e-12)[-1]
+    torch.testing.assert_close(again.mean, here.mean, rtol=0, atol=1e-11)
+    torch.testing.assert_close(again.root, here.root, rtol=0, atol=1e-11)
+
+
+def test_fit_takes_it_as_a_way_to_find_neighbours(data: Dataset) -> None:
+    model = BayesianLogisticRegression(clip=0.5)
+    result = fit(
+        model, FullRank(model), data, neighbours=Optimum(), device="cpu", progress=False
+    )  # fmt: skip
+    assert len(result.panels[0].ids) == len(data)
+    assert float(result.convergence.gradient_norm[-1]) <= 1e-12
+    assert bool((result.convergence.elbo.diff() >= -1e-9).all())
+
+
+def test_refusals_say_what_is_wrong(data: Dataset) -> None:
+    with pytest.raises(ValueError, match=r"rate=0\.5"):
+        Optimum().train(problem(data, FullRank, None, rate=0.5), silent)
+    with pytest.raises(ValueError, match="account_training"):
+        Optimum().train(problem(data, FullRank, None), silent, account_training=True)
+    with pytest.raises(ValueError, match=r"tolerance .* nan"):
+        Optimum(tolerance=math.nan)
+    single = Dataset(data.x, (torch.arange(len(data)) == 5).double())
+    with pytest.raises(ValueError, match="in record 5"):
+        Optimum().train(problem(single, FullRank, None), silent)
+    other = problem(data, FullRank, None)
+    plain = Problem(lambda x, y=None: None, other.guide, data, other.plan, other.optim)
+    with pytest.raises(ValueError, match="model="):
+        Optimum().train(plain, silent)
+
+
+def exact_derivatives(m: float, v: float, c: float) -> list[float]:
+    """Return E ℓ, √v E ℓ′, v E ℓ″ and v E ℓ″ He_1 by mpmath, split at the knee."""
+    with mpmath.workdps(30):
+        knee = mpmath.log((1 - c) / c) if c < 1 else -mpmath.inf
+        root = mpmath.sqrt(v)
+
+        def mean(f: Callable[[mpmath.mpf, mpmath.mpf], mpmath.mpf]) -> mpmath.mpf:
+            cut = (knee - m) / root
+            points = sorted({-14, *range(-12, 13, 2), 14, max(min(cut, 14), -14)})
+            return mpmath.quad(lambda t: f(m + root * t, t) * mpmath.npdf(t), points)
+
+        def log_likelihood(a: mpmath.mpf) -> mpmath.mpf:
+            if a >= knee:
+                return -mpmath.log1p(mpmath.exp(-a))
+            return -mpmath.log1p(mpmath.exp(-knee)) + c * (a - knee)
+
+        def curvature(a: mpmath.mpf) -> mpmath.mpf:
+            p = 1 / (1 + mpmath.exp(a))
+            return -p * (1 - p) if a >= knee else mpmath.mpf(0)
+
+        return [
+            float(mean(lambda a, _: log_likelihood(a))),
+            float(root * mean(lambda a, _: min(1 / (1 + mpmath.exp(a)), c))),
+            float(v * mean(lambda a, _: curvature(a))),
+            float(v * mean(lambda a, t: curvature(a) * t)),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("m", "v", "c"),
+    [(0.3, 0.01, 1.0), (-4.0, 1.0, 1.0), (2.0, 30.0, 1.0), (0.9, 0.04, 0.25), (-3.0, 0.5, 0.25),
+     (1.2, 9.0, 0.4), (30.0, 2.0, 0.1)],
+)  # fmt: skip
+def test_derivatives_equal_integrals_by_mpmath(m: float, v: float, c: float) -> None:
+    mean, variance, bound = (torch.tensor([z], dtype=torch.float64) for z in (m, v, c))
+    found = derivatives(mean, variance, bound, 3)[:, 0]
+    exact = torch.tensor(exact_derivatives(m, v, c), dtype=torch.float64)
+    torch.testing.assert_close(found, exact, rtol=1e-11, atol=1e-14)
+
+
+@given(
+    m=st.floats(-20, 20),
+    v=st.floats(1e-6, 50),
+    c=st.floats(0.01, 1.5),
+    a=st.floats(-0.4, 0.4),
+    s=st.floats(-0.3, 0.3),
+)
+def test_series_and_its_bound_against_the_moved_integral(
+    m: float, v: float, c: float, a: float, s: float
+) -> None:
+    mean, variance, bound = (torch.tensor([z], dtype=torch.float64) for z in (m, v, c))
+    slopes = derivatives(mean, variance, bound, 13)
+    for k in range(2, 14):
+        assert float(slopes[k].abs()) <= v / 4 * math.sqrt(math.factorial(k - 2)) * (1 + 1e-9)
+    shift, grow = torch.tensor([a], dtype=torch.float64), torch.tensor([s], dtype=torch.float64)
+    moved = derivatives(mean + shift * variance.sqrt(), variance * (1 + grow), bound, 2)
+    scale = torch.tensor([1.0, 1 + s], dtype=torch.float64).sqrt()
+    for n, change in zip((1, 2), changes(slopes, shift, grow, 11), strict=True):
+        exact = moved[n] / (scale[1] ** n) - slopes[n]
+        allowed = left_out(shift.abs(), grow.abs(), 11, n) * v / 4
+        assert float((change - exact).abs()) <= float(allowed) + 1e-12 * max(v, math.sqrt(v))
+
+
+def test_moments_equal_products_of_quadratures() -> None:
+    mean = torch.tensor([[0.3], [-0.7]], dtype=torch.float64)
+    root = torch.tensor([[0.5, 0.0], [0.4, 0.9]], dtype=torch.float64)
+    node, weight = (torch.from_numpy(z) for z in np.polynomial.hermite_e.hermegauss(8))
+    grid = torch.cartesian_prod(node, node).T
+    weights = torch.cartesian_prod(weight, weight).prod(1) / (2 * math.pi)
+    sample = powers(mean + root @ grid, 4)
+    for found, values in zip(moments(mean, (root @ root.T).unsqueeze(2), 4), sample, strict=True):
+        torch.testing.assert_close(found[:, 0], values @ weights, rtol=1e-12, atol=1e-12)
+    for degree, values in enumerate(sample, start=1):
+        by_index = (mean + root @ grid)[indices(2, degree)].prod(0)
+        torch.testing.assert_close(values, by_index, rtol=1e-12, atol=1e-12)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.sampled_from([1e-2, 1e-4, 1e-6]),
+    error=st.sampled_from([0, 1e-7, 1e-6]),
+)
+def test_enclosing_pairs_cost_more_than_anything_within_the_errors(
+    seed: int, size: float, error: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def symmetric(norm: float) -> Tensor:
+        a = random(3, 3)
+        scaled: Tensor = norm * (a + a.T) / torch.linalg.matrix_norm(a + a.T, 2)
+        return scaled
+
+    def pair(mean: Tensor, change: Tensor) -> GaussianPairs:
+        fitted = MultivariateNormal(torch.zeros_like(mean), torch.eye(3, dtype=torch.float64))
+        return summarise(fitted, MultivariateNormal(mean, torch.eye(3) + change))
+
+    mean, change, nudge = 0.1 * random(3), symmetric(size), random(3)
+    claimed = enclosing(
+        pair(mean, change),
+        torch.full((1, 1), error, dtype=torch.float64),
+        torch.full((1, 1), error, dtype=torch.float64),
+    )
+    truth = pair(mean + error * nudge / nudge.norm(), change + symmetric(error))
+    orders = torch.tensor([1.1, 5.0, 100.0, 5e3, HIGHEST_ORDER], dtype=torch.float64)
+    for upper, lower in ((claimed, truth), (claimed.reverse(), truth.reverse())):
+        assert bool((upper.renyi(orders) >= lower.renyi(orders) * (1 - 1e-8)).all())
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_cavity_is_near_and_proposes_the_costliest(guide: type[GaussianGuide]) -> None:
+    data = outlier(logistic_data(300, 3), 7, 4.0)
+    here = optimum(data, guide, None)
+    records = here.objective.records
+    exact = Optimum().train(problem(data, guide, None), silent).panels[0].pairs.renyi(8.0)
+    near = cavity(here, records, -1.0).renyi(8.0)
+    assert float((near / exact - 1).abs().median()) < 0.05
+    chosen = propose(here, records, Rows("remove", data, -1.0), 10, order=7.0)
+    assert set(exact.topk(5).indices.tolist()) <= set(chosen.records.ids.tolist())
+    with pytest.raises(ValueError, match="count=301"):
+        propose(here, records, Rows("remove", data, -1.0), 301)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_cavity_equals_the_natural_parameters_without_the_record(
+    guide: type[GaussianGuide],
+) -> None:
+    here = optimum(logistic_data(50, 3), guide, None)
+    records = here.objective.records
+    mean, variance = here.logit
+    slopes = derivatives(mean, variance, records.bound, 2)
+    x, g, h = records.x[4], slopes[1, 4] / variance[4].sqrt(), -slopes[2, 4] / variance[4]
+    curvature = here.curvature - h * torch.outer(x, x)
+    moved = here.mean - torch.linalg.solve(curvature, g * x)
+    kept = curvature if guide is FullRank else torch.diag(here.metric.diagonal() - h * x * x)
+    there = MultivariateNormal(moved, precision_matrix=kept)
+    expected = divergences(summarise(gaussian(here), there))[:, 0]
+    found = divergences(cavity(here, records.select(slice(4, 5)), -1.0))[:, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-14)
+
+
+def test_abalone_as_measured_before(uci: Path) -> None:
+    split = datasets.load_abalone(uci)
+    model = BayesianLogisticRegression(clip=0.25)
+    data = split.train.to("cpu")
+    p = Problem(model, FullRank(model), data, Plan(steps=1), default_optimiser(1))
+    trained = Optimum().train(p, silent)
+    (panel,) = trained.panels
+    assert float(panel.pairs.r.log().abs().max()) == pytest.approx(0.031, abs=0.001)
+    accountant = BayesianAccountant()
+    accountant.step(PosteriorDraws((panel,), 1, 10.0))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(0.244, rel=0.02)
+    here = climb(start(Objective(Records.of(model, data), 1.0, False)), 1e-12)[-1]
+    cost = panel.pairs.renyi(30.0)
+    for record in [*cost.topk(3).indices.tolist(), 0, 1000, 2000]:
+        changed = Objective(here.objective.records.without(record), 1.0, False)
+        there = climb(changed.at(here.mean, here.metric), 1e-12)[-1]
+        exact = float(summarise(gaussian(here), gaussian(there)).renyi(30.0))
+        assert exact <= float(cost[record]) <= exact * (1 + 1e-4)
