@@ -4,6 +4,7 @@ from bdpvi.accountants import BayesianAccountant
 from bdpvi.fit import Fit, fit
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Add, Coupled, Remove
+from bdpvi.optimum import Optimum
 from bdpvi.release import Release, calibrate, rehearse, release, spent
 from bdpvi.types import (
     Budget,
@@ -25,6 +26,7 @@ __all__ = [
     "Dataset",
     "Diagnostics",
     "Fit",
+    "Optimum",
     "Release",
     "Remove",
     "Spent",

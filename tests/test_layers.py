@@ -42,9 +42,16 @@ ALLOWED = {
         "_validate", "divergences", "panel", "progress", "rows", "secure", "svi", "training",
         "types",
     },
+    "monomials": set[str](),
+    "series": set[str](),
+    "quadrature": set[str](),
+    "objective": {"models", "quadrature", "types"},
+    "coordinates": {"divergences", "monomials", "objective"},
+    "perturbation": {"coordinates", "monomials", "objective", "quadrature", "series"},
+    "cavity": {"_validate", "divergences", "objective", "quadrature", "rows"},
     "optimum": {
-        "_validate", "divergences", "models", "neighbours", "panel", "progress", "quadrature",
-        "rows", "svi", "types",
+        "_validate", "divergences", "models", "neighbours", "objective", "panel", "perturbation",
+        "progress", "rows", "svi", "types",
     },
     "fit": {
         "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
@@ -53,7 +60,6 @@ ALLOWED = {
     "release": {
         "_validate", "accountants", "events", "fit", "ledger", "models", "secure", "types",
     },
-    "quadrature": {"_validate"},
     "worst_case": {"_validate", "conversions", "hockey_stick", "mechanisms", "types"},
     "scores": {"models", "types"},
     "dp_noise": {"_validate", "plan", "scores", "secure", "types"},
