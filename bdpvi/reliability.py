@@ -22,6 +22,9 @@ from bdpvi.estimators import Estimate, student_t_quantile
 TOLERANCE = 0.9
 """A miss rate up to γ^0.9 is tolerated: 1.3 γ at γ = 0.1, 4 γ at 1e-6, 32 γ at 1e-15."""
 
+LEAST_RECORDS = 30
+"""Fewer records look symmetric too often when they are not."""
+
 
 def predicted_miss_rate(skewness: Tensor, sample_size: int, failure_probability: float) -> Tensor:
     """Predict how often the bound by Student's t lies below the truth.
@@ -51,13 +54,27 @@ def predicted_miss_rate(skewness: Tensor, sample_size: int, failure_probability:
     return (failure_probability * torch.exp(exponent * doubtful)).clamp(max=1)
 
 
+def tolerable(
+    skewness: Tensor, sample_size: int, failure_probability: float, tolerated: float | None = None
+) -> Tensor:
+    """Return whether a bound by Student's t is predicted to miss seldom enough.
+
+    Arguments as for :func:`predicted_miss_rate` and :func:`reliable`.
+
+    >>> tolerable(torch.tensor([0.5, 5.0]), 2000, 1e-6).tolist()
+    [True, False]
+    """
+    rate = predicted_miss_rate(skewness, sample_size, failure_probability)
+    return (rate <= _tolerated(failure_probability, tolerated)) & (sample_size >= LEAST_RECORDS)
+
+
 def reliable(
     estimate: Estimate, failure_probability: float, tolerated: float | None = None
 ) -> Tensor:
     """Return whether the bound may be relied on.
 
     True where the bound holds for every distribution (:attr:`Estimate.distribution_free`), or
-    where the predicted miss rate is tolerated.
+    where there are at least :data:`LEAST_RECORDS` and the predicted miss rate is tolerated.
 
     Args:
         estimate: of any shape.
@@ -74,8 +91,7 @@ def reliable(
     """
     if estimate.distribution_free:
         return torch.ones_like(estimate.constant)
-    rate = predicted_miss_rate(estimate.skewness, estimate.sample_size, failure_probability)
-    return rate <= _tolerated(failure_probability, tolerated)
+    return tolerable(estimate.skewness, estimate.sample_size, failure_probability, tolerated)
 
 
 def why(estimate: Estimate, failure_probability: float, tolerated: float | None = None) -> str:
@@ -101,6 +117,8 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
         return f"all {m} records have the same value, which says nothing about records not seen"
     if math.isinf(skewness):
         return "a record has an infinite value"
+    if m < LEAST_RECORDS:
+        return f"{m} records are fewer than the {LEAST_RECORDS} that show how skewed they are"
     rate = float(predicted_miss_rate(estimate.skewness, m, failure_probability))
     limit = _tolerated(failure_probability, tolerated)
     verdict = "within" if rate <= limit else "over"

@@ -136,7 +136,8 @@ def _clipping_figure(
             label = "DP (moments accountant)" if clipped else "DP if it were clipped; it has none"
             color = "C1" if clipped else "0.6"
             axes.plot(list(dp), list(dp.values()), ls="--", lw=1.5, color=color, label=label)
-            draw(axes, curve["sigma"], curve, BAYESIAN, color="C0", label=BAYESIAN)
+            own = BAYESIAN if clipped else f"{BAYESIAN}, of the sampled pairs only"
+            draw(axes, curve["sigma"], curve, BAYESIAN, color="C0", label=own)
             state = "clipped" if clipped else "not clipped"
             axes.set_title(f"{state}, C at quantile {quantile:g}", fontsize=10)
             axes.set_yscale("log")
@@ -190,7 +191,7 @@ def _clipping_text(table: pd.DataFrame, dp: dict[float, float], pairs: int) -> s
     )
 
 
-STEPS_NOISES = (0.7, 0.8, 1.0, 1.5)
+STEPS_NOISES = (0.7, 0.8, 1.0, 2.0)
 MOST_STEPS = 10_000
 
 
@@ -319,7 +320,7 @@ RULES = ("Hölder", "panel", "naive (unsound)")
 def composition(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
     """Hölder against naive composition, and the panel."""
     rng = np.random.default_rng(seed)
-    records = sized(2000, scale, least=20)
+    records = sized(1000, scale, least=20)
     most = COMPOSED_STEPS[max(1, round(len(COMPOSED_STEPS) * scale) - 1)]
     fresh = np.minimum(1, np.abs(rng.standard_normal((most, records))) / 2)
     fixed = np.broadcast_to(fresh[:1], fresh.shape)
@@ -378,7 +379,7 @@ def _composed(distances: Array, rule: Composition[Any]) -> BayesianAccountant:
 def _composition_figure(table: pd.DataFrame, worlds: list[str]) -> Figure:
     figure = Figure(figsize=(11, 4.2), dpi=120, layout="constrained")
     styles: dict[str, dict[str, Any]] = {
-        "Hölder": {"color": "C3", "ls": (0, (5, 1)), "marker": "s"},
+        "Hölder": {"color": "C3", "ls": "-", "marker": "s"},
         "panel": {"color": "C0", "ls": "-", "marker": "o"},
         "naive (unsound)": {"color": "0.5", "ls": ":", "marker": "x"},
     }
@@ -418,11 +419,12 @@ def _composition_text(table: pd.DataFrame, worlds: list[str], records: int) -> s
         "conversion. Naive composition adds up log E exp(λD) step by step, which no theorem "
         "supports, since x′ is the same in every step (Triastcyn 2020, Figure 5.5, compares it "
         "with Hölder's).\n\n"
-        f"**{'Reproduced' if close < 0.1 else 'Reproduced in part'}**: Hölder's bound lies above "
-        f"naive composition, here by up to {close:.1%}. "
+        f"**{'Reproduced' if 0 <= close < 0.25 else 'Not reproduced'}**: Hölder's bound runs "
+        f"close above naive composition, here by up to {close:.1%}. "
         f"The panel, which is exact, {'never exceeds Hölder' if ordered else 'exceeds Hölder'} and "
         "equals it where a record's distance never changes; "
         f"naive composition falls below the panel by up to {short:.1%}, which is ε that it fails "
-        "to report.\n\n"
+        "to report. Where distances are drawn anew it can lie above the panel, because the bound "
+        "of every step pays a margin of its own.\n\n"
         f"Bayesian-DP ε after {table['steps'].max()} steps:\n\n{listed}"
     )

@@ -94,6 +94,11 @@ def test_equal_and_infinite_values_are_unreliable_and_known_populations_are_not(
     assert reliable(known_population(log_values), 0.1).tolist() == [True, True]
 
 
+def test_few_records_are_unreliable_however_symmetric() -> None:
+    assert not reliable(student_t(torch.linspace(-1, 1, 29), 0.4), 0.4)
+    assert reliable(student_t(torch.linspace(-1, 1, 30).exp().log1p(), 0.4), 0.4)
+
+
 def test_tolerated_rate_can_be_set() -> None:
     log_values = torch.tensor(np.random.default_rng(0).exponential(size=4000)).log1p()
     estimate = student_t(log_values, 1e-15)
@@ -106,7 +111,8 @@ def test_tolerated_rate_can_be_set() -> None:
 def test_why_says_what_decides() -> None:
     ramp = torch.linspace(0, 1, 2000)
     assert "within" in why(student_t(ramp, 1e-6), 1e-6)
-    assert "over" in why(student_t(ramp[:20], 1e-6), 1e-6)
+    assert "over" in why(student_t(ramp[:40], 1e-6), 1e-6)
+    assert "fewer than the 30" in why(student_t(ramp[:20], 1e-6), 1e-6)
     assert "infinite" in why(student_t(torch.tensor([0.0, 1.0, math.inf]), 0.1), 0.1)
     assert "same value" in why(student_t(torch.zeros(9), 0.1), 0.1)
     assert "whatever" in why(known_population(ramp), 0.1)
