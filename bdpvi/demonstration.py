@@ -57,13 +57,15 @@ class Demonstration:
             f"{self.test_records} test records",
             title_justify="left",
         )
-        for heading in ("prediction from", "temperature", "accuracy", "Bayesian-DP ε"):
+        epsilon = f"Bayesian-DP ε at δ = {self.spent.delta:g}"
+        for heading in ("prediction from", "temperature", "accuracy", epsilon, "reliable"):
             table.add_column(heading, justify="right")
-        table.add_row("posterior mean", "", f"{self.non_private:.3f}", "not private")
+        table.add_row("posterior mean", "", f"{self.non_private:.3f}", "not private", "")
         for row in self.curve.to_dict("records"):
             name = "1 draw" if row["draws"] == 1 else f"{row['draws']} draws"
             temperature, accuracy = f"{row['temperature']:g}", f"{row['accuracy']:.3f}"
-            table.add_row(name, temperature, accuracy, f"{row['epsilon']:.3f}")
+            reliable = "yes" if row["reliable"] else "no"
+            table.add_row(name, temperature, accuracy, f"{row['epsilon']:.3f}", reliable)
         console.print(table)
         console.print(
             f"Released {DRAWS[-1]} draws at temperature {SHOWN:g}, which predict with accuracy "

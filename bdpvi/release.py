@@ -112,8 +112,8 @@ def release(
         total = spent(fit, delta=delta, planned=charge, accountant=accountant)
         if budget is not None and total.epsilon > budget.epsilon:
             raise BudgetExceededError(
-                f"draws={draws} at temperature={temperature} would bring Bayesian-DP ε to "
-                f"{total.epsilon:.4g}, over the budget of {budget.epsilon:g} at δ = {delta:g}"
+                f"draws={draws} at temperature={temperature} would bring the total to {total}, "
+                f"over the budget of Bayesian-DP ε = {budget.epsilon:g} at δ = {delta:g}"
             )
         fit.ledger.charge(charge)
     samples = secure.sample(fit.posterior, draws, temperature, generator)
@@ -164,25 +164,27 @@ def calibrate(
     _validate.positive("least", least)
 
     @cache
-    def cost(log_temperature: float) -> float:
+    def price(log_temperature: float) -> Spent:
         planned = Charge(draws, math.exp(log_temperature))
-        return spent(fit, delta=delta, planned=planned, accountant=accountant).epsilon
+        return spent(fit, delta=delta, planned=planned, accountant=accountant)
+
+    def suffices(log_temperature: float) -> bool:
+        return price(log_temperature).epsilon <= epsilon
 
     low = math.log(least)
-    if cost(low) <= epsilon:
+    if suffices(low):
         return least
     high = math.log(_HOTTEST)
-    floor = cost(high)
-    if floor > epsilon:
+    if not suffices(high):
         raise ValueError(
             f"epsilon={epsilon:g} cannot be reached: with {draws} draws the covariances alone cost "
-            f"{floor:.4g}. Fewer draws, a lower clip or a stronger prior lower that floor"
+            f"{price(high)}. Fewer draws, a lower clip or a stronger prior lower that floor"
         )
-    while high - low > 1e-4 or cost(high) < 0.999 * epsilon:
+    while high - low > 1e-4 or price(high).epsilon < 0.999 * epsilon:
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        low, high = (low, middle) if cost(middle) <= epsilon else (middle, high)
+        low, high = (low, middle) if suffices(middle) else (middle, high)
     return math.exp(high)
 
 
