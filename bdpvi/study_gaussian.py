@@ -15,13 +15,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bdpvi import conversions
-from bdpvi.accountants import BayesianAccountant
+from bdpvi.accountants import MISSES, BayesianAccountant
 from bdpvi.composition import ByHolder, ByPanel, Composition, Naive
 from bdpvi.conversions import INTEGER_ORDERS, Orders
 from bdpvi.estimators import student_t
 from bdpvi.events import SubsampledGaussian
 from bdpvi.mechanisms import subsampled_gaussian_cost
 from bdpvi.progress import Track
+from bdpvi.reliability import reliable
 from bdpvi.study import (
     BAYESIAN,
     DP,
@@ -108,9 +109,9 @@ def weibull_clipping(out: Path, *, seed: int, track: Track[Any], scale: float) -
         clip = gradients.norm_quantile(quantile)
         distances = gradients.distances(clip if clips else math.inf)
         for noise in noises:
-            epsilon, reliable = bayesian(distances, noise * 2 * clip, RATE, 1)
+            epsilon, trusted = bayesian(distances, noise * 2 * clip, RATE, 1)
             same = {"quantile": quantile, "clip": clip, "clipped": bool(clips), "sigma": noise}
-            rows.append({**same, "guarantee": BAYESIAN, "epsilon": epsilon, "reliable": reliable})
+            rows.append({**same, "guarantee": BAYESIAN, "epsilon": epsilon, "reliable": trusted})
             # Without clipping no distance bounds every record's, so there is no worst case.
             if clips:
                 rows.append({**same, "guarantee": DP, "epsilon": dp[noise], "reliable": True})
@@ -171,7 +172,7 @@ def _clipping_text(table: pd.DataFrame, dp: dict[float, float], pairs: int) -> s
             f"Gradients of {ENTRIES:,} independent Weibull({SHAPE:g}) entries, {pairs:,} pairs of "
             "them; the noise is 2Cσ, C a quantile of the gradients' norms (Triastcyn and Faltings "
             "2020, Figures 1 and 2). Both ε by the Chernoff conversion over the same orders, "
-            f"γ = {GAMMA:g}.",
+            f"δ = {DELTA:g}, γ = {GAMMA:g}.",
             "",
             f"**{'Reproduced' if clipped_below else 'Not reproduced'} with clipping**: Bayesian-DP "
             "ε lies below DP ε "
@@ -204,9 +205,9 @@ def steps(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
     rows = []
     for noise in track(STEPS_NOISES, "steps"):
         for count in counts.tolist():
-            epsilon, reliable = bayesian(distances, noise * 2 * clip, RATE, count)
+            epsilon, trusted = bayesian(distances, noise * 2 * clip, RATE, count)
             same = {"sigma": noise, "steps": count}
-            rows.append({**same, "guarantee": BAYESIAN, "epsilon": epsilon, "reliable": reliable})
+            rows.append({**same, "guarantee": BAYESIAN, "epsilon": epsilon, "reliable": trusted})
             dp = worst_case(noise, RATE, count)
             rows.append({**same, "guarantee": DP, "epsilon": dp, "reliable": True})
     table = pd.DataFrame(rows)
@@ -243,8 +244,8 @@ def steps(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
         "through all steps (panel); DP by the moments accountant (Triastcyn and Faltings 2020, "
         f"Figure 3).\n\n**{'Reproduced' if below else 'Not reproduced'}**: Bayesian-DP ε lies "
         f"below DP ε {'at every step and noise level' if below else 'only in part'}. After "
-        f"{table['steps'].max():,} steps: {listed}. {own['reliable'].mean():.0%} of the Bayesian "
-        "points are reliable."
+        f"{table['steps'].max():,} steps, at δ = {DELTA:g}: {listed}. "
+        f"{own['reliable'].mean():.0%} of the Bayesian points are reliable."
     )
     title = "ε over 10,000 steps at several noise levels"
     return publish(out, "steps", title, table, [figure], text)
@@ -265,20 +266,22 @@ def orders(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
     for clip in track(CLIPS, "orders"):
         whole = MOST_STEPS * subsampled_gaussian_cost(clip, ORDERS_NOISE, ORDERS_RATE, lam)
         each = subsampled_gaussian_cost((g / 2).clamp(max=1) * clip, ORDERS_NOISE, ORDERS_RATE, lam)
-        sampled = student_t(MOST_STEPS * each, GAMMA).log_bound
-        for guarantee, cost, delta in ((DP, whole, DELTA), (BAYESIAN, sampled, beta)):
+        sampled = student_t(MOST_STEPS * each, GAMMA)
+        sound = reliable(sampled, GAMMA, MISSES * DELTA / LARGEST_ORDER)
+        for guarantee, cost, delta, trusted in (
+            (DP, whole, DELTA, torch.ones_like(sound)),
+            (BAYESIAN, sampled.log_bound, beta, sound),
+        ):
             epsilon = conversions.epsilon(cost, lam, delta, rule="chernoff")
-            for order, value in zip(lam.tolist(), epsilon.tolist(), strict=True):
-                rows.append(
-                    {"clip": clip, "order": order, "guarantee": guarantee, "epsilon": value}
-                )
+            same = {"clip": clip, "guarantee": guarantee}
+            points = zip(lam.tolist(), epsilon.tolist(), trusted.tolist(), strict=True)
+            rows += [{**same, "order": o, "epsilon": e, "reliable": r} for o, e, r in points]
     table = pd.DataFrame(rows)
     figure = Figure(figsize=(7.5, 5), dpi=120, layout="constrained")
     axes = figure.subplots()
     for color, clip in zip(("C0", "C1", "C2"), CLIPS, strict=True):
         for guarantee in (DP, BAYESIAN):
             curve = table[(table["clip"] == clip) & (table["guarantee"] == guarantee)]
-            curve = curve.assign(reliable=True)
             label = f"{guarantee}, C = {clip:g}"
             draw(axes, curve["order"], curve, guarantee, color=color, label=label)
     axes.set_yscale("log")
@@ -286,7 +289,9 @@ def orders(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
     axes.set_xlabel("order λ")
     axes.set_ylabel(EITHER_EPSILON)
     axes.set_title(
-        f"{MOST_STEPS:,} steps, q = 64/60000, σ = {ORDERS_NOISE:g}, δ = {DELTA:g}", fontsize=10
+        f"{MOST_STEPS:,} steps, q = 64/60000, σ = {ORDERS_NOISE:g}, δ = {DELTA:g}; hollow: not "
+        "reliable",
+        fontsize=10,
     )
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=3)
@@ -298,6 +303,7 @@ def orders(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
     holds = found[0] > found[1] > found[2] and growth > 10
     listed = "; ".join(
         f"{row.guarantee}, C = {row.clip:g}: ε = {row.epsilon:.3g} at λ = {row.order:g}"
+        + ("" if row.reliable else " (not reliable)")
         for row in best.itertuples()
     )
     text = (
@@ -306,7 +312,8 @@ def orders(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
         f"C·min(1, |g|/2), g standard normal, {len(g):,} of them.\n\n"
         f"**{'Reproduced' if holds else 'Not reproduced'}**: λ has to be searched for. The smaller "
         "C, the larger the best λ, and beyond it ε grows without limit: at C = 1 and "
-        f"λ = {LARGEST_ORDER} DP ε is {growth:.3g} times its minimum. Minima: {listed}."
+        f"λ = {LARGEST_ORDER} DP ε is {growth:.3g} times its minimum. Minima at δ = {DELTA:g}: "
+        f"{listed}."
     )
     return publish(out, "orders", "ε against the order λ", table, [figure], text)
 
@@ -426,5 +433,6 @@ def _composition_text(table: pd.DataFrame, worlds: list[str], records: int) -> s
         f"naive composition falls below the panel by up to {short:.1%}, which is ε that it fails "
         "to report. Where distances are drawn anew it can lie above the panel, because the bound "
         "of every step pays a margin of its own.\n\n"
-        f"Bayesian-DP ε after {table['steps'].max()} steps:\n\n{listed}"
+        f"Bayesian-DP ε at δ = {DELTA:g} after {table['steps'].max()} steps; "
+        f"{table['reliable'].mean():.0%} of all points are reliable:\n\n{listed}"
     )

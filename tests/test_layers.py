@@ -78,7 +78,7 @@ ALLOWED = {
     },
     "study_gaussian": {
         "accountants", "composition", "conversions", "estimators", "events", "mechanisms",
-        "progress", "study", "worst_case",
+        "progress", "reliability", "study", "worst_case",
     },
     "studies": {"study", "study_coverage", "study_gaussian"},
     "evaluate": {"fit", "models", "release", "types"},
