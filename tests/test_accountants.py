@@ -230,3 +230,12 @@ def _true_delta(pairs: GaussianPairs, draws: int, eps: float) -> float:
     loss = (w**2 / 2 - (w - b) ** 2 / (2 * r) - np.log(r) / 2).sum(-1)
     excess = np.maximum(0, 1 - np.exp(eps - loss)).mean(1)
     return float(excess.mean() - 4 * excess.std() / np.sqrt(len(excess)))
+
+
+def test_loss_of_equal_covariances_has_the_variance_that_its_moments_say() -> None:
+    """A Gaussian loss has the log-moment λ(λ+1)v/2, which is v at λ = 1."""
+    event = PosteriorDraws((panel(spread=0.0),), draws=3, temperature=2.0)
+    for view in event.views().values():
+        assert view.variance is not None
+        one = view.log_moment(torch.ones(1, dtype=torch.float64))[0]
+        torch.testing.assert_close(view.variance, one, rtol=1e-12, atol=0)
