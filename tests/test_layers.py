@@ -15,6 +15,7 @@ ALLOWED = {
     "_validate": set[str](),
     "secure": set[str](),
     "progress": set[str](),
+    "reduction": set[str](),
     "types": {"_validate"},
     "plan": {"_validate"},
     "ledger": {"_validate"},
