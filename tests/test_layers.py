@@ -84,6 +84,14 @@ ALLOWED = {
     "studies": {"study", "study_coverage", "study_gaussian"},
     "evaluate": {"fit", "models", "release", "types"},
     "plots": set[str](),
+    "metrics": set[str](),
+    "cells": {"storage"},
+    "hyperparameters": {"methods", "models"},
+    "compare": {
+        "_validate", "cells", "compare_report", "hyperparameters", "methods", "metrics", "models",
+        "progress", "storage", "types",
+    },
+    "compare_report": {"hyperparameters", "methods", "storage", "study", "types"},
     "storage": {
         "divergences", "fit", "ledger", "models", "panel", "plan", "release", "svi", "types",
     },

@@ -1,0 +1,224 @@
+"""Methods against each other at equal ε, on the same records, over the same seeds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bdpvi import _validate, compare_report
+from bdpvi import progress as bars
+from bdpvi.cells import Cells
+from bdpvi.hyperparameters import describe
+from bdpvi.methods import NONE, Method, Prepared
+from bdpvi.metrics import metrics
+from bdpvi.models import predictive_means
+from bdpvi.progress import Track
+from bdpvi.storage import replacing
+from bdpvi.types import Outcome, Spent, Split, WorstCase
+
+EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+LANDING = 0.01
+"""A calibrated ε lies below its target by at most this share, unless its row says why not."""
+
+COLUMNS = (
+    "data", "method", "guarantee", "target_epsilon", "seed", "accuracy", "nll", "ece", "auc",
+    "epsilon", "delta", "reliable", "reason", "setting", "accountant", "worst_case_epsilon",
+    "top_share", "effective_size", "pareto_k", "skewness", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare.
+
+    Args:
+        methods: to be compared.
+        epsilons: targets that every private method is calibrated to.
+        delta: δ of every guarantee.
+        seeds: number of seeds, 0 … seeds − 1.
+
+    Raises:
+        ValueError: if there is nothing to compare or a number is out of range.
+    """
+
+    methods: Sequence[Method]
+    epsilons: Sequence[float] = EPSILONS
+    delta: float = 1e-5
+    seeds: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ValueError("methods has no method")
+        names = [method.name for method in self.methods]
+        if len(set(names)) < len(names):
+            raise ValueError(f"methods has a method twice: {names}")
+        if not self.epsilons:
+            raise ValueError("epsilons has no value")
+        for epsilon in self.epsilons:
+            _validate.positive("epsilons", epsilon)
+        if len(set(self.epsilons)) < len(self.epsilons):
+            raise ValueError(f"epsilons has a value twice: {list(self.epsilons)}")
+        _validate.probability("delta", self.delta)
+        _validate.positive_int("seeds", self.seeds)
+
+    def cells(self) -> list[Cell]:
+        """Return the work, method by method; a method without privacy has one cell."""
+        return [
+            Cell(method, epsilon)
+            for method in self.methods
+            for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
+        ]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one target ε."""
+
+    method: Method
+    epsilon: float
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file."""
+        return f"{self.method.name}@{self.epsilon:g}"
+
+
+def compare(
+    split: Split,
+    plan: Plan,
+    out: Path,
+    *,
+    chosen: Mapping[str, Any] | None = None,
+    track: Track[Cell] = bars.silent,
+) -> pd.DataFrame:
+    """Run what is not finished yet, and write tables, figures and the report to ``out``.
+
+    Args:
+        split: training records for the methods, test records for the measurements.
+        plan: what to compare.
+        out: a new folder, or that of the same comparison, which is then continued.
+        chosen: how the hyper-parameters were found, for the report.
+        track: shows progress.
+
+    Returns:
+        A row for each method, ε and seed. Where a method cannot reach a target there is one row,
+        with no ε and the reason.
+
+    Raises:
+        ValueError: if ``out`` belongs to another comparison.
+    """
+    store = Cells(out, _settings(split, plan, chosen))
+    missing = [cell for cell in plan.cells() if store.get(cell.name) is None]
+    prepared: dict[str, Prepared] = {}
+    for cell in track(missing, "compare"):
+        if cell.method.name not in prepared:
+            prepared = {cell.method.name: cell.method.prepare(split.train, plan.delta)}
+        store.put(cell.name, run(cell, prepared[cell.method.name], split, plan))
+    rows = [row for cell in plan.cells() for row in store.get(cell.name) or []]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    summary = summarise(table)
+    for name, frame in (("results.csv", table), ("summary.csv", summary)):
+        with replacing(out / name) as temporary:
+            frame.to_csv(temporary, index=False)
+    compare_report.write(out, split, plan.methods, table, summary, chosen or {})
+    return table
+
+
+def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> list[dict[str, Any]]:
+    """Return the rows of one cell, as JSON types."""
+    about = {
+        "data": split.train.name,
+        "method": cell.method.name,
+        "guarantee": cell.method.guarantee,
+        "target_epsilon": cell.epsilon if math.isfinite(cell.epsilon) else None,
+    }
+    start = time.perf_counter()
+    try:
+        setting = prepared.calibrate(cell.epsilon)
+    except ValueError as error:
+        seconds = time.perf_counter() - start
+        return [
+            {**about, "delta": plan.delta, "reason": f"not reached: {error}", "seconds": seconds}
+        ]
+    outcomes = prepared.outcomes(setting, range(plan.seeds))
+    measured = [asdict(measure(cell.method, outcome, split)) for outcome in outcomes]
+    seconds = (time.perf_counter() - start) / plan.seeds
+    return [
+        {
+            **about,
+            "seed": seed,
+            **m,
+            **price(outcome, cell.epsilon),
+            "setting": setting,
+            "seconds": seconds,
+        }
+        for seed, (m, outcome) in enumerate(zip(measured, outcomes, strict=True))
+    ]
+
+
+def measure(method: Method, outcome: Outcome, split: Split) -> Any:
+    """Return the metrics on the test records, of the mean prediction over the released samples."""
+    probability = predictive_means(method.model, outcome.latents, split.test.x).mean(0)
+    return metrics(probability.cpu(), split.test.y.cpu())
+
+
+def price(outcome: Outcome, target: float) -> dict[str, Any]:
+    """Return what an outcome costs, and how far that may be relied on.
+
+    Raises:
+        RuntimeError: if it costs more than the target; such a row must never be written.
+    """
+    paid = outcome.price
+    if paid is None:
+        if math.isfinite(target):
+            raise RuntimeError(f"an outcome without a price was calibrated to epsilon={target}")
+        return {}
+    if not paid.epsilon <= target:
+        raise RuntimeError(f"epsilon={paid.epsilon} lies above its target {target}")
+    low = paid.epsilon < (1 - LANDING) * target
+    note = "costs less than the target at the least noise that the method has" if low else ""
+    row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
+    if isinstance(paid, WorstCase):
+        return {**row, "accountant": paid.accountant, "reason": note}
+    assert isinstance(paid, Spent)
+    worst = None if paid.worst_case is None else paid.worst_case.epsilon
+    return {
+        **row,
+        **asdict(paid.diagnostics),
+        "reliable": paid.reliable,
+        "reason": "; ".join(filter(None, (note, paid.reason))),
+        "accountant": f"{paid.conversion}, {paid.estimator}, {paid.composition}, "
+        f"{paid.sample_size} records",
+        "worst_case_epsilon": worst,
+    }
+
+
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
+    """Return mean and standard error over the seeds for each method and target."""
+    keys = ["data", "method", "guarantee", "target_epsilon"]
+    groups = table.groupby(keys, sort=False, dropna=False)
+    firsts = groups[["epsilon", "delta", "reliable", "reason", "accountant", "setting"]].first()
+    parts = [firsts, groups["seed"].count().rename("seeds")]
+    for name in ("accuracy", "nll", "ece", "auc"):
+        parts += [groups[name].mean(), groups[name].sem().rename(f"{name}_error")]
+    parts.append(groups["seconds"].sum())
+    return pd.concat(parts, axis=1).reset_index()
+
+
+def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "data": split.train.name,
+        "train": split.train.fingerprint(),
+        "test": split.test.fingerprint(),
+        "epsilons": sorted(plan.epsilons),
+        "delta": plan.delta,
+        "seeds": plan.seeds,
+        "methods": {method.name: describe(method) for method in plan.methods},
+        "chosen": dict(chosen or {}),
+    }

@@ -1,0 +1,225 @@
+"""The figure and the report of a comparison."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bdpvi.hyperparameters import describe
+from bdpvi.methods import BAYESIAN, NONE, SENTENCES, WORST_CASE, Method
+from bdpvi.storage import replacing
+from bdpvi.study import plain_ticks
+from bdpvi.types import Split
+
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    BAYESIAN: {"ls": "-", "lw": 1.9, "marker": "o"},
+    WORST_CASE: {"ls": "--", "lw": 1.3, "marker": "s"},
+    NONE: {"ls": ":", "lw": 1.2, "color": "0.4"},
+}
+"""No two guarantees share a line style or a marker."""
+HEADINGS = {
+    BAYESIAN: "Bayesian DP (hollow: not reliable)",
+    WORST_CASE: "worst-case DP",
+    NONE: "no privacy",
+}
+
+
+def write(
+    out: Path,
+    split: Split,
+    methods: Sequence[Method],
+    table: pd.DataFrame,
+    summary: pd.DataFrame,
+    chosen: Mapping[str, Any],
+) -> None:
+    """Write ``curve.png``, ``curve.svg`` and ``report.html``, which needs no other file."""
+    figure = curve(methods, summary)
+    for kind in ("png", "svg"):
+        with replacing(out / f"curve.{kind}") as temporary:
+            figure.savefig(temporary, format=kind)
+    page = report(split, methods, summary, chosen, (out / "curve.png").read_bytes())
+    with replacing(out / "report.html") as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
+    """Return accuracy against ε, with a legend for each kind of guarantee."""
+    figure = Figure(figsize=(10, 5.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    handles: dict[str, list[Any]] = {}
+    for number, method in enumerate(methods):
+        rows = summary[(summary["method"] == method.name) & summary["accuracy"].notna()]
+        if len(rows):
+            handles.setdefault(method.guarantee, []).append(
+                _line(axes, method, rows, f"C{number % 10}")
+            )
+    if {BAYESIAN, WORST_CASE} & set(handles):
+        axes.set_xscale("log")
+        plain_ticks(axes.xaxis)
+    deltas = sorted(set(summary["delta"].dropna()))
+    at = f" at δ = {deltas[0]:g}" if deltas else ""
+    axes.set_xlabel(f"ε{at}: of Bayesian DP where solid, of worst-case DP where dashed")
+    axes.set_ylabel("test accuracy, mean ± standard error")
+    axes.grid(alpha=0.3)
+    top = 1.0
+    for guarantee, lines in handles.items():
+        legend = axes.legend(
+            handles=lines,
+            title=HEADINGS[guarantee],
+            loc="upper left",
+            bbox_to_anchor=(1.01, top),
+            frameon=False,
+            fontsize=8,
+            title_fontsize=9,
+            alignment="left",
+        )
+        axes.add_artist(legend)
+        top -= 0.1 + 0.055 * len(lines)
+    return figure
+
+
+def _line(axes: Axes, method: Method, rows: pd.DataFrame, colour: str) -> Any:
+    style = STYLES[method.guarantee]
+    if method.guarantee == NONE:
+        return axes.axhline(rows["accuracy"].iloc[0], label=method.label, **style)
+    drawn = axes.errorbar(
+        rows["epsilon"],
+        rows["accuracy"],
+        yerr=rows["accuracy_error"].fillna(0),
+        color=colour,
+        ms=5,
+        elinewidth=0.8,
+        label=method.label,
+        **style,
+    )
+    if method.guarantee == BAYESIAN:
+        doubtful = rows[~rows["reliable"].astype(bool)]
+        axes.plot(
+            doubtful["epsilon"], doubtful["accuracy"], "o", ms=5, mfc="white", c=colour, zorder=5
+        )
+    return drawn
+
+
+def report(
+    split: Split,
+    methods: Sequence[Method],
+    summary: pd.DataFrame,
+    chosen: Mapping[str, Any],
+    picture: bytes,
+) -> str:
+    """Return the report as one HTML page."""
+    title = f"Privacy and accuracy on {split.train.name}"
+    guarantees = list(dict.fromkeys(method.guarantee for method in methods))
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{len(split.train)} training records, accuracy on {len(split.test)} test records. "
+        "Mean over seeds ± standard error.</p>",
+        f'<img alt="Test accuracy against ε" src="data:image/png;base64,'
+        f'{base64.b64encode(picture).decode("ascii")}">',
+        "<h2>What each guarantee means</h2>",
+        _definitions({name: f"{SENTENCES[name]}." for name in guarantees}),
+        "<p>A Bayesian-DP ε and a worst-case ε are different promises: equal numbers do not mean "
+        "equal protection. Solid lines with circles are Bayesian DP, dashed lines with squares "
+        "worst-case DP.</p>",
+        "<h2>Results</h2>",
+        _results(methods, summary),
+        "<h2>Assumptions</h2>",
+        _list(_assumptions(chosen)),
+        "<h3>By method, ξ being what training draws at random</h3>",
+        _definitions({f"{m.label} ({m.name})": m.note for m in methods}),
+        "<h3>Public constants</h3>",
+        f"<pre>{escape(json.dumps(split.train.preprocessing, indent=1, ensure_ascii=False))}</pre>",
+        "<h2>Settings</h2>",
+        _table(
+            ["method", "guarantee", "hyper-parameters"],
+            [[m.name, m.guarantee, json.dumps(describe(m), ensure_ascii=False)] for m in methods],
+        ),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
+        f"</title><style>{_STYLE}</style></head><body>\n" + "\n".join(sections) + "\n</body></html>"
+    )
+
+
+def _assumptions(chosen: Mapping[str, Any]) -> list[str]:
+    found = json.dumps(dict(chosen), ensure_ascii=False) if chosen else "not recorded"
+    return [
+        "Constants of the preprocessing and the number of training records count as public.",
+        f"How the hyper-parameters were chosen, for which nothing is charged: {found}",
+        "Each ε is that of one run alone. This comparison as a whole, many runs on the same "
+        "records and their accuracies, is not private: keep it where the records are kept, "
+        "unless those are public.",
+        "A Bayesian ε rests on the training records being a sample of the distribution that it "
+        "speaks of; 'reliable' says whether the diagnostics support the estimate.",
+        "Runs are repeatable by seed; what is really released draws from a secure source instead.",
+    ]
+
+
+def _results(methods: Sequence[Method], summary: pd.DataFrame) -> str:
+    labels = {method.name: method.label for method in methods}
+    head = [
+        "method", "guarantee", "target ε", "ε", "δ", "reliable", "accuracy", "NLL", "ECE", "AUC",
+        "seconds", "remark",
+    ]  # fmt: skip
+    rows = []
+    for row in summary.to_dict("records"):
+        shown = [
+            f"{row[name]:.4f} ± {row[f'{name}_error']:.4f}"
+            if pd.notna(row[name])
+            else "not reached"
+            for name in ("accuracy", "nll", "ece", "auc")
+        ]
+        private = row["guarantee"] != NONE
+        rows.append(
+            [
+                labels[row["method"]],
+                row["guarantee"],
+                _number(row["target_epsilon"]),
+                _number(row["epsilon"]),
+                _number(row["delta"]) if private else "",
+                {True: "yes", False: "no"}.get(row["reliable"], "–") if private else "",
+                *shown,
+                f"{row['seconds']:.1f}",
+                row["reason"] or "",
+            ]
+        )
+    return _table(head, rows)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if pd.notna(value) else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>\n{body}</tbody></table>"
+
+
+def _definitions(terms: Mapping[str, str]) -> str:
+    items = "".join(f"<dt>{escape(t)}</dt><dd>{escape(text)}</dd>\n" for t, text in terms.items())
+    return f"<dl>{items}</dl>"
+
+
+def _list(items: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>\n" for item in items) + "</ul>"
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
+img { max-width: 100% }
+table { border-collapse: collapse; font-size: 13px }
+th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
+dt { font-weight: 600 } pre { white-space: pre-wrap; font-size: 12px }
+"""

@@ -1,0 +1,66 @@
+"""What every compared method offers: settings in, outcomes at a wanted ε out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from bdpvi.accountants import CHANGES, GUARANTEE
+from bdpvi.models import BayesianLogisticRegression
+from bdpvi.types import Dataset, Outcome
+
+BAYESIAN = "Bayesian DP"
+WORST_CASE = "worst-case DP"
+NONE = "none"
+
+SENTENCES: Mapping[str, str] = {
+    BAYESIAN: GUARANTEE.format(change=CHANGES["remove"]),
+    WORST_CASE: (
+        "Worst-case differential privacy: for all data sets D and D′ that differ by one record "
+        "added or removed, whatever that record is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S "
+        "of outputs"
+    ),
+    NONE: "No privacy: what is released may give away any record",
+}
+"""What each guarantee means."""
+
+
+class Prepared(Protocol):
+    """A method that has seen the training records, at one δ."""
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the setting, a noise multiplier or a temperature, that costs ``epsilon``.
+
+        Raises:
+            ValueError: if no setting reaches ``epsilon``; the message says why.
+        """
+
+    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
+        """Return what the method hands out, and its price, for each seed."""
+
+
+class Method(Protocol):
+    """A frozen dataclass whose fields are the hyper-parameters.
+
+    Attributes:
+        name: in files and on the command line.
+        label: in figures.
+        guarantee: :data:`BAYESIAN`, :data:`WORST_CASE` or :data:`NONE`.
+        note: what a reader must know about how it was run, ξ above all.
+        space: for tuning, the values that each hyper-parameter may take. A dot leads into a field:
+            "model.clip".
+        model: what is fitted, and predicts.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    guarantee: ClassVar[str]
+    note: ClassVar[str]
+    space: ClassVar[Mapping[str, Sequence[Any]]]
+
+    @property
+    def model(self) -> BayesianLogisticRegression:
+        """Return what is fitted, and predicts."""
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Do all that every ε shares."""

@@ -1,0 +1,120 @@
+"""BDP-VI: draws from the fitted guide at a temperature, priced by Bayesian DP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+
+from bdpvi import _validate
+from bdpvi.fit import Fit, fit
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.ledger import Charge
+from bdpvi.methods.accounting import Accounting
+from bdpvi.methods.method import BAYESIAN
+from bdpvi.methods.temperature import TemperatureSearch
+from bdpvi.models import BayesianLogisticRegression
+from bdpvi.neighbours import Remove
+from bdpvi.optimum import Optimum
+from bdpvi.release import rehearse, spent
+from bdpvi.types import Dataset, Outcome, Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorRelease:
+    """A fit at the ELBO's optimum, with the records left out in turn, and draws from it.
+
+    Args:
+        model: with the clip that bounds a record's influence.
+        accountant: makes the accountant that decides ε.
+        draws: released samples k.
+        records: how many are left out in turn; None is all.
+    """
+
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
+    )
+    accountant: Accounting = field(default_factory=Accounting)
+    draws: int = 1
+    records: int | None = None
+
+    guide: ClassVar[type[GaussianGuide]]
+    guarantee: ClassVar[str] = BAYESIAN
+    note: ClassVar[str] = (
+        "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
+        "seeds are those of the draws. The temperature is found from the training records, and "
+        "nothing is charged for making it known."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "model.clip": (0.1, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 2.0),
+        "model.prior_scale": (0.3, 0.5, 1.0, 3.0),
+        "draws": (1, 3),
+    }
+
+    def __post_init__(self) -> None:
+        _validate.positive_int("draws", self.draws)
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedRelease:
+        """Fit the guide and its neighbours."""
+        fitted = fit(
+            self.model,
+            self.guide(self.model),
+            train,
+            neighbours=Optimum(Remove(self.records)),
+            progress=False,
+        )
+        return PreparedRelease(fitted, self.draws, delta, self.accountant)
+
+
+class FullRankRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` from a full-rank Gaussian."""
+
+    name: ClassVar[str] = "bdp-vi-full-rank"
+    label: ClassVar[str] = "BDP-VI, full-rank"
+    guide: ClassVar[type[GaussianGuide]] = FullRank
+
+
+class MeanFieldRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` from a Gaussian with a diagonal covariance."""
+
+    name: ClassVar[str] = "bdp-vi-mean-field"
+    label: ClassVar[str] = "BDP-VI, mean-field"
+    guide: ClassVar[type[GaussianGuide]] = MeanField
+
+
+class PreparedRelease:
+    """A fit to draw from; every outcome is priced as the only one."""
+
+    def __init__(self, fitted: Fit, draws: int, delta: float, accountant: Accounting) -> None:
+        self.fit, self.draws = fitted, draws
+
+        @cache
+        def price(temperature: float) -> Spent:
+            planned = Charge(draws, temperature)
+            return spent(fitted, delta=delta, planned=planned, accountant=accountant)
+
+        self._price = price
+        self._search = TemperatureSearch(price)
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the temperature."""
+        return self._search.solve(epsilon)
+
+    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
+        """Draw for each seed at the temperature ``setting``."""
+        price = self._price(setting)
+        return [
+            Outcome(
+                rehearse(
+                    self.fit,
+                    self.draws,
+                    temperature=setting,
+                    generator=torch.Generator().manual_seed(seed),
+                ),
+                price,
+            )
+            for seed in seeds
+        ]
