@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi import _validate, secure
+from bdpvi.checkpoint import Checkpoint, Once, always
 from bdpvi.divergences import GaussianPairs, summarise
+from bdpvi.identity import described, identity
+from bdpvi.memory import rows_within
 from bdpvi.panel import Panel
+from bdpvi.plan import Plan
 from bdpvi.progress import Track
-from bdpvi.rows import Rows, check_elementwise, train_rows
-from bdpvi.svi import Convergence, Problem, run_svi
+from bdpvi.rows import Rows, TracedGradient, check_elementwise, row_gradient, train_rows
+from bdpvi.svi import Convergence, Problem, isolated, run_svi
 from bdpvi.training import Training, TrainingAccount
 from bdpvi.types import Dataset
 
@@ -93,6 +101,17 @@ def _sample(name: str, data: Dataset, records: int | None, seed: int) -> Dataset
     return data.select(chosen.sort().values.to(data.x.device))
 
 
+class Kind(Protocol):
+    """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+
+
+CACHED = 1024
+"""Rows of the closed form that stay in a processor's cache."""
+
+
 class Coupled:
     """Neighbours trained beside the fit: same batches, same base noise, one record different.
 
@@ -102,71 +121,179 @@ class Coupled:
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
-        chunk: rows trained at a time; small chunks stay in the processor's cache.
+        memory: GiB that the tensors of the rows trained at one time may take, with their batch and
+            the results of all rows.
+        chunk: rows trained at a time; None is as many as ``memory`` holds, and for logistic
+            regression on a processor no more than its cache does.
+        checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
+            same settings goes on from there, to the same bits. Secret; delete it when the result is
+            saved (:func:`bdpvi.checkpoint.forget`).
+
+    Raises:
+        ValueError: from :meth:`train`, if one row does not fit into ``memory`` or the checkpoint is
+            that of another run.
     """
 
-    def __init__(self, *kinds: Remove | Add, chunk: int = 1024) -> None:
+    def __init__(
+        self,
+        *kinds: Kind,
+        memory: float = 0.5,
+        chunk: int | None = None,
+        checkpoint: str | Path | None = None,
+    ) -> None:
         self.kinds = kinds or (Remove(),)
-        self.chunk = _validate.positive_int("chunk", chunk)
+        self.memory = _validate.positive("memory", memory)
+        self.chunk = None if chunk is None else _validate.positive_int("chunk", chunk)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
     ) -> Trained:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
         check_elementwise(problem.optim)
-        if account_training and len(self.kinds) > 1:
-            raise ValueError(
-                f"account_training: {len(self.kinds)} kinds of neighbours were given; account for "
-                "one kind at a time"
-            )
-        path: list[Distribution] = []
-        follow = None
+        neighbours = [kind.rows(problem.data) for kind in self.kinds]
         if account_training:
-            follow = lambda _, now: path.append(problem.guide.posterior(now))  # noqa: E731
-        parameters, convergence = run_svi(problem, track, follow)
+            return self._train_charging(problem, neighbours, track)
+        chunk = self.chunk or self._rows_at_once(problem, neighbours)
+        once = self._parts(problem, neighbours, chunk)
+        parameters, convergence = _fitted(problem, track, once)
         posterior = problem.guide.posterior(parameters)
-        if account_training:
-            account = TrainingAccount(problem.plan.steps)
-            (rows,) = (kind.rows(problem.data) for kind in self.kinds)
-            panel = _train_panel(problem, rows, posterior, track, len(rows.records), path, account)
-            samples = torch.cat([secure.sample(one) for one in path])
-            training = Training(samples, account.panel, account.holder)
-            return Trained(parameters, convergence, (panel,), training)
-        panels = (
-            _train_panel(problem, kind.rows(problem.data), posterior, track, self.chunk)
-            for kind in self.kinds
-        )
+        panels = (_panel(problem, rows, posterior, track, chunk, once) for rows in neighbours)
         return Trained(parameters, convergence, tuple(panels))
 
+    def _rows_at_once(self, problem: Problem, neighbours: Sequence[Rows]) -> int:
+        work = _rehearsal(problem, neighbours[0])
+        result = work(3)
+        kept = (result.r.nbytes + result.b2.nbytes) / 3 + neighbours[0].records.ids.itemsize
+        budget = self.memory * 2**30 - kept * sum(len(rows.records) for rows in neighbours)
+        fits = rows_within(budget, work)
+        if fits < 1:
+            raise ValueError(
+                f"memory={self.memory} GiB does not hold one row, its batch and the results of all "
+                "rows; allow more, or use a lower rate"
+            )
+        closed = not isinstance(row_gradient(problem), TracedGradient)
+        return min(fits, CACHED) if closed and problem.data.x.device.type == "cpu" else fits
 
-def _train_panel(
+    def _parts(self, problem: Problem, neighbours: Sequence[Rows], chunk: int) -> Once:
+        if self.checkpoint is None:
+            return always
+        kinds = {
+            f"{rows.kind} records": f"{len(rows.records)} of {rows.records.fingerprint()}"
+            for rows in neighbours
+        }
+        about = {**identity(problem), "kinds": described(kinds), "chunk": str(chunk)}
+        return Checkpoint(self.checkpoint, about).once
+
+    def _train_charging(
+        self, problem: Problem, neighbours: Sequence[Rows], track: Track[Any]
+    ) -> Trained:
+        """Train all rows side by side, and charge a fresh sample of the guide after every step."""
+        if len(neighbours) > 1:
+            raise ValueError(
+                f"account_training: {len(neighbours)} kinds of neighbours were given; account for "
+                "one kind at a time"
+            )
+        if self.checkpoint is not None:
+            raise ValueError(
+                f"checkpoint={str(self.checkpoint)!r} cannot be used with account_training: its "
+                "accountants need all rows in every step"
+            )
+        (rows,) = neighbours
+        path: list[Distribution] = []
+        parameters, convergence = run_svi(
+            problem, track, lambda _, now: path.append(problem.guide.posterior(now))
+        )
+        posterior = problem.guide.posterior(parameters)
+        account = TrainingAccount(problem.plan.steps)
+        ids = rows.records.ids.cpu()
+
+        def charge(step: int, now: dict[str, Tensor]) -> None:
+            account.step(Panel(rows.kind, ids, _pairs(problem, path[step], now)))
+
+        ticks = iter(track(range(problem.plan.steps), rows.kind))
+        trained = train_rows(problem, rows, lambda: next(ticks), charge)
+        next(ticks, None)  # the bar ends when it is asked for one more
+        panel = Panel(rows.kind, ids, _pairs(problem, posterior, trained))
+        samples = torch.cat([secure.sample(one) for one in path])
+        training = Training(samples, account.panel, account.holder)
+        return Trained(parameters, convergence, (panel,), training)
+
+
+def _fitted(
+    problem: Problem, track: Track[Any], once: Once
+) -> tuple[dict[str, Tensor], Convergence]:
+    def make() -> dict[str, Tensor]:
+        parameters, convergence = run_svi(problem, track)
+        return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
+
+    kept = once("fit", make)
+    convergence = Convergence(kept["elbo"], kept["gradient_norm"])
+    names = problem.guide.constraints
+    return {name: kept[name].to(problem.data.x.device) for name in names}, convergence
+
+
+def _panel(
     problem: Problem,
     rows: Rows,
     posterior: Distribution,
     track: Track[Any],
     chunk: int,
-    path: Sequence[Distribution] = (),
-    account: TrainingAccount | None = None,
+    once: Once,
 ) -> Panel:
-    """Train the rows chunk by chunk and compare them with the fit; charge every step if asked."""
-    ids = rows.records.ids.cpu()
-
-    def compare(against: Distribution, parameters: dict[str, Tensor]) -> GaussianPairs:
-        pairs = summarise(against, problem.guide.posterior(parameters))
-        return GaussianPairs(pairs.r.cpu(), pairs.b2.cpu())
-
-    def charge(step: int, parameters: dict[str, Tensor]) -> None:
-        if account is not None:
-            account.step(Panel(rows.kind, ids, compare(path[step], parameters)))
-
-    starts = range(0, len(ids), chunk)
+    """Train the rows chunk by chunk and compare them with the fit."""
+    starts = range(0, len(rows.records), chunk)
     ticks = iter(track(range(len(starts) * problem.plan.steps), rows.kind))
     blocks = []
     for start in starts:
-        index = torch.arange(start, min(start + chunk, len(ids)), device=rows.records.x.device)
-        block = Rows(rows.kind, rows.records.select(index), rows.sign)
-        trained = train_rows(problem, block, partial(next, ticks), charge if account else None)
-        blocks.append(compare(posterior, trained))
+        block = _some(rows, range(start, min(start + chunk, len(rows.records))))
+        mine = islice(ticks, problem.plan.steps)
+        make = partial(_compared, problem, block, posterior, partial(next, mine))
+        blocks.append(once(f"{rows.kind}-{start:09}", make))
+        deque(mine, maxlen=0)  # the steps of a chunk that was kept
     next(ticks, None)  # the bar ends when it is asked for one more
-    pairs = GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
-    return Panel(rows.kind, ids, pairs)
+    ids, r, b2 = (torch.cat([block[name] for block in blocks]) for name in ("ids", "r", "b2"))
+    if not torch.equal(ids, rows.records.ids.cpu()):
+        raise ValueError("checkpoint: it holds other records than the run; delete the folder")
+    return Panel(rows.kind, ids, GaussianPairs(r, b2))
+
+
+def _compared(
+    problem: Problem, rows: Rows, posterior: Distribution, tick: Callable[[], object]
+) -> dict[str, Tensor]:
+    """Train the rows; return how far each is from the posterior, by tensors (m, ...)."""
+    pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))
+    return {"ids": rows.records.ids.cpu(), "r": pairs.r, "b2": pairs.b2}
+
+
+def _pairs(problem: Problem, against: Distribution, trained: dict[str, Tensor]) -> GaussianPairs:
+    pairs = summarise(against, problem.guide.posterior(trained))
+    return GaussianPairs(pairs.r.cpu(), pairs.b2.cpu())
+
+
+def _some(rows: Rows, which: range) -> Rows:
+    index = torch.arange(which.start, which.stop, device=rows.records.x.device)
+    return replace(rows, records=rows.records.select(index))
+
+
+def _rehearsal(problem: Problem, rows: Rows) -> Callable[[int], GaussianPairs]:
+    """Return work as large as any step of training m rows can be, for any m.
+
+    Two steps, for in the second the gradients of the first are still there; on the largest batch
+    that will come up but for a chance of 1e-9 a step, as a full batch.
+    """
+    data, rate = problem.data, problem.plan.rate
+    largest = rate * len(data) + 6 * math.sqrt(rate * (1 - rate) * len(data)) + 6
+    index = torch.arange(min(len(data), math.ceil(largest)), device=data.x.device)
+    small = replace(problem, data=data.select(index), plan=Plan(steps=2))
+    with isolated(data):
+        problem.guide.setup(data.x, data.y)
+        initial = problem.guide.initial(data.x)
+
+    def work(m: int) -> GaussianPairs:
+        trained = train_rows(small, _some(rows, range(m)))
+        for name, value in trained.items():  # a divergent run is the fit's to report
+            value.copy_(initial[name])
+        return _pairs(small, problem.guide.posterior(initial), trained)
+
+    return work

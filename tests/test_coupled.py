@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -9,6 +12,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import SGD, Adam, PyroOptim
 from simulated import logistic_data
+from torch.profiler import ProfilerActivity, profile
 
 from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, fit
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
@@ -151,6 +155,64 @@ def test_any_pyro_model_with_several_latents_and_supports(data: Dataset) -> None
     alone, _ = run_svi(setting(data.without(4)), silent)
     assert rows["loc"].shape == (60, 1 + 3 + 2)
     assert_same({name: value[4] for name, value in rows.items()}, alone, 1e-10)
+
+
+def regression(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+
+def general(records: int, rate: float, steps: int) -> Problem:
+    data = logistic_data(records, 3)
+    plan = Plan(steps=steps, rate=rate, seed=1)
+    return Problem(regression, FullRank(regression), data, plan, default_optimiser(steps))
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Return the most bytes that torch's allocator had handed out at one time."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    assert seen.profiler is not None
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in seen.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
+    live = torch.tensor([change for _, change in sorted(changes)]).cumsum(0)
+    return int(live.max())
+
+
+@pytest.mark.parametrize("rate", [0.2, 1.0])
+def test_a_general_model_keeps_to_its_memory_with_the_same_result(rate: float) -> None:
+    p = general(1500, rate, steps=3)
+    megabytes = 8
+    route = Coupled(memory=megabytes / 1024)
+    budget = megabytes * 2**20
+    unlimited = peak_bytes(lambda: Coupled(chunk=1500).train(p, silent))
+    used = peak_bytes(lambda: route.train(p, silent))
+    assert unlimited > 1.5 * budget
+    assert 0.8 * budget < used < budget
+    small = route.train(p, silent).panels[0].pairs
+    large = Coupled(chunk=1500).train(p, silent).panels[0].pairs
+    torch.testing.assert_close(small.r, large.r, rtol=1e-12, atol=0)
+    scale = float(large.b2.max())  # a record that no batch had moves nothing but rounding
+    torch.testing.assert_close(small.b2, large.b2, rtol=1e-12, atol=1e-12 * scale)
+
+
+def test_closed_form_keeps_to_its_memory_too() -> None:
+    data = logistic_data(3000, 3)
+    p = replace(problem(data), plan=Plan(steps=2))
+    used = peak_bytes(lambda: Coupled(memory=8 / 1024).train(p, silent))
+    assert 4 * 2**20 < used < 8 * 2**20
+
+
+def test_memory_that_does_not_hold_one_row_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^memory=1e-05 GiB does not hold one row"):
+        Coupled(memory=1e-5).train(general(1500, 1.0, steps=2), silent)
+    with pytest.raises(ValueError, match=r"^memory must"):
+        Coupled(memory=float("nan"))
 
 
 def test_optimisers_that_mix_rows_are_refused(data: Dataset) -> None:
