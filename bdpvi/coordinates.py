@@ -41,7 +41,15 @@ class Coordinates(Protocol):
     def entropy(self, y: Tensor) -> Tensor:
         """Return the entropy's gradient in y, less its value and linear part at 0, (q, m)."""
 
-    def spread(self, x: Tensor, weight: Tensor) -> float:
+    def growth(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Return the sums over the columns of x (d, m) that :meth:`spread` needs, (k, ...).
+
+        Args:
+            x: records.
+            weights: k sets of weights, (k, m).
+        """
+
+    def spread(self, growth: Tensor) -> float:
         """Return a bound on the largest eigenvalue of Σ weight · features featuresᵀ."""
 
     def locate(self, point: Point) -> tuple[Tensor, Tensor]:
@@ -86,8 +94,11 @@ class FullCovariance:
         upper = inverse[self.index[0], self.index[1]] / self.scale
         return y + (upper - self.level.unsqueeze(1))
 
-    def spread(self, x: Tensor, weight: Tensor) -> float:  # noqa: D102
-        return largest(x, weight * x.square().sum(0)) / 2
+    def growth(self, x: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
+        return weighted(x, weights * x.square().sum(0)) / 2
+
+    def spread(self, growth: Tensor) -> float:  # noqa: D102
+        return float(torch.linalg.eigvalsh(growth)[-1])
 
     def locate(self, point: Point) -> tuple[Tensor, Tensor]:  # noqa: D102
         m = torch.linalg.solve(self.frame, point.mean - self.mean)
@@ -127,9 +138,13 @@ class DiagonalCovariance:
         rest: Tensor = change.square() / (1 + change) / math.sqrt(2)
         return rest
 
-    def spread(self, x: Tensor, weight: Tensor) -> float:  # noqa: D102
+    def growth(self, x: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
         squares = (self.columns.T @ x).square()
-        return float((squares * (weight * squares.sum(0))).sum(1).max()) / 2
+        sums: Tensor = (weights * squares.sum(0)) @ squares.T / 2
+        return sums
+
+    def spread(self, growth: Tensor) -> float:  # noqa: D102
+        return float(growth.max())
 
     def locate(self, point: Point) -> tuple[Tensor, Tensor]:  # noqa: D102
         m = torch.linalg.solve(self.frame, point.mean - self.mean)
@@ -141,6 +156,6 @@ class DiagonalCovariance:
         return GaussianPairs(1 / grown, (self.back @ m).T.square() / grown)
 
 
-def largest(x: Tensor, weight: Tensor) -> float:
-    """Return the largest eigenvalue of Σ weight · x xᵀ over the columns of x."""
-    return float(torch.linalg.eigvalsh((x * weight) @ x.T)[-1])
+def weighted(x: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ weight · x xᵀ over the columns of x (d, m) for k sets of weights (k, m)."""
+    return torch.stack([(x * weight) @ x.T for weight in weights])

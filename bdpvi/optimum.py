@@ -9,6 +9,7 @@ follow from derivatives at the fit (:mod:`bdpvi.perturbation`), each with a prov
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -18,19 +19,20 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi.divergences import GaussianPairs
-from bdpvi.models import BayesianLogisticRegression
+from bdpvi.models import BayesianLogisticRegression, Model
 from bdpvi.neighbours import Add, Remove, Trained
-from bdpvi.objective import Objective, Records, climb, start
+from bdpvi.objective import Changed, Objective, Records, climb, start
 from bdpvi.panel import Panel
 from bdpvi.perturbation import Expansion, Hessian, Moves
-from bdpvi.progress import Track
+from bdpvi.progress import Track, silent
+from bdpvi.reduction import Alone, Reduction
 from bdpvi.rows import Rows
-from bdpvi.svi import Convergence, Problem, isolated
+from bdpvi.svi import Convergence, Guide, Problem, isolated
 from bdpvi.types import Dataset
 
 HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
-_BLOCK = 512
+_BLOCK = 1024
 _PART = 256
 _PASSES = 3
 
@@ -48,14 +50,23 @@ class Optimum:
         tolerance: norm of the ELBO's gradient, in units of the guide's standard deviations, that
             the fit ends below. It is also granted to a fit of each neighbour, and added to its
             error.
-        precision: proven error of a neighbour's optimum, relative to the median neighbour's
-            distance from the fit, above which passes over the data are spent on this neighbour.
+        precision: proven error of a neighbour's optimum, relative to the mean distance that a
+            record of the data moves it to first order, above which more is spent on this neighbour:
+            polynomials of a higher degree, passes over the data, at last a search of its own.
+        reduction: what several workers do together, each with records of its own in ``problem``:
+            disjoint rows whose ids are unique among all workers. All of them get the fit and the
+            panel of all records. By default one worker has all records.
     """
 
     def __init__(
-        self, *kinds: Remove | Add, tolerance: float = 1e-12, precision: float = 1e-7
+        self,
+        *kinds: Remove | Add,
+        tolerance: float = 1e-12,
+        precision: float = 1e-7,
+        reduction: Reduction | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
+        self.reduction = reduction or Alone()
         self.tolerance = _validate.positive("tolerance", tolerance)
         self.precision = _validate.positive("precision", precision)
 
@@ -74,13 +85,13 @@ class Optimum:
         """
         if account_training:
             raise ValueError("account_training: an optimum has no steps that samples could follow")
-        model, scale = _checked(problem)
+        model, scale = _checked(problem, self.reduction)
         with isolated(problem.data):
             problem.guide.setup(problem.data.x, problem.data.y)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         for rows in neighbours:
-            _check_classes(problem.data, rows)
-        path = climb(start(objective(problem)), self.tolerance)
+            _check_classes(problem.data, rows, self.reduction)
+        path = climb(start(objective(problem, self.reduction)), self.tolerance)
         convergence = Convergence(
             torch.tensor([p.elbo for p in path], dtype=torch.float64),
             torch.tensor([p.gradient_norm for p in path], dtype=torch.float64),
@@ -88,51 +99,97 @@ class Optimum:
         expansion = Expansion(path[-1], self.tolerance)
         panels = []
         for rows in neighbours:
-            moves = self.moves(expansion, Records.of(model, rows.records), rows, track)
-            panels.append(Panel(rows.kind, rows.records.ids.cpu(), _pairs(expansion, moves)))
+            records = Records.of(model, rows.records)
+            ids = [int(i) for i in rows.records.ids]
+            moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
+            panels.append(self._panel(rows, pairs(expansion, moves)))
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
 
-    def moves(self, expansion: Expansion, records: Records, rows: Rows, track: Track[Any]) -> Moves:
-        """Return every neighbour's optimum: by the expansion, by passes, by a new search."""
-        whole = rows.sign < 0 and len(records) == len(expansion.data)
-        terms = expansion.data if whole else expansion.terms(records)
-        blocks = list(terms.blocks(_BLOCK))
-        moves = Moves.join([expansion.solve(b, rows.sign) for b in track(blocks, rows.kind)])
+    def _panel(self, rows: Rows, pairs: GaussianPairs) -> Panel:
+        """Return the panel of all workers' neighbours."""
+        ids, r, b2 = map(self.reduction.join, (rows.records.ids, pairs.r, pairs.b2))
+        return Panel(rows.kind, ids.cpu(), GaussianPairs(r.cpu(), b2.cpu()))
+
+    def moves(
+        self,
+        expansion: Expansion,
+        records: Records,
+        sign: float,
+        track: Track[Any] = silent,
+        kind: str = "",
+        ids: Sequence[int] = (),
+    ) -> Moves:
+        """Return every neighbour's optimum: by polynomials, by passes over the data, by a search.
+
+        Each is tried on those that the one before has left with too large an error. What happens to
+        one neighbour does not depend on the others. All workers must call it together.
+
+        Args:
+            expansion: of the ELBO at the fit.
+            records: ``sign`` times one of them is added to the data each time.
+            sign: 1 or -1; where it is -1 they are of the data.
+            track: shows progress.
+            kind: what to call it there.
+            ids: what messages call the records, by default their positions.
+        """
+        terms = expansion.terms(records)
+        wanted = self.precision * expansion.typical + 2 * expansion.slack / expansion.least
+        moves = Moves.none(len(expansion.jacobian), terms)
 
         def rough() -> Tensor:
-            distance = moves.m.norm(dim=0).nanmedian()
-            wanted = self.precision * distance + 2 * expansion.slack / expansion.least
             worse: Tensor = ~(moves.error <= wanted)
             return worse.nonzero()[:, 0]
 
+        for degree in expansion.degrees:
+            columns = rough()
+            if not self._anywhere(columns):
+                break
+            expansion.prepare(degree)
+            for part in track(columns.split(_BLOCK), f"{kind}, degree {degree}"):
+                near = moves.select(part) if degree > 2 else None
+                moves.put(part, expansion.solve(terms.select(part), sign, degree, near))
         for _ in range(_PASSES):
-            for part in rough().split(_PART):
-                better = expansion.refine(terms.select(part), rows.sign, moves.select(part))
-                moves = moves.put(part, better)
-        for column in track(rough().tolist(), f"{rows.kind}, anew"):
-            found = self._search(expansion, records.select(slice(column, column + 1)), rows, column)
-            moves = moves.put(torch.tensor([column], device=moves.m.device), found)
+            columns = rough()
+            for turn in range(-(-self._anywhere(columns) // _PART)):
+                part = columns[turn * _PART : (turn + 1) * _PART]
+                moves.put(part, expansion.refine(terms.select(part), sign, moves.select(part)))
+        counts = self.reduction.join(torch.tensor([len(rough())], device=moves.error.device))
+        for worker, count in enumerate(counts.tolist()):
+            mine = rough().tolist() if worker == self.reduction.rank else [None] * count
+            for column in track(mine, f"{kind}, anew"):
+                record = None if column is None else records.select(slice(column, column + 1))
+                name = "" if column is None else f" {ids[column] if ids else column}"
+                found = self._search(expansion, record, sign, name)
+                if column is not None:
+                    moves.put(torch.tensor([column], device=moves.m.device), found)
         return moves
 
-    def _search(self, expansion: Expansion, record: Records, rows: Rows, column: int) -> Moves:
-        """Return the optimum of one neighbour by a search of its own, from the fit."""
+    def _anywhere(self, columns: Tensor) -> int:
+        """Return the largest number of columns that a worker has."""
+        return int(self.reduction.max(torch.tensor(len(columns), device=columns.device)))
+
+    def _search(
+        self, expansion: Expansion, record: Records | None, sign: float, name: str
+    ) -> Moves:
+        """Return the optimum of one neighbour by a search of its own, from the fit.
+
+        ``record`` is None at workers that have no part in the change.
+        """
         point = expansion.point
-        data = point.objective.records
-        if rows.sign > 0:
-            changed = data.joined(record)
-        else:
-            same = (data.x == record.x).all(1).nonzero()[0, 0]
-            changed = data.without(int(same))
+        changed = point.objective.records
+        if record is not None:
+            changed = Changed(changed, record, sign)
         objective = replace(point.objective, records=changed)
         best = climb(objective.at(point.mean, point.metric), self.tolerance)[-1]
         hessian = Hessian(best)
         m, y = expansion.coordinates.locate(best)
-        strength = float(hessian.strength(torch.zeros_like(m), torch.zeros_like(y)))
+        nowhere = m.new_zeros(1)
+        strength = float(hessian.strength(nowhere, nowhere))
         if not strength > 0:
             raise FloatingPointError(
-                f"the optimum of the data with record {int(rows.records.ids[column])} "
-                f"{'added' if rows.sign > 0 else 'removed'} cannot be certified; use a smaller "
+                f"the optimum of the data with record{name} "
+                f"{'added' if sign > 0 else 'removed'} cannot be certified; use a smaller "
                 "prior scale or smaller features"
             )
         slack = 2 * self.tolerance * hessian.coordinates.stretch
@@ -183,63 +240,75 @@ def enclosing(pairs: GaussianPairs, mean_error: Tensor, covariance_error: Tensor
     return GaussianPairs(r, b.square() * torch.maximum(r, pairs.r) * weight)
 
 
-def objective(problem: Problem) -> Objective:
-    """Return the ELBO of a problem.
+def objective(problem: Problem, reduction: Reduction | None = None) -> Objective:
+    """Return the ELBO of a problem, this worker's part of it if there are several.
 
     Raises:
         ValueError: if it is not one that :class:`Optimum` can maximise.
     """
-    model, scale = _checked(problem)
+    reduction = reduction or Alone()
+    model, scale = _checked(problem, reduction)
     records = Records.of(model, problem.data)
-    return Objective(records, model.prior_scale**-2, diagonal=scale == "scale")
+    return Objective(records, model.prior_scale**-2, scale == "scale", reduction)
 
 
-def _pairs(expansion: Expansion, moves: Moves) -> GaussianPairs:
+def pairs(expansion: Expansion, moves: Moves) -> GaussianPairs:
     """Return the fit against every neighbour, with the proven errors added."""
     coordinates = expansion.coordinates
 
     def some(columns: Tensor) -> GaussianPairs:
         part = moves.select(columns)
         error = part.error.unsqueeze(1)
-        pairs = coordinates.pairs(part.m, part.y)
-        return enclosing(pairs, error * coordinates.reach, math.sqrt(2) * error)
+        bare = coordinates.pairs(part.m, part.y)
+        return enclosing(bare, error * coordinates.reach, math.sqrt(2) * error)
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
     columns = torch.arange(len(moves.error), device=moves.m.device).split(_BLOCK)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         blocks = list(pool.map(some, columns))
-    return GaussianPairs(
-        torch.cat([b.r for b in blocks]).cpu(), torch.cat([b.b2 for b in blocks]).cpu()
-    )
+    return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def _checked(problem: Problem) -> tuple[BayesianLogisticRegression, str]:
-    """Return the model and the name of the guide's scale parameter, if this route can have them."""
-    model = problem.model
+def scale_name(model: Model, guide: Guide) -> str:
+    """Return the name of the guide's scale parameter.
+
+    Raises:
+        ValueError: if this route cannot have the model or the guide.
+    """
     if type(model) is not BayesianLogisticRegression:
         raise ValueError(
             f"model={model!r} is not BayesianLogisticRegression; use Coupled for other models"
         )
-    names = set(problem.guide.constraints)
+    names = set(guide.constraints)
     if names not in ({"loc", "scale_tril"}, {"loc", "scale"}):
         raise ValueError(
             f"guide has parameters {sorted(names)}; Optimum takes full-rank and mean-field ones"
         )
+    (scale,) = names - {"loc"}
+    return scale
+
+
+def _checked(problem: Problem, reduction: Reduction) -> tuple[BayesianLogisticRegression, str]:
+    """Return the model and the name of the guide's scale parameter, if this route can have them."""
+    model = problem.model
+    scale = scale_name(model, problem.guide)
+    assert isinstance(model, BayesianLogisticRegression)
     if problem.plan.rate != 1:
         raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is that of all records")
-    model.check(problem.data)
-    (scale,) = names - {"loc"}
+    values = reduction.join(torch.unique(problem.data.y))
+    model.check(Dataset(values.new_zeros(len(values), 1), values))
     return model, scale
 
 
-def _check_classes(data: Dataset, rows: Rows) -> None:
+def _check_classes(data: Dataset, rows: Rows, reduction: Reduction) -> None:
     """Refuse records that are the only one of their class: without them no fit is allowed."""
     if rows.sign > 0:
         return
-    for value, count in zip(*torch.unique(data.y, return_counts=True), strict=True):
+    counts = reduction.sum(torch.stack([(data.y == value).sum() for value in (0, 1)]))
+    for value, count in enumerate(counts.tolist()):
         if count == 1 and bool((rows.records.y == value).any()):
             record = int(rows.records.ids[rows.records.y == value][0])
             raise ValueError(
-                f"y has class {value.item():g} once, in record {record}: the data without it have "
+                f"y has class {value} once, in record {record}: the data without it have "
                 "one class only and would be refused, so leaving it out cannot be accounted for"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EDGE = {"cli", "demonstration", "__init__"}
+EDGE = {"cli", "distributed", "demonstration", "__init__"}
 """Modules that put the pieces together, and may import anything."""
 
 ALLOWED = {
@@ -49,16 +49,20 @@ ALLOWED = {
     "monomials": set[str](),
     "series": set[str](),
     "quadrature": set[str](),
-    "objective": {"models", "quadrature", "types"},
+    "objective": {"models", "quadrature", "reduction", "types"},
     "coordinates": {"divergences", "monomials", "objective"},
     "perturbation": {"coordinates", "monomials", "objective", "quadrature", "series"},
     "cavity": {"_validate", "divergences", "objective", "quadrature", "rows"},
     "optimum": {
         "_validate", "divergences", "models", "neighbours", "objective", "panel", "perturbation",
-        "progress", "rows", "svi", "types",
+        "progress", "reduction", "rows", "svi", "types",
     },
     "fit": {
         "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
+        "types",
+    },
+    "sharding": {
+        "divergences", "fit", "neighbours", "panel", "progress", "reduction", "rows", "svi",
         "types",
     },
     "release": {
@@ -93,6 +97,10 @@ ALLOWED = {
     "compare": {
         "_validate", "cells", "compare_report", "hyperparameters", "methods", "metrics", "models",
         "progress", "storage", "types",
+    },
+    "tuning": {
+        "_validate", "cells", "compare", "datasets", "hyperparameters", "methods", "progress",
+        "storage", "types",
     },
     "compare_report": {"hyperparameters", "methods", "storage", "study", "types"},
     "storage": {
