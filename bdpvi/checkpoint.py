@@ -62,7 +62,9 @@ class Checkpoint:
             except (OSError, SafetensorError) as error:
                 raise ValueError(f"checkpoint: {file} cannot be read: {error}") from error
         made = make()
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        missing = [one for one in (self.folder, *self.folder.parents) if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(mode=0o700, exist_ok=True)
         about = self.folder / _ABOUT
         if not about.exists():
             _write(about, json.dumps(self.identity, indent=2).encode())

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import pandas as pd
+import torch
 import typer
 from rich.console import Console
 
 import bdpvi
-from bdpvi import datasets, demonstration, guides, progress, storage
+from bdpvi import checkpoint, datasets, demonstration, guides, progress, storage
 from bdpvi.compare import EPSILONS, Plan
 from bdpvi.compare import compare as comparison
 from bdpvi.datasets import Encoding
+from bdpvi.fit import Neighbours
 from bdpvi.hyperparameters import FILE as HYPERPARAMETERS
 from bdpvi.hyperparameters import Chosen, load
 from bdpvi.methods import METHODS, Method
+from bdpvi.reduction import Alone, Reduction
+from bdpvi.sharding import Sharded
 from bdpvi.studies import STUDIES
 
 app = typer.Typer(
@@ -30,6 +36,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 GUIDES = {"full-rank": guides.FullRank, "mean-field": guides.MeanField}
+
+Route = Callable[..., Neighbours]
+ROUTES: dict[str, tuple[float, Callable[[Path], Route]]] = {
+    "coupled": (0.1, lambda kept: partial(bdpvi.Coupled, checkpoint=kept)),
+    "optimum": (1.0, lambda _: bdpvi.Optimum),
+}
+"""How neighbours are found: the usual rate, and the route that keeps finished parts in a folder."""
 
 LIST_OF_STUDIES = "\n\n".join(f"{name}: {one.help}" for name, one in STUDIES.items())
 
@@ -61,6 +74,7 @@ def demo(
 
 @app.command()
 def fit(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}."),
@@ -78,7 +92,20 @@ def fit(
     prior_scale: Annotated[float, typer.Option(help="Standard deviation of the prior.")] = 1.0,
     intercept: Annotated[bool, typer.Option(help="Add a constant feature.")] = False,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
-    rate: Annotated[float, typer.Option(help="Poisson sampling rate of the batches.")] = 0.1,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Poisson sampling rate of the batches; 0.1 if not given, for the optimum 1.",
+            show_default=False,
+        ),
+    ] = None,
+    neighbours: Annotated[
+        str,
+        typer.Option(
+            help="How the left-out records are accounted for: coupled, each trained beside the fit "
+            "by minibatches; optimum, the exact maximiser of the ELBO, with proven errors."
+        ),
+    ] = "coupled",
     records: Annotated[
         int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
     ] = 0,
@@ -89,10 +116,15 @@ def fit(
 ) -> None:
     """Fit a Bayesian logistic regression and the neighbours that account for releases from it.
 
+    A coupled run keeps what it has finished in the folder OUT.unfinished, which is as secret as the
+    fit: after an interruption the same command goes on from there.
+
     Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
     """
     if guide not in GUIDES:
         raise ValueError(f"guide must be one of {list(GUIDES)}, got {guide!r}")
+    if neighbours not in ROUTES:
+        raise ValueError(f"neighbours must be one of {list(ROUTES)}, got {neighbours!r}")
     if data in datasets.LOADERS:
         split = datasets.LOADERS[data]()
     elif not target:
@@ -106,18 +138,33 @@ def fit(
     model = bdpvi.BayesianLogisticRegression(
         prior_scale=prior_scale, intercept=intercept, clip=clip
     )
-    fitted = bdpvi.fit(
-        model,
-        GUIDES[guide](model),
-        split.train,
-        steps=steps,
-        rate=rate,
-        seed=seed,
-        neighbours=bdpvi.Coupled(bdpvi.Remove(records or None)),
-        device=device,
-        progress=not quiet,
-    )
-    storage.save_fit(fitted, out, extra={"model": asdict(model), "guide": guide})
+    workers: Reduction = context.obj
+    first = workers.rank == 0
+    unfinished = out.with_name(f"{out.name}.unfinished")
+    usual_rate, route = ROUTES[neighbours]
+    kept = unfinished / f"worker-{workers.rank}-of-{workers.size}"
+    try:
+        fitted = bdpvi.fit(
+            model,
+            GUIDES[guide](model),
+            split.train,
+            steps=steps,
+            rate=usual_rate if rate is None else rate,
+            seed=seed,
+            neighbours=Sharded(route(kept), bdpvi.Remove(records or None), workers=workers),
+            device=device,
+            progress=first and not quiet,
+        )
+    except KeyboardInterrupt:
+        if first and unfinished.exists():
+            print(f"Kept {unfinished}/ (secret): the same command goes on there", file=sys.stderr)
+        raise
+    if first:
+        storage.save_fit(fitted, out, extra={"model": asdict(model), "guide": guide})
+    workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
+    checkpoint.forget(unfinished)
+    if not first:
+        return
     if as_json:
         _print_json({"out": str(out), "records": len(split.train), "held_out": len(split.test)})
     else:
@@ -262,10 +309,10 @@ def compare(
     print(f"Wrote {out}/report.html, results.csv, summary.csv and curve.png")
 
 
-def main() -> NoReturn:
+def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
     """Run the command line; bad input ends in one line on standard error and exit code 2."""
     try:
-        app(standalone_mode=True)
+        program(standalone_mode=True, obj=workers or Alone())
     except (ValueError, OSError, FloatingPointError, bdpvi.BudgetExceededError) as error:
         print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None

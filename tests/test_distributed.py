@@ -1,0 +1,193 @@
+"""Two processes against one, and what happens when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from simulated import logistic_data
+from torch import Tensor
+
+import bdpvi
+from bdpvi import (
+    BayesianLogisticRegression,
+    Coupled,
+    Dataset,
+    Fit,
+    Optimum,
+    Remove,
+    cli,
+    distributed,
+)
+from bdpvi.guides import FullRank
+from bdpvi.ledger import Charge
+from bdpvi.neighbours import Kind
+from bdpvi.plan import Plan
+from bdpvi.progress import silent
+from bdpvi.reduction import Alone
+from bdpvi.sharding import Sharded, Share
+from bdpvi.svi import Problem, default_optimiser
+
+ROOT = Path(bdpvi.__file__).parents[1]
+DYING = """
+import os, signal
+import bdpvi.neighbours
+from bdpvi import distributed
+
+real = bdpvi.neighbours.train_rows
+def train(problem, rows, tick=lambda: None, observe=None):
+    steps = iter(range(problem.plan.steps))
+    def dying():
+        if os.environ["RANK"] == "1" and next(steps) == 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+        tick()
+    return real(problem, rows, dying, observe)
+
+bdpvi.neighbours.train_rows = train
+distributed.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the options of a fit of 101 records, an odd number."""
+    rng = np.random.default_rng(0)
+    age, dose = rng.normal(50, 10, 127), rng.normal(size=127)
+    sick = rng.random(127) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
+    path = tmp_path_factory.mktemp("table") / "patients.csv"
+    frame = {"age": age, "dose": dose, "sick": np.where(sick, "yes", "no")}
+    pd.DataFrame(frame).to_csv(path, index=False)
+    table = ["--data", str(path), "--target", "sick", "--positive", "yes", "--intercept"]
+    return [*table, "--steps", "60", "--device", "cpu", "--quiet"]
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*run, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def alone(out: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> Fit:
+    monkeypatch.setattr(sys, "argv", ["bdpvi", "fit", "--out", str(out), *options])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    return cli._load(out)
+
+
+def assert_same(two: Fit, one: Fit) -> None:
+    (a,), (b,) = two.panels, one.panels
+    assert torch.equal(a.ids, b.ids)
+    assert len(a.ids) % 2 == 1
+    for draws, temperature in ((1, 1.0), (10, 5.0)):
+        charge = Charge(draws, temperature)
+        spent = [bdpvi.spent(fit, planned=charge).epsilon for fit in (two, one)]
+        assert spent[0] == pytest.approx(spent[1], abs=1e-12, rel=1e-12)
+    torch.testing.assert_close(a.pairs.r, b.pairs.r, rtol=1e-12, atol=0)
+
+
+def test_a_rank_that_dies_ends_the_job_and_the_same_command_then_goes_on(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "two"
+    wrapper = tmp_path / "dying.py"
+    wrapper.write_text(DYING, encoding="utf-8")
+    died = torchrun(str(wrapper), "--out", str(out), *options)
+    assert died.returncode != 0
+    assert "SIGKILL" in died.stderr
+    assert not out.exists()
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*/remove*")}
+    assert "two.unfinished/worker-1-of-2/remove-000000000.safetensors" not in kept
+
+    ended = torchrun("-m", "bdpvi.distributed", "--out", str(out), *options)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("Wrote") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"two", "dying.py"}
+    assert_same(cli._load(out), alone(tmp_path / "one", options, monkeypatch))
+
+
+def test_two_processes_find_the_same_optimum_panel_as_one(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*options, "--neighbours", "optimum"]
+    ended = torchrun("-m", "bdpvi.distributed", "--out", str(tmp_path / "two"), *options)
+    assert ended.returncode == 0, ended.stderr
+    assert_same(cli._load(tmp_path / "two"), alone(tmp_path / "one", options, monkeypatch))
+
+
+def test_without_torchrun_it_says_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(SystemExit, match="torchrun --nproc-per-node"):
+        distributed.main()
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """Two workers, of which the other returns what it should not."""
+
+    lost: int = 0
+    moved: float = 0.0
+    rank: int = 0
+    size: int = 2
+
+    def sum(self, value: Tensor) -> Tensor:
+        return 2 * value
+
+    def max(self, value: Tensor) -> Tensor:
+        return torch.maximum(value, value + self.moved)
+
+    def join(self, value: Tensor) -> Tensor:
+        """Return this worker's 30 rows and, of any values, those of the other but the lost."""
+        other = torch.arange(30 + self.lost, 60) if value.ndim == 1 else value[self.lost :]
+        return torch.cat([value, other])
+
+
+def problem(data: Dataset) -> Problem:
+    model = BayesianLogisticRegression(clip=0.5)
+    return Problem(model, FullRank(model), data, Plan(steps=5, rate=0.4), default_optimiser(5))
+
+
+@pytest.mark.parametrize("route", [Coupled, Optimum])
+def test_one_worker_is_no_worker(data: Dataset, route: type[Coupled] | type[Optimum]) -> None:
+    p = replace(problem(data), plan=Plan(steps=5))
+    (one,) = Sharded(route, Remove(), workers=Alone()).train(p, silent).panels
+    (none,) = route().train(p, silent).panels
+    assert torch.equal(one.pairs.b2, none.pairs.b2)
+
+
+def test_a_smaller_panel_is_an_error(data: Dataset) -> None:
+    whole = Sharded(Coupled, Remove(), workers=Faulty()).train(problem(data), silent)
+    assert len(whole.panels[0].ids) == 60
+    with pytest.raises(RuntimeError, match="59 neighbours are not the 60 asked for"):
+        Sharded(Coupled, Remove(), workers=Faulty(lost=1)).train(problem(data), silent)
+
+
+def test_workers_with_other_fits_are_an_error(data: Dataset) -> None:
+    with pytest.raises(RuntimeError, match=r"the workers' fits differ by 1e-06 in loc"):
+        Sharded(Coupled, Remove(), workers=Faulty(moved=5e-7)).train(problem(data), silent)
+
+
+@pytest.mark.parametrize("kind", [Remove(), Remove(41)])
+def test_shares_are_all_the_rows_once(data: Dataset, kind: Kind) -> None:
+    for size in (1, 2, 3, 7):
+        shares = [Share(kind, rank, size).rows(data).records for rank in range(size)]
+        assert torch.equal(torch.cat([s.ids for s in shares]), kind.rows(data).records.ids)
+        lengths = [len(s) for s in shares]
+        assert max(lengths) - min(lengths) <= 1
+
+
+def test_more_workers_than_there_is_work_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^workers=4 are too many for 11 neighbours"):
+        Share(Remove(), 0, 4).rows(logistic_data(11, 2))
