@@ -47,7 +47,7 @@ class Cells:
             with replacing(file) as temporary:
                 temporary.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
 
-    def get(self, name: str) -> Any | None:
+    def get(self, name: str) -> Any:
         """Return a finished cell, None if it is still to be done."""
         file = self._file(name)
         return _read(file) if file.exists() else None

@@ -16,14 +16,9 @@ import typer
 from rich.console import Console
 
 import bdpvi
-from bdpvi import checkpoint, datasets, demonstration, guides, progress, storage
-from bdpvi.compare import EPSILONS, Plan
-from bdpvi.compare import compare as comparison
+from bdpvi import checkpoint, cli_comparison, datasets, demonstration, guides, progress, storage
 from bdpvi.datasets import Encoding
 from bdpvi.fit import Neighbours
-from bdpvi.hyperparameters import FILE as HYPERPARAMETERS
-from bdpvi.hyperparameters import Chosen, load
-from bdpvi.methods import METHODS, Method
 from bdpvi.reduction import Alone, Reduction
 from bdpvi.sharding import Sharded
 from bdpvi.studies import STUDIES
@@ -258,55 +253,8 @@ def study(
         print("Wrote " + ", ".join(str(path) for path in finding.files))
 
 
-@app.command()
-def compare(
-    data: Annotated[
-        str,
-        typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}."),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
-    ],
-    target: Annotated[str, typer.Option(help="Yes/no column of a CSV file.")] = "",
-    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
-    test_fraction: Annotated[
-        float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
-    ] = 0.2,
-    methods: Annotated[
-        str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")
-    ] = ",".join(METHODS),
-    epsilons: Annotated[
-        str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
-    ] = ",".join(f"{epsilon:g}" for epsilon in EPSILONS),
-    delta: Delta = 1e-5,
-    seeds: Annotated[int, typer.Option(help="Number of seeds of every result.")] = 10,
-    hyperparameters: Annotated[
-        Path, typer.Option(help="File of hyper-parameters, such as `bdpvi tune` writes.")
-    ] = HYPERPARAMETERS,
-    quiet: Quiet = False,
-) -> None:
-    """Compare methods at equal ε: accuracy, likelihood, calibration, and what each ε means.
-
-    Finished results are kept, so the same command goes on after an interruption.
-
-    Example: bdpvi compare --data abalone --out abalone-comparison
-    """
-    chosen = load(data if data in datasets.LOADERS else Path(data).stem, hyperparameters)
-    plan = Plan(
-        methods=[_method(chosen, name) for name in _words(methods)],
-        epsilons=_numbers("epsilons", epsilons),
-        delta=delta,
-        seeds=seeds,
-    )
-    split = _split(data, target, positive, test_fraction)
-    comparison(
-        split,
-        plan,
-        out,
-        chosen={"data": chosen.data, **chosen.how},
-        track=progress.silent if quiet else progress.bar,
-    )
-    print(f"Wrote {out}/report.html, results.csv, summary.csv and curve.png")
+app.command()(cli_comparison.compare)
+app.command()(cli_comparison.tune)
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
@@ -317,31 +265,6 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
         print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)
-
-
-def _split(data: str, target: str, positive: str, test_fraction: float) -> bdpvi.Split:
-    if data in datasets.LOADERS:
-        return datasets.LOADERS[data]()
-    if not target:
-        raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
-    return datasets.from_csv(data, target, positive=positive or None, test_fraction=test_fraction)
-
-
-def _method(chosen: Chosen, name: str) -> Method:
-    if name not in chosen.methods:
-        raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
-    return chosen.methods[name]
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(word) for word in _words(text)]
-    except ValueError:
-        raise ValueError(f"{name} must be numbers with commas between, got {text!r}") from None
 
 
 def _load(folder: Path) -> bdpvi.Fit:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EDGE = {"cli", "distributed", "demonstration", "__init__"}
+EDGE = {"cli", "cli_comparison", "distributed", "demonstration", "__init__"}
 """Modules that put the pieces together, and may import anything."""
 
 ALLOWED = {

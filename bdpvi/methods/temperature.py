@@ -64,6 +64,7 @@ class TemperatureSearch:
             log_temperature += _STRIDE
         while log_temperature > cold and self._epsilon(log_temperature) <= epsilon:
             log_temperature = max(cold, log_temperature - _STRIDE)
+        self._epsilon(log_temperature)
         high = min(t for t, cost in self._known.items() if cost <= epsilon)
         low = max((t for t, cost in self._known.items() if cost > epsilon), default=None)
         return low, high

@@ -1,0 +1,143 @@
+"""The commands ``bdpvi compare`` and ``bdpvi tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bdpvi import compare as comparison
+from bdpvi import datasets, hyperparameters, progress, tuning
+from bdpvi.methods import METHODS, Method
+from bdpvi.types import Split
+
+Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}.")]
+Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
+Positive = Annotated[str, typer.Option(help="Value of the target that counts as 1.")]
+TestFraction = Annotated[
+    float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
+]
+Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
+Delta = Annotated[float, typer.Option(help="δ of every guarantee.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+
+ALL = ",".join(METHODS)
+EPSILONS = ",".join(f"{epsilon:g}" for epsilon in comparison.EPSILONS)
+
+
+def compare(
+    data: Data,
+    out: Annotated[
+        Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
+    ],
+    target: Target = "",
+    positive: Positive = "",
+    test_fraction: TestFraction = 0.2,
+    methods: Methods = ALL,
+    epsilons: Annotated[
+        str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
+    ] = EPSILONS,
+    delta: Delta = 1e-5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of every result.")] = 10,
+    settings: Annotated[
+        Path,
+        typer.Option(
+            help="File of hyper-parameters, such as `bdpvi tune` writes; by default bdpvi's own.",
+            show_default=False,
+        ),
+    ] = hyperparameters.FILE,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods at equal ε: accuracy, likelihood, calibration, and what each ε means.
+
+    Finished results are kept, so the same command goes on after an interruption.
+
+    Example: bdpvi compare --data abalone --out abalone-comparison
+    """
+    chosen = hyperparameters.load(_name(data), settings)
+    plan = comparison.Plan(
+        methods=[_method(chosen, name) for name in _words(methods)],
+        epsilons=_numbers("epsilons", epsilons),
+        delta=delta,
+        seeds=seeds,
+    )
+    comparison.compare(
+        _split(data, target, positive, test_fraction),
+        plan,
+        out,
+        chosen={"data": chosen.data, **chosen.how},
+        track=progress.silent if quiet else progress.bar,
+    )
+    print(f"Wrote {out}/report.html, results.csv, summary.csv, curve.png and curve.svg")
+
+
+def tune(
+    data: Data,
+    out: Annotated[
+        Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
+    ],
+    target: Target = "",
+    positive: Positive = "",
+    test_fraction: TestFraction = 0.2,
+    methods: Methods = ALL,
+    configurations: Annotated[int, typer.Option(help="Tried for every method.")] = 24,
+    epsilons: Annotated[
+        str, typer.Option(help="Comma-separated ε at which they are scored.")
+    ] = "0.05,0.2,1",
+    delta: Delta = 1e-5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of every score.")] = 3,
+    quiet: Quiet = False,
+) -> None:
+    """Search the hyper-parameters of every method with equal effort, on training rows alone.
+
+    Finished trials are kept, so the same command goes on after an interruption.
+
+    Example: bdpvi tune --data abalone --out hyperparameters.json
+    """
+    search = tuning.Search(
+        configurations=configurations,
+        epsilons=tuple(_numbers("epsilons", epsilons)),
+        seeds=seeds,
+        delta=delta,
+    )
+    found = tuning.tune(
+        _split(data, target, positive, test_fraction).train,
+        hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
+        _words(methods),
+        search,
+        out,
+        track=progress.silent if quiet else progress.bar,
+    )
+    for name, result in found["chosen"]["result"].items():
+        print(f"{name}: accuracy {result['score']:.4f} on held-out training rows")
+    print(f"Wrote {out}")
+
+
+def _split(data: str, target: str, positive: str, test_fraction: float) -> Split:
+    if data in datasets.LOADERS:
+        return datasets.LOADERS[data]()
+    if not target:
+        raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
+    return datasets.from_csv(data, target, positive=positive or None, test_fraction=test_fraction)
+
+
+def _name(data: str) -> str:
+    return data if data in datasets.LOADERS else Path(data).stem
+
+
+def _method(chosen: hyperparameters.Chosen, name: str) -> Method:
+    if name not in chosen.methods:
+        raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
+    return chosen.methods[name]
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(word) for word in _words(text)]
+    except ValueError:
+        raise ValueError(f"{name} must be numbers with commas between, got {text!r}") from None

@@ -1,0 +1,244 @@
+"""Hyper-parameters by random search on held-out training rows, with equal effort for all methods.
+
+Test rows are never seen. Privacy is not paid for the search: a comparison asks what methods are
+worth at their best settings, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bdpvi import _validate
+from bdpvi import progress as bars
+from bdpvi.cells import Cells
+from bdpvi.compare import measure
+from bdpvi.datasets import shuffled
+from bdpvi.hyperparameters import FILE, Chosen, Entry, build, describe, read
+from bdpvi.methods import NONE, Method
+from bdpvi.progress import Track
+from bdpvi.storage import replacing
+from bdpvi.types import Dataset, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How much is tried, and how it is scored; the same for every method.
+
+    Args:
+        configurations: tried for every method.
+        epsilons: a configuration's score is its mean validation accuracy over these, and over
+        seeds: so many seeds.
+        delta: δ of the guarantees.
+        validation: share of the training rows that is held out.
+        seed: of the choice of configurations and of held-out rows.
+    """
+
+    configurations: int = 24
+    epsilons: tuple[float, ...] = (0.05, 0.2, 1.0)
+    seeds: int = 3
+    delta: float = 1e-5
+    validation: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.positive_int("configurations", self.configurations)
+        if not self.epsilons:
+            raise ValueError("epsilons has no value")
+        for epsilon in self.epsilons:
+            _validate.positive("epsilons", epsilon)
+        _validate.positive_int("seeds", self.seeds)
+        _validate.probability("delta", self.delta)
+        _validate.probability("validation", self.validation)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration of one method."""
+
+    name: str
+    number: int
+    entry: Entry
+
+    @property
+    def cell(self) -> str:
+        """Return the name of its file."""
+        return f"{self.name}-{self.number}"
+
+
+def tune(
+    train: Dataset,
+    chosen: Chosen,
+    names: Sequence[str],
+    search: Search,
+    out: Path,
+    *,
+    track: Track[Trial] = bars.silent,
+) -> dict[str, Any]:
+    """Search, and write what was found to the hyper-parameter file ``out``.
+
+    Args:
+        train: training records; some are held out to score by.
+        chosen: the methods as they are: fields that a method's space does not name stay.
+        names: the methods to tune.
+        search: how much is tried.
+        out: an existing file gets a new entry for the data set; a new one starts as a copy of the
+            file that comes with bdpvi. Finished trials are kept in the folder ``out``.trials.
+        track: shows progress.
+
+    Returns:
+        The data set's new entry.
+
+    Raises:
+        ValueError: if a name is unknown or a method has fewer configurations than are to be tried.
+    """
+    for name in names:
+        if name not in chosen.methods:
+            raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
+    content = read(out if out.exists() else FILE)
+    split = shuffled(train, search.validation, search.seed)
+    trials = [
+        Trial(name, number, entry)
+        for name in names
+        for number, entry in enumerate(configurations(chosen.methods[name], search))
+    ]
+    folder = out.with_name(f"{out.name}.trials")
+    settings = {
+        "train": train.fingerprint(),
+        "search": asdict(search),
+        "trials": {trial.cell: trial.entry for trial in trials},
+    }
+    store = Cells(folder, settings)
+    for trial in track([t for t in trials if store.get(t.cell) is None], "tune"):
+        store.put(trial.cell, score(build(trial.name, trial.entry), split, search))
+    best: dict[str, tuple[Trial, dict[str, Any]]] = {}
+    for trial in trials:
+        result = store.get(trial.cell)
+        if trial.name not in best or result["score"] > best[trial.name][1]["score"]:
+            best[trial.name] = trial, result
+    entry = {
+        "chosen": _story(train, chosen, search, split, best),
+        "methods": {
+            **{name: describe(method) for name, method in chosen.methods.items()},
+            **{name: trial.entry for name, (trial, _) in best.items()},
+        },
+    }
+    content[train.name] = entry
+    with replacing(out) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return entry
+
+
+def configurations(method: Method, search: Search) -> list[Entry]:
+    """Return what is tried: distinct points of the method's space, at random.
+
+    >>> from bdpvi.methods import DPGD
+    >>> first = configurations(DPGD(), Search(configurations=2))[0]
+    >>> first["steps"] in DPGD.space["steps"], first["model"]["prior_scale"]
+    (True, 1.0)
+    """
+    sizes = [len(values) for values in method.space.values()]
+    points = math.prod(sizes)
+    if search.configurations > points:
+        raise ValueError(
+            f"configurations={search.configurations} is more than the {points} that "
+            f"{method.name} has"
+        )
+    chosen = random.Random(f"{search.seed} {method.name}").sample(
+        range(points), search.configurations
+    )
+    return [_point(method, number) for number in chosen]
+
+
+def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
+    """Return a configuration's mean validation accuracy, and how often it could be had.
+
+    A target that cannot be reached, or a training that diverges, scores what releasing nothing
+    does: always the commoner class of the training records.
+    """
+    targets = [math.inf] if method.guarantee == NONE else search.epsilons
+    share = float(split.test.y.double().mean())
+    nothing = share if float(split.train.y.double().mean()) > 0.5 else 1 - share
+    scores, reliable = [], []
+    for accuracy, reliability in _attempts(method, split, search, targets):
+        scores.append(nothing if accuracy is None else accuracy)
+        if accuracy is not None:
+            reliable.append(reliability)
+    return {
+        "score": fmean(scores),
+        "accuracies": scores,
+        "reached": len(reliable),
+        "reliable": sum(reliable),
+    }
+
+
+def _attempts(
+    method: Method, split: Split, search: Search, targets: Sequence[float]
+) -> list[tuple[float | None, bool]]:
+    """Return accuracy, None if it cannot be had, and whether its ε is reliable, per target."""
+    try:
+        prepared = method.prepare(split.train, search.delta)
+    except FloatingPointError:
+        return [(None, False)] * len(targets)
+    results: list[tuple[float | None, bool]] = []
+    for epsilon in targets:
+        try:
+            setting = prepared.calibrate(epsilon)
+        except ValueError:
+            results.append((None, False))
+            continue
+        try:
+            outcomes = prepared.outcomes(setting, range(search.seeds))
+        except FloatingPointError:
+            results.append((None, False))
+            continue
+        accuracy = fmean(measure(method, outcome, split).accuracy for outcome in outcomes)
+        results.append((accuracy, all(getattr(o.price, "reliable", True) for o in outcomes)))
+    return results
+
+
+def _point(method: Method, number: int) -> Entry:
+    """Return the hyper-parameters at a position of the space, counted in mixed radix."""
+    entry = describe(method)
+    for path, values in method.space.items():
+        number, index = divmod(number, len(values))
+        *outer, last = path.split(".")
+        where = entry
+        for name in outer:
+            where = where[name]
+        where[last] = values[index]
+    return entry
+
+
+def _story(
+    train: Dataset,
+    chosen: Chosen,
+    search: Search,
+    split: Split,
+    best: Mapping[str, tuple[Trial, dict[str, Any]]],
+) -> dict[str, Any]:
+    """Return how the values were found, for people who read the file."""
+    rest = [name for name in chosen.methods if name not in best]
+    return {
+        "how": (
+            f"Random search over the same number of configurations for every tuned method, by mean "
+            f"accuracy on {len(split.test)} of the {len(train)} training rows, which the "
+            f"{len(split.train)} others were fitted without. A target that cannot be reached "
+            "scores like always predicting the commoner class. No test row was used."
+        ),
+        "configurations": search.configurations,
+        "epsilons": list(search.epsilons),
+        "delta": search.delta,
+        "seeds": search.seeds,
+        "seed": search.seed,
+        "split": split.train.preprocessing["split"],
+        "grid": {name: dict(chosen.methods[name].space) for name in best},
+        "result": {name: result for name, (_, result) in best.items()},
+        **({"not tuned": {"methods": rest, **chosen.how}} if rest else {}),
+    }

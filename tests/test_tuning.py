@@ -1,0 +1,184 @@
+"""Tuning: equal effort, held-out rows, resumed, and a file that loads again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from simulated import logistic_data
+
+from bdpvi import Dataset, cli_comparison, tuning
+from bdpvi.hyperparameters import FILE, build, describe, load, read
+from bdpvi.methods import METHODS, Accounting
+from bdpvi.tuning import Search, configurations, score, tune
+from bdpvi.types import Split
+
+QUICK = Search(configurations=3, epsilons=(0.5, 2.0), seeds=2)
+DATA = logistic_data(300, 2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_room_for_the_default_effort(name: str) -> None:
+    entries = configurations(METHODS[name](), Search())
+    assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == 24
+    for entry in entries:
+        method = build(name, entry)
+        assert describe(method) == entry
+        for path, values in method.space.items():
+            value = entry
+            for key in path.split("."):
+                value = value[key]
+            assert value in values
+
+
+def test_configurations_cover_the_space() -> None:
+    # 64 points, all of them tried: every combination comes up once.
+    entries = configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=64))
+    combinations = {(e["model"]["clip"], e["model"]["prior_scale"], e["draws"]) for e in entries}
+    assert len(combinations) == 64
+    with pytest.raises(ValueError, match="configurations=65 is more than the 64"):
+        configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=65))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
+    for data in read(FILE):
+        assert load(data).methods[name].name == name
+    assert load("a table that nobody tuned").data == "default"
+
+
+def test_objects_go_through_the_file() -> None:
+    entry = {
+        "model": {"clip": 0.3, "prior_scale": 2.0},
+        "accountant": {"conversion": "hockey-stick", "failure_probability": 1e-12},
+    }
+    method = build("bdp-vi-full-rank", entry)
+    assert method.model.clip == 0.3
+    accounting = method.accountant  # type: ignore[attr-defined]
+    assert accounting == Accounting(conversion="hockey-stick", failure_probability=1e-12)
+    assert accounting().conversion == "hockey-stick"
+    assert describe(method)["accountant"] == entry["accountant"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"stps": 3}, "stps"),
+        ({"model": {"clip": -1.0}}, "clip"),
+        ({"accountant": {"conversion": "magic"}}, "magic"),
+        ({"accountant": {"failure_probability": float("nan")}}, "failure_probability"),
+    ],
+)
+def test_bad_entries(entry: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build("bdp-vi-full-rank", entry)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "JSON object"),
+        ("{}", "neither"),
+        ('{"default": {"methods": {}}}', "lacks"),
+        ('{"default": {"chosen": {}, "methods": {"dp-gdd": {}}}}', "dp-gdd"),
+    ],
+)
+def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "h.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load("abalone", file)
+
+
+def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:
+    out = tmp_path / "h.json"
+    entry = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
+    trials = [json.loads(p.read_text()) for p in (tmp_path / "h.json.trials/cells").glob("*")]
+    assert len(trials) == 3
+    result = entry["chosen"]["result"]["dp-gd"]
+    assert result["score"] == max(t["score"] for t in trials)
+    assert entry["chosen"]["configurations"] == 3
+    assert "240 of 300 rows" in entry["chosen"]["split"]
+    assert "dp-gd" not in entry["chosen"]["not tuned"]["methods"]
+    again = load("data", out)
+    assert again.data == "data"
+    assert describe(again.methods["dp-gd"]) == entry["methods"]["dp-gd"]
+    assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
+
+
+def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "h.json"
+    done = 0
+
+    def stops(*arguments: object) -> dict[str, object]:
+        nonlocal done
+        if done == 2:
+            raise KeyboardInterrupt
+        done += 1
+        return score(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "score", stops)
+    with pytest.raises(KeyboardInterrupt):
+        tune(DATA, load("data"), ["dp-gd"], QUICK, out)
+    assert not out.exists()
+    done = 1  # one trial is left: a second one would be interrupted
+    resumed = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
+    monkeypatch.undo()
+    assert resumed == tune(DATA, load("data"), ["dp-gd"], QUICK, tmp_path / "other.json")
+
+
+def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
+    # The moments accountant promises nothing below 0.116. The commoner class in training is 1,
+    # that of 3 in 10 held-out records.
+    y = torch.tensor([0.0] * 7 + [1.0] * 3)
+    held_out = Dataset(torch.randn(10, 2, generator=torch.Generator().manual_seed(0)), y)
+    search = Search(epsilons=(0.05,), seeds=1)
+    split = Split(logistic_data(60, 2), held_out)
+    assert float(split.train.y.mean()) > 0.5
+    result = score(METHODS["dpvi-ma"](), split, search)
+    assert result == {"score": pytest.approx(0.3), "accuracies": [pytest.approx(0.3)],
+                      "reached": 0, "reliable": 0}  # fmt: skip
+
+
+def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+
+    def spying(method: object, split: Split, search: Search) -> dict[str, object]:
+        held_out, fitted = set(split.test.ids.tolist()), set(split.train.ids.tolist())
+        assert not held_out & fitted
+        seen.update(held_out | fitted)
+        return {"score": 0.0}
+
+    monkeypatch.setattr(tuning, "score", spying)
+    train = DATA.select(torch.arange(200))
+    tune(train, load("data"), ["dp-gd"], QUICK, tmp_path / "h.json")
+    assert seen == set(range(200))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("configurations", 0),
+        ("epsilons", (float("nan"),)),
+        ("epsilons", ()),
+        ("seeds", 0),
+        ("delta", float("nan")),
+        ("validation", 1.0),
+    ],
+)
+def test_bad_search(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        Search(**{field: value})  # type: ignore[arg-type]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "h.json"
+    options = {"configurations": 2, "seeds": 1, "epsilons": "1", "quiet": True}
+    cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
+    assert "dp-gd: accuracy 0." in capsys.readouterr().out
+    assert load("breast-cancer", out).data == "breast-cancer"
+    with pytest.raises(ValueError, match="dp-gdd"):
+        cli_comparison.tune("breast-cancer", out, methods="dp-gdd", **options)  # type: ignore[arg-type]
