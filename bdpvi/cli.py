@@ -20,7 +20,7 @@ from bdpvi import checkpoint, cli_comparison, datasets, demonstration, guides, p
 from bdpvi.datasets import Encoding
 from bdpvi.fit import Neighbours
 from bdpvi.reduction import Alone, Reduction
-from bdpvi.sharding import Sharded
+from bdpvi.sharding import Sharded, ShardedRecords
 from bdpvi.studies import STUDIES
 
 app = typer.Typer(
@@ -32,12 +32,20 @@ app = typer.Typer(
 )
 GUIDES = {"full-rank": guides.FullRank, "mean-field": guides.MeanField}
 
-Route = Callable[..., Neighbours]
-ROUTES: dict[str, tuple[float, Callable[[Path], Route]]] = {
-    "coupled": (0.1, lambda kept: partial(bdpvi.Coupled, checkpoint=kept)),
-    "optimum": (1.0, lambda _: bdpvi.Optimum),
+Route = Callable[[Path, bdpvi.Remove, Reduction], Neighbours]
+ROUTES: dict[str, tuple[float, Route]] = {
+    "coupled": (
+        0.1,
+        lambda kept, kind, workers: Sharded(
+            partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers
+        ),
+    ),
+    "optimum": (
+        1.0,
+        lambda _, kind, workers: ShardedRecords(bdpvi.Optimum, kind, workers=workers),
+    ),
 }
-"""How neighbours are found: the usual rate, and the route that keeps finished parts in a folder."""
+"""How neighbours are found: the usual rate, and the route, with a folder for finished parts."""
 
 LIST_OF_STUDIES = "\n\n".join(f"{name}: {one.help}" for name, one in STUDIES.items())
 
@@ -146,7 +154,7 @@ def fit(
             steps=steps,
             rate=usual_rate if rate is None else rate,
             seed=seed,
-            neighbours=Sharded(route(kept), bdpvi.Remove(records or None), workers=workers),
+            neighbours=route(kept, bdpvi.Remove(records or None), workers),
             device=device,
             progress=first and not quiet,
         )

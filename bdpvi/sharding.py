@@ -1,8 +1,8 @@
-"""Neighbours shared out among workers: each trains the fit and its share, and all join once."""
+"""Neighbours shared out among workers, who join what they found once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from bdpvi.divergences import GaussianPairs
 from bdpvi.fit import Neighbours
-from bdpvi.neighbours import Kind, Trained
+from bdpvi.neighbours import Kind, Remove, Trained
 from bdpvi.panel import Panel
 from bdpvi.progress import Track
 from bdpvi.reduction import Reduction
@@ -54,8 +54,19 @@ class Share:
         return replace(rows, records=rows.records.select(index))
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Neighbours that are chosen already."""
+
+    chosen: Rows
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return them, whatever ``data`` is."""
+        return self.chosen
+
+
 class Sharded:
-    """A way to find neighbours, done by several workers at once.
+    """A way to find neighbours, its rows shared out among workers.
 
     All workers hold the same data and train the same fit from the shared seed, so nothing is
     exchanged until each has its panel; then all have the whole one.
@@ -84,11 +95,7 @@ class Sharded:
         shares = [Share(kind, self.workers.rank, self.workers.size) for kind in self.kinds]
         trained = self.route(*shares).train(problem, track, account_training=account_training)
         self._agree(trained)
-        panels = (
-            self._whole(kind.rows(problem.data), panel)
-            for kind, panel in zip(self.kinds, trained.panels, strict=True)
-        )
-        return replace(trained, panels=tuple(panels))
+        return _checked(self.kinds, problem, replace(trained, panels=self._join(trained.panels)))
 
     def _agree(self, trained: Trained) -> None:
         """Raise unless all workers have the same fit: their panels would not belong together."""
@@ -101,11 +108,54 @@ class Sharded:
                     "read the same data with the same settings"
                 )
 
-    def _whole(self, rows: Rows, panel: Panel) -> Panel:
-        """Join all workers' panels; the records must be those of ``rows``, in their order."""
-        ids, r, b2 = (self.workers.join(v) for v in (panel.ids, panel.pairs.r, panel.pairs.b2))
-        if not torch.equal(ids, rows.records.ids.cpu()):
+    def _join(self, panels: Sequence[Panel]) -> tuple[Panel, ...]:
+        whole = []
+        for panel in panels:
+            parts = (panel.ids, panel.pairs.r, panel.pairs.b2)
+            ids, r, b2 = (self.workers.join(part) for part in parts)
+            whole.append(Panel(panel.kind, ids, GaussianPairs(r, b2)))
+        return tuple(whole)
+
+
+class ShardedRecords:
+    """A way to find neighbours, the records of the data shared out among workers too.
+
+    No worker works with all records: sums over them go through the workers.
+
+    Args:
+        route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Optimum`.
+        kinds: what all workers do together.
+        workers: see :mod:`bdpvi.reduction`. Every worker must make the same calls.
+    """
+
+    def __init__(self, route: Callable[..., Neighbours], *kinds: Kind, workers: Reduction) -> None:
+        self.route, self.kinds, self.workers = route, kinds, workers
+
+    def train(
+        self, problem: Problem, track: Track[Any], *, account_training: bool = False
+    ) -> Trained:
+        """Fit the guide and find all neighbours, together.
+
+        Raises:
+            ValueError: if there are too few neighbours, or as the route does.
+            RuntimeError: if the joined records are not exactly those that were asked for.
+        """
+        rank, size = self.workers.rank, self.workers.size
+        shares = [Given(Share(kind, rank, size).rows(problem.data)) for kind in self.kinds]
+        mine = Share(Remove(), rank, size).rows(problem.data).records
+        route = self.route(*shares, reduction=self.workers)
+        part = replace(problem, data=mine)
+        return _checked(
+            self.kinds, problem, route.train(part, track, account_training=account_training)
+        )
+
+
+def _checked(kinds: Sequence[Kind], problem: Problem, trained: Trained) -> Trained:
+    """Raise unless the panels have the records that were asked for, in their order."""
+    for kind, panel in zip(kinds, trained.panels, strict=True):
+        expected = kind.rows(problem.data).records.ids.cpu()
+        if not torch.equal(panel.ids, expected):
             raise RuntimeError(
-                f"the workers' {len(ids)} neighbours are not the {len(rows.records)} asked for"
+                f"the workers' {len(panel.ids)} neighbours are not the {len(expected)} asked for"
             )
-        return Panel(panel.kind, ids, GaussianPairs(r, b2))
+    return trained

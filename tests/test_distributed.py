@@ -121,7 +121,7 @@ def test_a_rank_that_dies_ends_the_job_and_the_same_command_then_goes_on(
 def test_two_processes_find_the_same_optimum_panel_as_one(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = [*options, "--neighbours", "optimum"]
+    options = [*options, "--neighbours", "optimum", "--records", "81"]
     ended = torchrun("-m", "bdpvi.distributed", "--out", str(tmp_path / "two"), *options)
     assert ended.returncode == 0, ended.stderr
     assert_same(cli._load(tmp_path / "two"), alone(tmp_path / "one", options, monkeypatch))

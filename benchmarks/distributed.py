@@ -1,0 +1,108 @@
+"""Coupled neighbours by one process and by several, each with one thread, on synthetic records.
+
+    python benchmarks/distributed.py [--records 20000] [--features 14] [--batch 200] [--steps 1000]
+
+The time is that of the fit and its neighbours, from the moment all processes have their data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove
+from bdpvi.distributed import joined
+from bdpvi.guides import FullRank
+from bdpvi.ledger import Charge
+from bdpvi.sharding import Sharded
+
+CHARGE = Charge(draws=10, temperature=5.0)
+
+
+def work(options: argparse.Namespace) -> None:
+    """Do one process's part; the first writes the seconds and ε."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    shape = (options.records, options.features)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    probability = torch.sigmoid(x @ torch.linspace(-1, 1, options.features, dtype=torch.float64))
+    y = (torch.rand(options.records, generator=generator, dtype=torch.float64) < probability) * 1.0
+    model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
+    with joined() as workers:
+        workers.sum(torch.zeros(1))
+        start = time.perf_counter()
+        fit = bdpvi.fit(
+            model,
+            FullRank(model),
+            Dataset(x, y),
+            steps=options.steps,
+            rate=options.batch / options.records,
+            neighbours=Sharded(Coupled, Remove(), workers=workers),
+            device="cpu",
+            progress=False,
+        )
+        seconds = time.perf_counter() - start
+        if workers.rank == 0:
+            epsilon = bdpvi.spent(fit, planned=CHARGE).epsilon
+            content = json.dumps({"seconds": seconds, "epsilon": epsilon})
+            Path(options.result).write_text(content, encoding="utf-8")
+
+
+def run(processes: int) -> dict[str, float]:
+    """Start this script by torchrun; return what its first process wrote, and the whole time."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        start = time.perf_counter()
+        subprocess.run(
+            [*torchrun, "--nproc-per-node", str(processes), *sys.argv, "--result", str(result)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=True,
+        )
+        whole = time.perf_counter() - start
+        return {**json.loads(result.read_text(encoding="utf-8")), "whole": whole}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--features", type=int, default=14)
+    parser.add_argument("--batch", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--processes", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--result", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.result:
+        work(options)
+        return
+    print("$ python", " ".join(sys.argv))
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, gloo; {options.records} records, {options.features} features, "
+        f"batch {options.batch}, {options.steps} steps, full-rank, float64, one thread a process"
+    )
+    print(f"{'processes':>9} {'s':>8} {'times':>6} {'with start, s':>13}  ε of 10 draws at τ = 5")
+    first = None
+    for processes in options.processes:
+        now = run(processes)
+        first = first or now
+        print(
+            f"{processes:>9} {now['seconds']:>8.2f} {first['seconds'] / now['seconds']:>6.2f} "
+            f"{now['whole']:>13.2f}  {now['epsilon']:.15g} "
+            f"(differs by {abs(now['epsilon'] - first['epsilon']):.1e})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
