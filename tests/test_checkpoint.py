@@ -21,7 +21,7 @@ from pyro.optim import SGD
 from torch import Tensor
 
 import bdpvi.neighbours
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove, cli
 from bdpvi.checkpoint import Checkpoint, forget
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.identity import described, identity
@@ -245,3 +245,46 @@ def test_nothing_is_left_by_a_run_that_fails_at_once(data: Dataset, tmp_path: Pa
 def test_accounting_while_training_keeps_nothing_and_says_so(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^checkpoint="):
         Coupled(checkpoint=tmp_path).train(problem(data), silent, account_training=True)
+
+
+def test_interrupted_command_goes_on_when_given_again_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fit(out: Path, *more: str) -> int:
+        options = ["--data", "breast-cancer", "--records", "30", "--steps", "20", "--quiet"]
+        monkeypatch.setattr(sys, "argv", ["bdpvi", "fit", "--out", str(out), *options, *more])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0)
+
+    def interrupted(*_: Any) -> dict[str, Tensor]:
+        raise KeyboardInterrupt
+
+    out, again = tmp_path / "fit", tmp_path / "again"
+    with monkeypatch.context() as patch:
+        patch.setattr(bdpvi.neighbours, "_compared", interrupted)
+        assert fit(out) != 0
+    unfinished = tmp_path / "fit.unfinished"
+    assert str(unfinished) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["fit.unfinished"]
+    assert stat.S_IMODE(unfinished.stat().st_mode) == 0o700
+
+    assert fit(out, "--steps", "21") == 2
+    error = capsys.readouterr().err
+    assert "steps=21 cannot go on" in error
+    assert "delete the folder" in error
+
+    assert fit(out) == 0
+    assert fit(again) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"fit", "again"}
+    assert_identical(cli._load(out).panels[0], cli._load(again).panels[0])
+
+
+def test_a_route_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "breast-cancer", "--out", str(tmp_path / "fit"), "--neighbours", "x"]
+    monkeypatch.setattr(sys, "argv", ["bdpvi", "fit", *options])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "neighbours must be one of ['coupled', 'optimum'], got 'x'" in capsys.readouterr().err
