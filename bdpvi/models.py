@@ -77,8 +77,12 @@ class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
 
 def likelihood_slope(signed: Tensor, bound: Tensor) -> Tensor:
     """Return the derivative of :class:`ClippedBernoulli`'s log-likelihood in a = (2y − 1)·logit."""
-    slope = torch.neg(signed).sigmoid_()
-    return torch.minimum(slope, bound, out=slope)
+    return likelihood_slope_(torch.neg(signed), bound)
+
+
+def likelihood_slope_(negative: Tensor, bound: Tensor) -> Tensor:
+    """Return :func:`likelihood_slope` at a = −``negative``, which it overwrites."""
+    return torch.minimum(negative.sigmoid_(), bound, out=negative)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,11 @@ of its seed, so that a fit and its neighbours can share it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi import _validate
@@ -48,14 +50,56 @@ class Plan:
         """Return which of the records ``ids`` are in the batch of ``step``, a boolean mask."""
         if self.rate == 1:
             return torch.ones_like(ids, dtype=torch.bool)
-        coins = self._stream(step).random(int(ids.max()) + 1 if len(ids) else 0)
-        return torch.from_numpy(coins < self.rate).to(ids.device)[ids]
+        coins = self._coins(step, int(ids.max()) + 1 if len(ids) else 0)
+        return torch.from_numpy(coins).to(ids.device)[ids]
+
+    def chosen(self, step: int, limit: int) -> Tensor:
+        """Return the ids below ``limit`` that are in the batch of ``step``, in order."""
+        if self.rate == 1:
+            return torch.arange(limit)
+        return torch.from_numpy(np.flatnonzero(self._coins(step, limit)))
 
     def noise_seed(self, step: int) -> int:
         """Return the seed of the base noise of step ``step``."""
         return int(self._stream(step, purpose=1).integers(2**63))
 
+    def _coins(self, step: int, limit: int) -> NDArray[np.bool_]:
+        coins: NDArray[np.bool_] = self._stream(step).random(limit) < self.rate
+        return coins
+
     def _stream(self, step: int, purpose: int = 0) -> np.random.Generator:
         return np.random.Generator(
             np.random.Philox(np.random.SeedSequence((self.seed, step, purpose)))
         )
+
+
+_KEPT = 1 << 25
+"""Numbers of records that a table of batches may keep."""
+
+
+class Batches:
+    """The batches of a plan, thrown once for the many trainings that follow the same plan.
+
+    Args:
+        plan: the plan.
+        limit: above every id.
+    """
+
+    def __init__(self, plan: Plan, limit: int) -> None:
+        self.plan, self.limit = plan, limit
+        small = plan.rate < 1 and plan.rate * limit * plan.steps <= _KEPT
+        self._kept = [plan.chosen(step, limit) for step in range(plan.steps)] if small else None
+
+    def __getitem__(self, step: int) -> Tensor:
+        """Return the ids in the batch of ``step``."""
+        return self.plan.chosen(step, self.limit) if self._kept is None else self._kept[step]
+
+
+@lru_cache(maxsize=1)
+def batches(plan: Plan, limit: int) -> Batches:
+    """Return the batches of ``plan``; those asked for last are kept.
+
+    >>> batches(Plan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
+    [0, 1, 2, 4, 5]
+    """
+    return Batches(plan, limit)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import pyro
@@ -14,14 +15,14 @@ from pyro import poutine
 from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.distributions import transform_to
-from torch.distributions.utils import _standard_normal
 
 from bdpvi.models import (
     BayesianLogisticRegression,
     RecordWeights,
-    likelihood_slope,
+    likelihood_slope_,
     log_likelihood,
 )
+from bdpvi.plan import Batches, batches
 from bdpvi.svi import Observer, Problem, decay, fresh, isolated
 from bdpvi.types import Dataset
 
@@ -42,17 +43,30 @@ Free = dict[str, Tensor]
 """Unconstrained parameters of m rows, each (m, ...)."""
 
 
+Seen = tuple[Tensor, ...]
+"""Records as a gradient wants them; the first dimension is the records."""
+
+
 class RowGradient(Protocol):
     """Gradient of every row's negative ELBO on one batch."""
 
-    def __call__(self, free: Free, records: Dataset, weight: Tensor, x: Tensor, y: Tensor) -> Free:
+    threads: bool
+    """Whether rows may be trained in several threads."""
+
+    def see(self, data: Dataset) -> Seen:
+        """Return what the gradient needs of every record."""
+
+    def __call__(
+        self, free: Free, extra: Seen, weight: Tensor, batch: Seen, generator: torch.Generator
+    ) -> Free:
         """Return the gradients.
 
         Args:
             free: parameters of m rows.
-            records: one extra record for each row.
+            extra: one extra record for each row.
             weight: of the extra record in each row, (m,); 0 where it is not in the batch.
-            x, y: the batch that all rows share.
+            batch: the batch that all rows share.
+            generator: of the base noise, seeded for this step.
         """
 
 
@@ -70,21 +84,89 @@ def train_rows(
         tick: called after every step.
         observe: called after every step with the rows' constrained parameters, (m, ...).
     """
-    data, plan, records = problem.data, problem.plan, rows.records
-    optim = fused(fresh(problem.optim))
+    data, records = problem.data, rows.records
     with isolated(data), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
-        transforms = {name: transform_to(c) for name, c in problem.guide.constraints.items()}
-        free = {
-            name: transforms[name].inv(value).expand(len(records), *value.shape).clone()
-            for name, value in problem.guide.initial(data.x).items()
-        }
+        course = Course.of(problem, max(int(data.ids.max()), int(records.ids.max())) + 1)
+        parts = 1
+        if course.gradient.threads and observe is None and not data.x.is_cuda:
+            parts = min(torch.get_num_threads(), max(1, len(records) // _LEAST_ROWS))
+        if parts == 1:
+            return course.follow(rows, tick, observe)
+        # Rows never meet, so each thread follows the whole course alone: threads that wait for one
+        # another in every operation crawl as soon as the machine has anything else to do.
+        pieces = [replace(rows, records=records.select(i)) for i in _split(records, parts)]
+        ticks = [tick] + [lambda: None] * (parts - 1)
+        before = torch.get_num_threads()
+        try:
+            with ThreadPoolExecutor(
+                parts, initializer=torch.set_num_threads, initargs=(1,)
+            ) as pool:
+                done = list(pool.map(course.follow, pieces, ticks))
+        finally:
+            torch.set_num_threads(before)
+        return {name: torch.cat([part[name] for part in done]) for name in done[0]}
+
+
+_LEAST_ROWS = 256
+"""Rows below which another thread is not worth starting."""
+
+
+def _split(records: Dataset, parts: int) -> Sequence[Tensor]:
+    return torch.arange(len(records), device=records.x.device).tensor_split(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What all rows go through: the batches, and the data as the gradient sees them.
+
+    Attributes:
+        problem: the fit's.
+        batches: of its plan.
+        gradient: of the rows.
+        seen: the data.
+        place: of the record with each id in the data, -1 where it is not there.
+    """
+
+    problem: Problem
+    batches: Batches
+    gradient: RowGradient
+    seen: Seen
+    place: Tensor
+
+    @classmethod
+    def of(cls, problem: Problem, limit: int) -> Course:
+        """Return the course of a problem, ``limit`` being above every id."""
         gradient = row_gradient(problem)
+        place = _places(problem.data, limit)
+        return cls(
+            problem, batches(problem.plan, limit), gradient, gradient.see(problem.data), place
+        )
+
+    def follow(
+        self,
+        rows: Rows,
+        tick: Callable[[], object] = lambda: None,
+        observe: Observer | None = None,
+    ) -> dict[str, Tensor]:
+        """Train rows; arguments and result as of :func:`train_rows`."""
+        guide, plan, x = self.problem.guide, self.problem.plan, self.problem.data.x
+        optim = fused(fresh(self.problem.optim))
+        transforms = {name: transform_to(c) for name, c in guide.constraints.items()}
+        free = {
+            name: transforms[name].inv(value).expand(len(rows.records), *value.shape).clone()
+            for name, value in guide.initial(x).items()
+        }
+        extra, place = self.gradient.see(rows.records), _places(rows.records, len(self.place))
+        generator = torch.Generator(x.device)
         for step in range(plan.steps):
-            batch = plan.batch(step, data.ids)
-            weight = rows.sign * plan.batch(step, records.ids).to(data.x.dtype)
-            torch.manual_seed(plan.noise_seed(step))
-            grads = gradient(free, records, weight, data.x[batch], data.y[batch])
+            ids = self.batches[step].to(x.device)
+            here, mine = self.place[ids], place[ids]
+            weight = x.new_zeros(len(rows.records))
+            weight[mine[mine >= 0]] = rows.sign
+            batch = tuple(part[here[here >= 0]] for part in self.seen)
+            generator.manual_seed(plan.noise_seed(step))
+            grads = self.gradient(free, extra, weight, batch, generator)
             for name, value in free.items():
                 value.grad = grads[name]
             optim(free.values())
@@ -93,6 +175,12 @@ def train_rows(
             if observe is not None:
                 observe(step, {name: transforms[name](value) for name, value in free.items()})
         return {name: transforms[name](value) for name, value in free.items()}
+
+
+def _places(records: Dataset, limit: int) -> Tensor:
+    place = torch.full((limit,), -1, device=records.ids.device)
+    place[records.ids] = torch.arange(len(records), device=records.ids.device)
+    return place
 
 
 def row_gradient(problem: Problem) -> RowGradient:
@@ -107,6 +195,8 @@ def row_gradient(problem: Problem) -> RowGradient:
 class TracedGradient:
     """For any Pyro model: ``torch.func`` over the traced model and guide."""
 
+    threads = False  # Pyro's handlers are global
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.transforms = {n: transform_to(c) for n, c in problem.guide.constraints.items()}
@@ -114,9 +204,17 @@ class TracedGradient:
             torch.func.grad(self._loss), in_dims=(0, 0, 0, 0, None, None), randomness="same"
         )
 
-    def __call__(self, free: Free, records: Dataset, weight: Tensor, x: Tensor, y: Tensor) -> Free:
+    def see(self, data: Dataset) -> Seen:
+        """Return features and targets."""
+        return data.x, data.y
+
+    def __call__(
+        self, free: Free, extra: Seen, weight: Tensor, batch: Seen, generator: torch.Generator
+    ) -> Free:
         """Return the gradients, see :class:`RowGradient`."""
-        return self.vmapped(free, records.x, records.y, weight, x, y)  # type: ignore[no-any-return]
+        torch.manual_seed(generator.initial_seed())  # Pyro draws from the global generator
+        (x_extra, y_extra), (x, y) = extra, batch
+        return self.vmapped(free, x_extra, y_extra, weight, x, y)  # type: ignore[no-any-return]
 
     def _loss(
         self, free: Free, x_extra: Tensor, y_extra: Tensor, weight: Tensor, x: Tensor, y: Tensor
@@ -154,22 +252,54 @@ class LogisticGradient:
     guide: Reparameterised
     rate: float
 
-    def __call__(self, free: Free, records: Dataset, weight: Tensor, x: Tensor, y: Tensor) -> Free:
+    threads = True
+
+    def see(self, data: Dataset) -> Seen:
+        """Return (1 − 2y)·design, so that y never appears again, and the slope bounds, (n, 1)."""
+        design = self.model.design(data.x)
+        bound = self.model.slope_bound(design).unsqueeze(1)
+        return (1 - 2 * data.y).unsqueeze(1) * design, bound
+
+    def __call__(
+        self, free: Free, extra: Seen, weight: Tensor, batch: Seen, generator: torch.Generator
+    ) -> Free:
         """Return the gradients, see :class:`RowGradient`."""
-        noise = _standard_normal((self.guide.dim,), x.dtype, x.device)
+        like, device = batch[0], batch[0].device
+        noise = torch.randn(self.guide.dim, generator=generator, dtype=like.dtype, device=device)
         w = self.guide.pushforward(free, noise)
-        signed, bound = self._signed_design(x, y)
-        score = likelihood_slope(w @ signed.T, bound) @ signed
-        extra, extra_bound = self._signed_design(records.x, records.y)
-        slope = weight * likelihood_slope((w * extra).sum(1), extra_bound)
-        score.addcmul_(slope.unsqueeze(1), extra)
-        gradient = torch.sub(w / self.model.prior_scale**2, score, alpha=1 / self.rate)
+        x, bound = extra
+        slope = weight * likelihood_slope_((w * x).sum(1, keepdim=True), bound).squeeze(1)
+        gradient = self._loss_gradient(w, batch).addcmul_(slope.unsqueeze(1), x)
+        gradient.div_(self.rate).add_(w, alpha=self.model.prior_scale**-2)
         return self.guide.pullback(free, noise, gradient)
 
-    def _signed_design(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (2y − 1)·design, so that y never appears again, and the slope bounds."""
-        design = self.model.design(x)
-        return (2 * y - 1).unsqueeze(1) * design, self.model.slope_bound(design)
+    def _loss_gradient(self, w: Tensor, batch: Seen) -> Tensor:
+        """Return the sum over the batch for every row, (m, d), tile by tile in the cache.
+
+        Slopes are kept as (records, rows): both products then run along the long side.
+        """
+        result = torch.empty_like(w)
+        size = len(w) if w.is_cuda else _TILE
+        tiles = [
+            (x, x.T.contiguous(), bound)
+            for x, bound in zip(*(part.split(size) for part in batch), strict=True)
+        ]
+        width = len(w) if w.is_cuda else max(32, _TILE**2 // max(1, len(batch[0])))
+        space = w.new_empty(min(size, len(batch[0])) * min(width, len(w)))
+        for start in range(0, len(w), width):
+            rows = w[start : start + width]
+            total = w.new_zeros(w.shape[1], len(rows))
+            for x, across, bound in tiles:
+                slope = space[: len(x) * len(rows)].view(len(x), len(rows))
+                torch.mm(x, rows.T, out=slope)
+                likelihood_slope_(slope, bound)
+                torch.addmm(total, across, slope, out=total)
+            result[start : start + width] = total.T
+        return result
+
+
+_TILE = 256
+"""Rows and records at a time: their slopes stay in the processor's cache."""
 
 
 ELEMENTWISE = {

@@ -31,7 +31,7 @@ class FullRank(GaussianGuide):
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         """Return loc + L · noise, L having softplus on its diagonal."""
         raw = free["scale_tril"]
-        strict = raw.tril(-1) @ noise
+        strict = (raw * _below(noise, -1)).sum(-1)
         return free["loc"] + strict + softplus(raw.diagonal(dim1=-2, dim2=-1)) * noise
 
     def pullback(
@@ -39,7 +39,12 @@ class FullRank(GaussianGuide):
     ) -> dict[str, Tensor]:
         """Return the gradients; the entropy is Σ log L_jj."""
         raw = free["scale_tril"].diagonal(dim1=-2, dim2=-1)
-        outer = torch.tril(gradient.unsqueeze(-1) * noise)
+        outer = gradient.unsqueeze(-1) * _below(noise, 0)
         diagonal = outer.diagonal(dim1=-2, dim2=-1)
         diagonal.sub_(1 / softplus(raw)).mul_(torch.sigmoid(raw))
         return {"loc": gradient, "scale_tril": outer}
+
+
+def _below(noise: Tensor, diagonal: int) -> Tensor:
+    """Return the matrix that has ``noise`` in every row, without what is above the diagonal."""
+    return noise.expand(len(noise), len(noise)).tril(diagonal)
