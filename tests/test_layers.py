@@ -37,7 +37,7 @@ ALLOWED = {
     },
     "models": {"_validate", "types"},
     "svi": {"models", "plan", "progress", "types"},
-    "rows": {"models", "svi", "types"},
+    "rows": {"models", "plan", "svi", "types"},
     "memory": set[str](),
     "checkpoint": set[str](),
     "identity": {"svi"},
