@@ -93,6 +93,7 @@ def fit(
         seed: determines batches, base noise and so, on the CPU, the result bit for bit.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         neighbours: by default ``Coupled()``: every record left out once, trained beside the fit.
+            ``Coupled(checkpoint=folder)`` goes on after an interruption.
         account_training: draw and charge one fresh sample after every step, for publishing while
             training; every later release from the fit counts those samples too.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
