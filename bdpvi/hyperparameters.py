@@ -8,7 +8,7 @@ defaults.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,11 @@ from bdpvi.models import BayesianLogisticRegression
 
 FILE = Path(__file__).with_name("hyperparameters.json")
 DEFAULT = "default"
-NESTED = {"model": BayesianLogisticRegression, "accountant": Accounting}
-"""Fields that are objects: the file holds their arguments."""
+OBJECTS: Mapping[str, Callable[..., Any]] = {
+    "model": BayesianLogisticRegression,
+    "accountant": Accounting,
+}
+"""Fields that are objects, by their dotted paths: the file holds their arguments."""
 
 Entry = Mapping[str, Any]
 
@@ -53,9 +56,8 @@ def build(name: str, entry: Entry) -> Method:
     if name not in METHODS:
         raise ValueError(f"methods must be among {list(METHODS)}, got {name!r}")
     try:
-        fields = {k: NESTED[k](**v) if k in NESTED else v for k, v in entry.items()}
-        return METHODS[name](**fields)
-    except TypeError as error:
+        return METHODS[name](**_arguments(entry))
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"hyper-parameters of {name}: {error}") from error
 
 
@@ -104,6 +106,16 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} does not hold a JSON object")
     return content
+
+
+def _arguments(entry: Entry, path: str = "") -> dict[str, Any]:
+    return {name: _value(value, f"{path}{name}") for name, value in entry.items()}
+
+
+def _value(value: Any, path: str) -> Any:
+    if path in OBJECTS:
+        return OBJECTS[path](**_arguments(value, f"{path}."))
+    return value
 
 
 def _listed(value: object) -> object:

@@ -66,6 +66,7 @@ def test_objects_go_through_the_file() -> None:
     ("entry", "message"),
     [
         ({"stps": 3}, "stps"),
+        ({"model": 3}, "bdp-vi-full-rank"),
         ({"model": {"clip": -1.0}}, "clip"),
         ({"accountant": {"conversion": "magic"}}, "magic"),
         ({"accountant": {"failure_probability": float("nan")}}, "failure_probability"),
