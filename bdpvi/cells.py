@@ -40,12 +40,13 @@ class Cells:
                         f"out={str(folder)!r} was made with other settings: {name} was "
                         f"{_short(found.get(name))}, is {_short(wanted.get(name))}"
                     )
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and any(not p.name.startswith(".") for p in folder.iterdir()):
             raise ValueError(f"out={str(folder)!r} exists already and has no settings.json")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
             with replacing(file) as temporary:
                 temporary.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
+        self.folder.mkdir(exist_ok=True)
 
     def get(self, name: str) -> Any:
         """Return a finished cell, None if it is still to be done."""

@@ -16,7 +16,7 @@ from bdpvi import progress as bars
 from bdpvi.cells import Cells
 from bdpvi.hyperparameters import describe
 from bdpvi.methods import NONE, Method, Prepared
-from bdpvi.metrics import metrics
+from bdpvi.metrics import Metrics, metrics
 from bdpvi.models import predictive_means
 from bdpvi.progress import Track
 from bdpvi.storage import replacing
@@ -139,30 +139,29 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> list[dict[s
         "target_epsilon": cell.epsilon if math.isfinite(cell.epsilon) else None,
     }
     start = time.perf_counter()
+
+    def failed(reason: str) -> list[dict[str, Any]]:
+        seconds = time.perf_counter() - start
+        return [{**about, "delta": plan.delta, "reason": reason, "seconds": seconds}]
+
     try:
         setting = prepared.calibrate(cell.epsilon)
     except ValueError as error:
-        seconds = time.perf_counter() - start
-        return [
-            {**about, "delta": plan.delta, "reason": f"not reached: {error}", "seconds": seconds}
-        ]
-    outcomes = prepared.outcomes(setting, range(plan.seeds))
+        return failed(f"not reached: {error}")
+    try:
+        outcomes = prepared.outcomes(setting, range(plan.seeds))
+    except FloatingPointError as error:
+        return failed(f"training diverged: {error}")
     measured = [asdict(measure(cell.method, outcome, split)) for outcome in outcomes]
     seconds = (time.perf_counter() - start) / plan.seeds
+    common = {**about, "setting": setting, "seconds": seconds}
     return [
-        {
-            **about,
-            "seed": seed,
-            **m,
-            **price(outcome, cell.epsilon),
-            "setting": setting,
-            "seconds": seconds,
-        }
-        for seed, (m, outcome) in enumerate(zip(measured, outcomes, strict=True))
+        {**common, "seed": seed, **quality, **price(outcome, cell.epsilon)}
+        for seed, (quality, outcome) in enumerate(zip(measured, outcomes, strict=True))
     ]
 
 
-def measure(method: Method, outcome: Outcome, split: Split) -> Any:
+def measure(method: Method, outcome: Outcome, split: Split) -> Metrics:
     """Return the metrics on the test records, of the mean prediction over the released samples."""
     probability = predictive_means(method.model, outcome.latents, split.test.x).mean(0)
     return metrics(probability.cpu(), split.test.y.cpu())

@@ -172,10 +172,7 @@ def _results(methods: Sequence[Method], summary: pd.DataFrame) -> str:
     rows = []
     for row in summary.to_dict("records"):
         shown = [
-            f"{row[name]:.4f} ± {row[f'{name}_error']:.4f}"
-            if pd.notna(row[name])
-            else "not reached"
-            for name in ("accuracy", "nll", "ece", "auc")
+            _spread(row[name], row[f"{name}_error"]) for name in ("accuracy", "nll", "ece", "auc")
         ]
         private = row["guarantee"] != NONE
         rows.append(
@@ -192,6 +189,12 @@ def _results(methods: Sequence[Method], summary: pd.DataFrame) -> str:
             ]
         )
     return _table(head, rows)
+
+
+def _spread(mean: Any, error: Any) -> str:
+    if pd.isna(mean):
+        return "none"
+    return f"{mean:.4f}" if pd.isna(error) else f"{mean:.4f} ± {error:.4f}"
 
 
 def _number(value: Any) -> str:

@@ -320,6 +320,20 @@ def test_a_new_setting_is_an_object() -> None:
     assert "&lt;a coin&gt;" in page
 
 
+def test_a_training_that_diverges_is_a_row_with_the_reason() -> None:
+    method = build("dp-sgld-pld", {**ENTRIES["dp-sgld-pld"], "step_size": 1e300})
+    plan = Plan([method], epsilons=(1.0,), seeds=2)
+    (row,) = run(plan.cells()[0], method.prepare(small().train, 1e-5), small(), plan)
+    assert row["reason"].startswith("training diverged: step_size")
+    assert "epsilon" not in row
+
+
+def test_a_kill_before_the_first_cell_leaves_a_folder_that_goes_on(tmp_path: Path) -> None:
+    (tmp_path / ".settings.json.1234").write_text("{", encoding="utf-8")
+    Cells(tmp_path, {"seeds": 1}).put("a", 1)
+    assert Cells(tmp_path, {"seeds": 1}).get("a") == 1
+
+
 def test_temperature_of_a_known_price() -> None:
     # ε = 0.3 + 2/√τ is 1 at τ = (2/0.7)², 0.35 at 1600, and below 0.3 nowhere.
     search = TemperatureSearch(lambda tau: SimpleNamespace(epsilon=0.3 + 2 / math.sqrt(tau)))  # type: ignore[arg-type, return-value]
