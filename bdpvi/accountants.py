@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -146,51 +147,21 @@ class BayesianAccountant:
         else:
             choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
             solve = self._by_order
-        estimates = len(self._first) * choices
-        gamma = self.failure_probability
-        beta = split_delta(delta, gamma, estimates)
-        tolerated = max(gamma, MISSES * delta / estimates)
-        solutions = {name: solve(name, beta) for name in self._first}
-        direction = max(solutions, key=lambda name: solutions[name].epsilon)
-        epsilon, order, estimate = solutions[direction]
-        if not math.isfinite(epsilon):
-            raise ValueError(
-                f"order: no λ from {self._totals.orders.values[0]:g} to "
-                f"{self._totals.orders.values[-1]:g} has a finite divergence in direction "
-                f"{direction!r}; one record moves the posterior too far"
-            )
-        kinds = sorted({name.split()[0] for name in self._first})
-        return Spent(
-            epsilon=epsilon,
-            delta=delta,
-            guarantee=GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in kinds)),
-            order=order,
-            direction=direction,
+        return settle(
+            solve,
+            tuple(self._first),
+            delta,
+            orders=self._totals.orders,
+            choices=choices,
+            failure_probability=self.failure_probability,
             composition=self.composition.name,
             conversion=self.conversion,
             estimator=getattr(self.estimator, "__name__", repr(self.estimator)),
-            failure_probability=gamma,
-            estimates=estimates,
-            sample_size=estimate.sample_size,
-            diagnostics=Diagnostics(
-                top_share=float(estimate.top_share[0]),
-                effective_size=float(estimate.effective_size[0]),
-                pareto_k=float(estimate.pareto_k[0]),
-                skewness=float(estimate.skewness[0]),
-            ),
-            reliable=bool(reliable(estimate, gamma, tolerated)[0]),
-            reason=why(estimate, gamma, tolerated),
         )
 
     def _by_order(self, direction: str, beta: float) -> Solution:
-        epsilon, order = minimise_epsilon(
-            lambda order: self.cost(direction, order).log_bound,
-            beta,
-            self._totals.orders,
-            self.conversion,
-        )
-        at_order = self.cost(direction, torch.tensor([order], dtype=torch.float64))
-        return Solution(epsilon, order, at_order)
+        cost = partial(self.cost, direction)
+        return solve_by_order(cost, beta, self._totals.orders, self.conversion)
 
     def _by_hockey_stick(self, direction: str, beta: float) -> Solution:
         events = self._totals.events if isinstance(self._totals, Recorded) else []
@@ -217,6 +188,76 @@ class BayesianAccountant:
 
     def _bound(self, log_values: Tensor) -> Estimate:
         return self.estimator(log_values, self.failure_probability)
+
+
+def solve_by_order(
+    cost: Callable[[Tensor], Estimate], beta: float, orders: Orders, conversion: str
+) -> Solution:
+    """Return the smallest ε over ``orders`` with β to spare, given bounds on c(λ)."""
+    epsilon, order = minimise_epsilon(lambda order: cost(order).log_bound, beta, orders, conversion)
+    return Solution(epsilon, order, cost(torch.tensor([order], dtype=torch.float64)))
+
+
+def settle(
+    solve: Callable[[str, float], Solution],
+    directions: Sequence[str],
+    delta: float,
+    *,
+    orders: Orders,
+    choices: int,
+    failure_probability: float,
+    composition: str,
+    conversion: str,
+    estimator: str,
+) -> Spent:
+    """Return ε at ``delta`` of the direction that costs most, with all that belongs to it.
+
+    Args:
+        solve: from a direction and the β that is left for it to its ε.
+        directions: of the neighbour relations, such as "remove D‖D′".
+        delta: δ.
+        orders: that an answer may have.
+        choices: number of estimates, in each direction, that an answer could have rested on.
+        failure_probability: γ of each.
+        composition, conversion, estimator: names for the report.
+
+    Raises:
+        ValueError: if δ does not exceed what the estimates take of it, or no order has a finite
+            divergence.
+    """
+    gamma, estimates = failure_probability, len(directions) * choices
+    beta = split_delta(delta, gamma, estimates)
+    tolerated = max(gamma, MISSES * delta / estimates)
+    solutions = {name: solve(name, beta) for name in directions}
+    direction = max(solutions, key=lambda name: solutions[name].epsilon)
+    epsilon, order, estimate = solutions[direction]
+    if not math.isfinite(epsilon):
+        raise ValueError(
+            f"order: no λ from {orders.values[0]:g} to {orders.values[-1]:g} has a finite "
+            f"divergence in direction {direction!r}; one record moves the posterior too far"
+        )
+    kinds = sorted({name.split()[0] for name in directions})
+    return Spent(
+        epsilon=epsilon,
+        delta=delta,
+        guarantee=GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in kinds)),
+        order=order,
+        direction=direction,
+        composition=composition,
+        conversion=conversion,
+        estimator=estimator,
+        failure_probability=gamma,
+        estimates=estimates,
+        sample_size=estimate.sample_size,
+        diagnostics=Diagnostics(
+            top_share=float(estimate.top_share[0]),
+            effective_size=float(estimate.effective_size[0]),
+            pareto_k=float(estimate.pareto_k[0]),
+            skewness=float(estimate.skewness[0]),
+        ),
+        reliable=bool(reliable(estimate, gamma, tolerated)[0]),
+        reason=why(estimate, gamma, tolerated),
+    )
 
 
 def _check_same_records(before: Views, now: Views) -> None:

@@ -8,6 +8,7 @@ probability γ with which its bound may lie below the truth, and returns an :cla
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -95,8 +96,12 @@ def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
     >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
     (0.7619, 0.2562)
     """
-    sample = Sample.of(log_values, least=3)
-    return sample.estimate(log_student_t_bound(sample, failure_probability))
+    return student_t_of(Sample.of(log_values, least=3), failure_probability)
+
+
+def student_t_of(moments: Moments, failure_probability: float) -> Estimate:
+    """Bound the mean as :func:`student_t` does, from the moments of the values."""
+    return moments.estimate(log_student_t_bound(moments, failure_probability))
 
 
 def student_t_quantile(sample_size: int, failure_probability: float) -> float:
@@ -110,7 +115,7 @@ def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     return max(0.0, -float(special.stdtrit(sample_size - 1, gamma)))
 
 
-def log_student_t_bound(sample: Sample, failure_probability: float) -> Tensor:
+def log_student_t_bound(sample: Moments, failure_probability: float) -> Tensor:
     """Return the bound of :func:`student_t` alone, without the diagnostics."""
     margin = student_t_quantile(sample.size, failure_probability) / math.sqrt(sample.size - 1)
     return sample.above_mean(sample.log_sd + _log(margin))
@@ -257,11 +262,74 @@ def quantile_certificate(values: Tensor, failure_probability: float, fraction: f
     return values.sort(dim=-1).values[..., rank].to(torch.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The moments of y in units of its largest value, so that nothing over- or underflows.
+class Moments(ABC):
+    """What bounds and diagnostics need of y, in units of its largest value M.
 
-    The values enter as y/max − 1, because costs near 0 have y within rounding of 1.
+    The values enter as y/M − 1, because costs near 0 have y within rounding of 1.
+
+    Attributes:
+        log_max: log M, over the leading dimensions.
+        mean: of y/M − 1.
+        sd: its (1/m) standard deviation.
+    """
+
+    log_max: Tensor
+    mean: Tensor
+    sd: Tensor
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """m, the number of records."""
+
+    @property
+    @abstractmethod
+    def third(self) -> Tensor:
+        """The third central moment of y/M − 1 over the cubed standard deviation."""
+
+    @property
+    @abstractmethod
+    def tail(self) -> Tensor:
+        """The largest ``tail_size(m) + 1`` values of log y, descending in the last dimension."""
+
+    @property
+    def log_mean(self) -> Tensor:
+        """The log of the plain mean."""
+        return self.log_max + torch.log1p(self.mean)
+
+    @property
+    def log_sd(self) -> Tensor:
+        """The log of the (1/m) standard deviation."""
+        return torch.where(self.sd > 0, self.log_max + torch.log(self.sd), -math.inf)
+
+    @property
+    def skewness(self) -> Tensor:
+        """The third central moment over the cubed standard deviation, +inf where there is none."""
+        return torch.where((self.sd > 0) & (self.log_max < math.inf), self.third, math.inf)
+
+    def above_mean(self, log_margin: Tensor) -> Tensor:
+        """Return log(mean + margin)."""
+        return torch.logaddexp(self.log_mean, log_margin)
+
+    def estimate(self, log_bound: Tensor, distribution_free: bool = False) -> Estimate:
+        """Return ``log_bound`` with all diagnostics."""
+        mean = 1 + self.mean
+        return Estimate(
+            log_bound=log_bound,
+            log_mean=self.log_mean,
+            sample_size=self.size,
+            constant=self.sd == 0,
+            top_share=1 / (self.size * mean),
+            effective_size=self.size * mean**2 / (mean**2 + self.sd**2),
+            pareto_k=_pareto_k(self),
+            skewness=self.skewness,
+            distribution_free=distribution_free,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sample(Moments):
+    """The moments of values that are at hand.
 
     >>> sample = Sample.of(torch.tensor([1.0, 2.0, 3.0, 10.0]).log(), least=3)
     >>> round(float(sample.log_mean.exp()), 4), round(float(sample.skewness), 4)
@@ -285,8 +353,7 @@ class Sample:
         log_max = log_values.amax(-1)  # NaN if any is
         if bool(log_max.isnan().any()):
             raise ValueError("log_values must not be NaN, got nan")
-        relative = _relative(log_values, log_max)
-        sd, mean = torch.std_mean(relative, dim=-1, correction=0)
+        sd, mean = torch.std_mean(relative(log_values, log_max), dim=-1, correction=0)
         return cls(log_values, log_max, mean, sd)
 
     @property
@@ -295,58 +362,40 @@ class Sample:
         return self.log_values.shape[-1]
 
     @property
-    def log_mean(self) -> Tensor:
-        """The log of the plain mean."""
-        return self.log_max + torch.log1p(self.mean)
+    def third(self) -> Tensor:
+        """The third central moment of y/M − 1 over the cubed standard deviation."""
+        centred = relative(self.log_values, self.log_max) - self.mean[..., None]
+        return (centred / self.sd[..., None]).pow(3).mean(-1)
 
     @property
-    def log_sd(self) -> Tensor:
-        """The log of the (1/m) standard deviation."""
-        return torch.where(self.sd > 0, self.log_max + torch.log(self.sd), -math.inf)
-
-    @property
-    def skewness(self) -> Tensor:
-        """The third central moment over the cubed standard deviation, +inf where there is none."""
-        centred = _relative(self.log_values, self.log_max) - self.mean[..., None]
-        skewness = (centred / self.sd[..., None]).pow(3).mean(-1)
-        return torch.where((self.sd > 0) & (self.log_max < math.inf), skewness, math.inf)
-
-    def above_mean(self, log_margin: Tensor) -> Tensor:
-        """Return log(mean + margin)."""
-        return torch.logaddexp(self.log_mean, log_margin)
-
-    def estimate(self, log_bound: Tensor, distribution_free: bool = False) -> Estimate:
-        """Return ``log_bound`` with all diagnostics."""
-        mean = 1 + self.mean
-        return Estimate(
-            log_bound=log_bound,
-            log_mean=self.log_mean,
-            sample_size=self.size,
-            constant=self.sd == 0,
-            top_share=1 / (self.size * mean),
-            effective_size=self.size * mean**2 / (mean**2 + self.sd**2),
-            pareto_k=_pareto_k(self.log_values, self.log_max),
-            skewness=self.skewness,
-            distribution_free=distribution_free,
-        )
+    def tail(self) -> Tensor:
+        """The largest ``tail_size(m) + 1`` values of log y, descending in the last dimension."""
+        return self.log_values.topk(tail_size(self.size) + 1, dim=-1).values
 
 
-def _relative(log_values: Tensor, log_max: Tensor) -> Tensor:
-    """Return y/max − 1, 0 at the maximum itself even where that is 0 or infinite."""
+def relative(log_values: Tensor, log_max: Tensor) -> Tensor:
+    """Return y/M − 1, 0 at the maximum M itself even where that is 0 or infinite."""
     top = log_max[..., None]
     return torch.where(log_values == top, 0.0, torch.expm1(log_values - top))
 
 
-def _pareto_k(log_values: Tensor, log_max: Tensor) -> Tensor:
+def tail_size(sample_size: int) -> int:
+    """Return how many values Pareto-smoothed importance sampling calls the tail.
+
+    min(m/5, 3√m) (Vehtari et al. 2024, §3).
+    """
+    return math.ceil(min(sample_size / 5, 3 * math.sqrt(sample_size)))
+
+
+def _pareto_k(moments: Moments) -> Tensor:
     """Fit the tail as Pareto-smoothed importance sampling does (Vehtari et al. 2024, §3).
 
-    The tail is the largest min(m/5, 3√m) values, less the largest below them.
+    The tail is the largest values, less the largest below them.
     """
-    m = log_values.shape[-1]
-    size = math.ceil(min(m / 5, 3 * math.sqrt(m)))
+    log_max, size = moments.log_max, tail_size(moments.size)
     if size < _LEAST_TAIL:
         return torch.full_like(log_max, math.inf)
-    tail = _relative(log_values.topk(size + 1, dim=-1).values, log_max)
+    tail = relative(moments.tail, log_max)
     excess = (tail - tail[..., -1:]).reshape(-1, size + 1).cpu()
     shapes = _shapes(excess).reshape(log_max.shape).to(log_max.device)
     return torch.where(log_max == math.inf, math.inf, shapes)

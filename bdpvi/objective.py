@@ -276,11 +276,18 @@ def start(objective: Objective) -> Point:
     return objective.at(square.new_zeros(len(square)), objective.precision * eye + square / 4)
 
 
-def climb(point: Point, tolerance: float) -> list[Point]:
+def climb(
+    point: Point, tolerance: float, reached: Callable[[Point], object] = lambda point: None
+) -> list[Point]:
     """Return the points of a damped natural-gradient ascent, the last within ``tolerance``.
 
     Steps are halved until the ELBO rises (a full step overshoots where a tight clip leaves little
     curvature), near the maximum, where its change is below rounding, until the gradient falls.
+
+    Args:
+        point: where to start.
+        tolerance: norm of the gradient to end below.
+        reached: called with every point but the first.
 
     Raises:
         FloatingPointError: if the gradient norm cannot be brought down to ``tolerance``.
@@ -302,4 +309,5 @@ def climb(point: Point, tolerance: float) -> list[Point]:
                 )
             new = here.step(size)
         path.append(new)
+        reached(new)
     return path

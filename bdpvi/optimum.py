@@ -50,9 +50,10 @@ class Optimum:
         tolerance: norm of the ELBO's gradient, in units of the guide's standard deviations, that
             the fit ends below. It is also granted to a fit of each neighbour, and added to its
             error.
-        precision: proven error of a neighbour's optimum, relative to the mean distance that a
-            record of the data moves it to first order, above which more is spent on this neighbour:
-            polynomials of a higher degree, passes over the data, at last a search of its own.
+        precision: proven error of a neighbour's optimum, relative to its distance from the fit or,
+            if that is larger, to the mean distance of all to first order, above which more is spent
+            on this neighbour: polynomials of a higher degree, passes over the data, at last a
+            search of its own.
         reduction: what several workers do together, each with records of its own in ``problem``:
             disjoint rows whose ids are unique among all workers. All of them get the fit and the
             panel of all records. By default one worker has all records.
@@ -134,11 +135,12 @@ class Optimum:
             ids: what messages call the records, by default their positions.
         """
         terms = expansion.terms(records)
-        wanted = self.precision * expansion.typical + 2 * expansion.slack / expansion.least
+        slack = 2 * expansion.slack / expansion.least
         moves = Moves.none(len(expansion.jacobian), terms)
 
         def rough() -> Tensor:
-            worse: Tensor = ~(moves.error <= wanted)
+            distance = moves.m.norm(dim=0).clamp(min=expansion.typical)
+            worse: Tensor = ~(moves.error <= self.precision * distance + slack)
             return worse.nonzero()[:, 0]
 
         for degree in expansion.degrees:

@@ -10,9 +10,12 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 T = TypeVar("T")
 Track = Callable[[Sequence[T], str], Iterable[T]]
@@ -24,12 +27,21 @@ def silent(items: Sequence[T], description: str) -> Iterable[T]:
 
 
 def bar(items: Sequence[T], description: str) -> Iterable[T]:
-    """Iterate with a bar on standard error: items done and time remaining."""
+    """Iterate with a bar on standard error: items done, items a second and time remaining."""
     columns = (
         TextColumn("{task.description:>12}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         yield from progress.track(items, description=description)
+
+
+class _Rate(ProgressColumn):
+    """Items a second, of late."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.1f}/s")

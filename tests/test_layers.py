@@ -57,6 +57,13 @@ ALLOWED = {
         "_validate", "divergences", "models", "neighbours", "objective", "panel", "perturbation",
         "progress", "reduction", "rows", "svi", "types",
     },
+    "statistics": {"estimators"},
+    "tables": {"_validate", "models", "objective", "progress"},
+    "stream": {
+        "_validate", "accountants", "composition", "conversions", "divergences", "estimators",
+        "events", "mechanisms", "models", "objective", "optimum", "perturbation", "progress",
+        "statistics", "storage", "svi", "tables", "types",
+    },
     "fit": {
         "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
         "types",

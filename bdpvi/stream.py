@@ -1,0 +1,371 @@
+"""The optimum route over tables that do not fit in memory: fit, neighbours and ε by passes.
+
+The guide is fitted by passes over the file. One more pass leaves every record out in turn, turns it
+into what it costs and folds the costs up, order by order (:mod:`bdpvi.statistics`): neither the
+records nor the panel is ever in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi import _validate, progress
+from bdpvi.accountants import Solution, settle, solve_by_order
+from bdpvi.composition import ByPanel
+from bdpvi.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
+from bdpvi.divergences import GaussianPairs
+from bdpvi.estimators import Estimate, log_student_t_bound, student_t, student_t_of
+from bdpvi.events import WITH, WITHOUT
+from bdpvi.mechanisms import posterior_draws_cost
+from bdpvi.models import BayesianLogisticRegression
+from bdpvi.objective import Objective, Point, Records, climb, start
+from bdpvi.optimum import Optimum, pairs, scale_name
+from bdpvi.perturbation import Expansion
+from bdpvi.progress import Track
+from bdpvi.statistics import Folded
+from bdpvi.storage import replacing
+from bdpvi.svi import Guide
+from bdpvi.tables import ROWS, ModelTable, Table
+from bdpvi.types import Spent
+
+DIRECTIONS = (f"remove {WITH}", f"remove {WITHOUT}")
+_FEW = 256
+_COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
+"""The search looks at every 64th order, then at every 8th near the best, then at each."""
+_PILOT = 2048
+_ENTRIES = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class StreamFit:
+    """A guide fitted to a table on disk, and what draws from it cost. All but ``spent`` is secret.
+
+    Attributes:
+        guide: as given, with ``parameters`` set.
+        parameters: the guide's, constrained.
+        spent: what the planned draws cost together; no others are paid for.
+        draws, temperature: the planned ones.
+        records: N.
+        feature_names: the columns, in order.
+        gradient_norm: where the fit ended, in units of the guide's standard deviations.
+    """
+
+    guide: Guide
+    parameters: Mapping[str, Tensor]
+    spent: Spent
+    draws: int
+    temperature: float
+    records: int
+    feature_names: tuple[str, ...]
+    gradient_norm: float
+
+    @property
+    def posterior(self) -> Distribution:
+        """The fitted Gaussian over the flat vector of latents."""
+        return self.guide.posterior(self.parameters)
+
+
+def fit_stream(
+    path: str | Path,
+    model: BayesianLogisticRegression,
+    guide: Guide,
+    *,
+    target: str,
+    features: Sequence[str] | None = None,
+    draws: int = 1,
+    temperature: float = 1.0,
+    delta: float = 1e-5,
+    failure_probability: float = 1e-15,
+    orders: Orders = REAL_ORDERS,
+    conversion: str = "cks",
+    tolerance: float = 1e-12,
+    precision: float = 1e-7,
+    rows: int = ROWS,
+    state: str | Path | None = None,
+    save_every: float = 60.0,
+    track: Track[Any] = progress.bar,
+) -> StreamFit:
+    """Fit a guide to a table on disk, and account for draws from it, every record left out once.
+
+    The same as :func:`bdpvi.fit` with :class:`Optimum`, and ``spent`` of these draws by a
+    :class:`BayesianAccountant`, in the memory of a few blocks. Needs pyarrow.
+
+    Args:
+        path: a Parquet or CSV file, or a folder of such files.
+        model: the model; its features are the columns ``features``.
+        guide: a full-rank or mean-field guide for it.
+        target: name of the column of targets, 0 or 1.
+        features: names of the columns of features; by default all but the target.
+        draws: number k of samples that will be released.
+        temperature: τ that they will be released at.
+        delta: δ.
+        failure_probability: γ of each estimate, which is by Student's t.
+        orders: λ that ε is minimised over; all of them count as estimates.
+        conversion: "cks" or "chernoff".
+        tolerance, precision: see :class:`Optimum`.
+        rows: of a block.
+        state: file that finished blocks are kept in, and that a job that was cut off goes on from;
+            secret, and deleted by nobody. By default nothing is kept.
+        save_every: seconds between two writes of it.
+        track: progress of every pass, in blocks.
+
+    Raises:
+        ValueError: on data that cannot be accounted for, or a ``state`` of another job or of files
+            that have changed since, naming the argument.
+        FloatingPointError: if rounding keeps the gradient above the tolerance.
+    """
+    if conversion not in ("cks", "chernoff"):
+        raise ValueError(f"conversion must be 'cks' or 'chernoff', got {conversion!r}")
+    _validate.positive_int("draws", draws)
+    _validate.positive("temperature", temperature)
+    _validate.probability("delta", delta)
+    gamma = _validate.probability("failure_probability", failure_probability)
+    optimum = Optimum(tolerance=tolerance, precision=precision)
+    scale = scale_name(model, guide)
+    table = Table(path, target, features, rows=rows, track=track)
+    like = torch.zeros(3, len(table.features), dtype=torch.float64)
+    guide.setup(like, like[:, 0])
+    settings = {
+        "files": table.fingerprint(),
+        "columns": [table.target, *table.features],
+        "model": repr(model),
+        "guide": type(guide).__name__,
+        "release": [draws, temperature],
+        "orders": hashlib.sha256(orders.values.numpy().tobytes()).hexdigest(),
+        "search": [conversion, delta, gamma],
+        "numerics": [tolerance, precision, rows],
+    }
+    kept = _Kept(None if state is None else Path(state), settings, save_every)
+    source = ModelTable(table, model)
+    point = _fit(Objective(source, model.prior_scale**-2, scale == "scale"), tolerance, kept)
+    expansion = Expansion(point, tolerance)
+    choices = len(orders)
+    beta = split_delta(delta, gamma, len(DIRECTIONS) * choices)
+
+    def add(folded: Sequence[Folded], records: Records, looked: Sequence[Tensor]) -> None:
+        pair = pairs(expansion, optimum.moves(expansion, records, -1.0))
+        for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
+            _add_costs(fold, one, orders.values[index], draws, temperature)
+
+    every = torch.arange(choices)
+    looked = kept.orders()
+    if looked is None and choices <= _FEW:
+        looked = [every, every]
+    elif looked is None:
+        few = next(source.read()).select(slice(_PILOT))
+        folds = [Folded(choices, len(few)) for _ in DIRECTIONS]
+        add(folds, few, (every, every))
+        looked = _pilot(folds, orders, len(table), beta, gamma, conversion)
+    while True:
+        folded = [Folded(len(index), len(table)) for index in looked]
+        begin = kept.restore(folded)
+        turns = track(range(begin, table.blocks), "neighbours")
+        for block, records in zip(turns, source.read(begin), strict=False):
+            add(folded, records, looked)
+            kept.blocks(block + 1, looked, folded, final=block + 1 == table.blocks)
+        known = _Known(orders, looked, [student_t_of(fold, gamma) for fold in folded])
+        try:
+            spent = settle(
+                partial(known.solve, rule=conversion),
+                DIRECTIONS,
+                delta,
+                orders=orders,
+                choices=choices,
+                failure_probability=gamma,
+                composition=ByPanel.name,
+                conversion=conversion,
+                estimator=student_t.__name__,
+            )
+            break
+        except _NotKnownError as missing:
+            looked = [torch.cat([index, missing.index]).unique() for index in looked]
+            kept.forget()
+    parameters = {"loc": point.mean, scale: point.scale}
+    guide.parameters = dict(parameters)
+    return StreamFit(
+        guide=guide,
+        parameters=parameters,
+        spent=spent,
+        draws=draws,
+        temperature=temperature,
+        records=len(table),
+        feature_names=table.features,
+        gradient_norm=point.gradient_norm,
+    )
+
+
+def _fit(objective: Objective, tolerance: float, kept: _Kept) -> Point:
+    """Return the maximum, found from what was kept or from that of the first block."""
+    begun = kept.point()
+    if begun is not None:
+        point = objective.at(*begun)
+    else:
+        assert isinstance(objective.records, ModelTable)
+        first = next(objective.records.read())
+        point = start(Objective(first, objective.precision, objective.diagonal))
+        more = len(objective.records.table) / len(first)
+        with suppress(FloatingPointError):
+            point = climb(point, 1e-3)[-1]
+        prior = objective.precision * torch.eye(len(point.mean)).to(point.metric)
+        point = objective.at(point.mean, prior + more * (point.metric - prior))
+    return climb(point, tolerance, kept.reached)[-1]
+
+
+def _add_costs(
+    fold: Folded, pair: GaussianPairs, orders: Tensor, draws: int, temperature: float
+) -> None:
+    """Add the costs of these neighbours, in parts that leave the memory small."""
+    for records in torch.arange(len(pair)).split(max(1, _ENTRIES // len(orders))):
+        fold.add(posterior_draws_cost(pair.select(records), orders, draws, temperature))
+
+
+class _NotKnownError(Exception):
+    """The search asked for orders that were not looked at."""
+
+    def __init__(self, index: Tensor) -> None:
+        super().__init__()
+        self.index = index
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """The cost at the orders that were looked at: for each direction their positions, and bounds.
+
+    Attributes:
+        orders: all that an answer could have.
+        looked: positions, ascending.
+        estimates: there.
+    """
+
+    orders: Orders
+    looked: Sequence[Tensor]
+    estimates: Sequence[Estimate]
+
+    def solve(self, direction: str, beta: float, *, rule: str) -> Solution:
+        """Return the smallest ε of one direction."""
+        place = DIRECTIONS.index(direction)
+
+        def cost(order: Tensor) -> Estimate:
+            asked, looked = self.orders.index(order), self.looked[place]
+            at = torch.searchsorted(looked, asked).clamp(max=len(looked) - 1)
+            if not torch.equal(looked[at], asked):
+                raise _NotKnownError(torch.arange(int(asked.min()), int(asked.max()) + 1))
+            return self.estimates[place].at(at)
+
+        return solve_by_order(cost, beta, self.orders, rule)
+
+
+def _pilot(
+    folds: Sequence[Folded], orders: Orders, records: int, beta: float, gamma: float, rule: str
+) -> list[Tensor]:
+    """Return the positions of the orders that the search is expected to look at, by direction.
+
+    They follow from a few records' costs at all orders. Which ones they are changes no result: if
+    the search asks for others there is another pass.
+    """
+    last, looked = len(orders) - 1, []
+    for fold in folds:
+        bound = log_student_t_bound(fold.expected(records), gamma)
+        best = minimise_epsilon(lambda order: bound[orders.index(order)], beta, orders, rule).order  # noqa: B023
+        (at,) = orders.index(torch.tensor([best], dtype=torch.float64)).tolist()
+        eighth = at // _MIDDLE * _MIDDLE
+        index = {*range(0, last, _COARSE), last, *range(at - _NEAR, at + _NEAR + 1)}
+        index |= set(range(eighth - _FAR, eighth + _FAR + 1, _MIDDLE))
+        looked.append(torch.tensor(sorted(i for i in index if 0 <= i <= last)))
+    return looked
+
+
+class _Kept:
+    """What a job has finished, in a file of its own, written whole or not at all.
+
+    Args:
+        path: the file; None keeps nothing.
+        settings: all that the result depends on, as JSON has it.
+        every: seconds between two writes.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any], every: float) -> None:
+        self.path, self.every = path, _validate.non_negative("save_every", every)
+        self.settings = {name: json.dumps(value) for name, value in settings.items()}
+        self.tensors: dict[str, Tensor] = {}
+        self.written = time.monotonic()
+        if path is None or not path.exists():
+            return
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                self.tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"state={str(path)!r} cannot be read: {error}") from error
+        for name, now in self.settings.items():
+            if about.get(name) != now:
+                raise ValueError(
+                    f"state={str(path)!r} was begun with {name}={about.get(name)}, not {now}; use "
+                    "another file, or delete this one"
+                )
+
+    def point(self) -> tuple[Tensor, Tensor] | None:
+        """Return mean and metric of the last point that the fit reached."""
+        return (self.tensors["mean"], self.tensors["metric"]) if "mean" in self.tensors else None
+
+    def reached(self, point: Point) -> None:
+        """Keep a point of the fit."""
+        self.tensors = {"mean": point.mean, "metric": point.metric}
+        self._write()
+
+    def orders(self) -> list[Tensor] | None:
+        """Return the positions of the orders that the finished blocks were looked at."""
+        names = [f"{place}.looked" for place in range(len(DIRECTIONS))]
+        return [self.tensors[name] for name in names] if names[0] in self.tensors else None
+
+    def restore(self, folded: Sequence[Folded]) -> int:
+        """Set the moments to those of the finished blocks; return how many there are."""
+        if "blocks" not in self.tensors:
+            return 0
+        for place, fold in enumerate(folded):
+            start = f"{place}."
+            fold.restore(
+                {k[len(start) :]: v for k, v in self.tensors.items() if k.startswith(start)}
+            )
+        return int(self.tensors["blocks"])
+
+    def blocks(
+        self, count: int, looked: Sequence[Tensor], folded: Sequence[Folded], final: bool
+    ) -> None:
+        """Keep that ``count`` blocks are finished, if it is time to."""
+        if self.path is None or not (final or time.monotonic() - self.written >= self.every):
+            return
+        self.tensors["blocks"] = torch.tensor(count)
+        for place, (index, fold) in enumerate(zip(looked, folded, strict=True)):
+            state = {"looked": index, **fold.state()}
+            self.tensors |= {f"{place}.{name}": value for name, value in state.items()}
+        self._write()
+
+    def forget(self) -> None:
+        """Forget the finished blocks; the fit stays."""
+        self.tensors = {k: v for k, v in self.tensors.items() if k in ("mean", "metric")}
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self.path) as temporary:
+            temporary.touch(mode=0o600)
+            whole = {name: value.contiguous().clone() for name, value in self.tensors.items()}
+            save_file(whole, temporary, metadata=self.settings)
+            temporary.chmod(0o600)
+        self.written = time.monotonic()

@@ -1,0 +1,116 @@
+"""Fit, neighbours and ε of a table on disk: seconds, rows a second and memory.
+
+    python benchmarks/stream.py [--rows 20000000] [--features 20] [--guide full-rank]
+
+Writes a Parquet file of rows × features in float32 to a folder that is removed at the end (or kept
+with ``--file``), and runs :func:`bdpvi.stream.fit_stream` on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from bdpvi import BayesianLogisticRegression, progress
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.stream import fit_stream
+
+GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
+CHUNK = 1 << 18
+
+
+def write(path: Path, rows: int, features: int) -> None:
+    """Write records of a logistic regression with weights from -1 to 1."""
+    random = np.random.default_rng(0)
+    weights = np.linspace(-1, 1, features)
+    names = [f"x{j}" for j in range(features)]
+    schema = pa.schema([*((name, pa.float32()) for name in names), ("y", pa.int8())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, rows, CHUNK):
+            x = random.standard_normal((min(CHUNK, rows - start), features), dtype=np.float32)
+            y = random.random(len(x)) < 1 / (1 + np.exp(-(x @ weights)))
+            columns = [*x.T, y.astype(np.int8)]
+            writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
+
+
+class Clock:
+    """A tracker that adds up the seconds of every kind of pass."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.seconds: dict[str, float] = {}
+        self.passes: dict[str, int] = {}
+        self.track = progress.silent if quiet else progress.bar
+
+    def __call__(self, items: Sequence[Any], description: str) -> Iterable[Any]:
+        """Iterate over the items and note the time."""
+        kind = description.split()[0]
+        began = time.perf_counter()
+        yield from self.track(items, description)
+        spent = time.perf_counter() - began
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + spent
+        self.passes[kind] = self.passes.get(kind, 0) + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--features", type=int, default=20)
+    parser.add_argument("--guide", choices=GUIDES, default="full-rank")
+    parser.add_argument("--clip", type=float, default=1.0)
+    parser.add_argument("--delta", type=float, default=1e-8)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--file", type=Path, help="table to use, written if it is not there")
+    parser.add_argument("--state", type=Path, help="file to go on from after a kill")
+    parser.add_argument("--quiet", action="store_true")
+    arguments = parser.parse_args()
+    print("python", " ".join(sys.argv))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
+    threads = torch.get_num_threads()
+    print(
+        f"{platform.machine()}, {threads} threads, Python {platform.python_version()}, {packages}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.file or Path(folder) / "table.parquet"
+        if not path.exists():
+            write(path, arguments.rows, arguments.features)
+        print(f"{path.stat().st_size / 1e9:.2f} GB of Parquet")
+        model = BayesianLogisticRegression(clip=arguments.clip)
+        clock, began = Clock(arguments.quiet), time.perf_counter()
+        fitted = fit_stream(
+            path,
+            model,
+            GUIDES[arguments.guide](model),
+            target="y",
+            temperature=arguments.temperature,
+            delta=arguments.delta,
+            state=arguments.state,
+            track=clock,
+        )
+        seconds = time.perf_counter() - began
+    one = clock.seconds["neighbours"]
+    print(f"N = {fitted.records:,}, d = {len(fitted.feature_names)}, {arguments.guide}")
+    print(f"  fit and derivatives {clock.seconds['pass']:.0f} s in {clock.passes['pass']} passes")
+    print(f"  neighbours and accounting {one:.0f} s, {fitted.records / one:,.0f} rows/s")
+    print(f"  in all {seconds:.0f} s, {fitted.records / seconds:,.0f} rows/s")
+    print(f"  gradient norm {fitted.gradient_norm:.1e}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"  peak memory {peak / 2**20:.2f} GiB")
+    print(f"  {fitted.spent}")
+    print(f"  at order {fitted.spent.order:.4g}, {fitted.spent.direction}: {fitted.spent.reason}")
+
+
+if __name__ == "__main__":
+    main()
