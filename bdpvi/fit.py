@@ -66,6 +66,12 @@ class Fit:
         """The fitted Gaussian over the flat vector of latents, detached."""
         return self.guide.posterior(self.parameters)
 
+    @property
+    def released(self) -> Distribution:
+        """The Gaussian that samples are released from at temperature 1: the posterior, unless the
+        guide has a ridge."""
+        return self.guide.released(self.parameters)
+
 
 def fit(
     model: Model,

@@ -157,7 +157,7 @@ class Coupled:
         chunk = self.chunk or self._rows_at_once(problem, neighbours)
         once = self._parts(problem, neighbours, chunk)
         parameters, convergence = _fitted(problem, track, once)
-        posterior = problem.guide.posterior(parameters)
+        posterior = problem.guide.released(parameters)
         panels = (_panel(problem, rows, posterior, track, chunk, once) for rows in neighbours)
         return Trained(parameters, convergence, tuple(panels))
 
@@ -202,9 +202,9 @@ class Coupled:
         (rows,) = neighbours
         path: list[Distribution] = []
         parameters, convergence = run_svi(
-            problem, track, lambda _, now: path.append(problem.guide.posterior(now))
+            problem, track, lambda _, now: path.append(problem.guide.released(now))
         )
-        posterior = problem.guide.posterior(parameters)
+        posterior = problem.guide.released(parameters)
         account = TrainingAccount(problem.plan.steps)
         ids = rows.records.ids.cpu()
 
@@ -267,7 +267,7 @@ def _compared(
 
 
 def _pairs(problem: Problem, against: Distribution, trained: dict[str, Tensor]) -> GaussianPairs:
-    pairs = summarise(against, problem.guide.posterior(trained))
+    pairs = summarise(against, problem.guide.released(trained))
     return GaussianPairs(pairs.r.cpu(), pairs.b2.cpu())
 
 
@@ -294,6 +294,6 @@ def _rehearsal(problem: Problem, rows: Rows) -> Callable[[int], GaussianPairs]:
         trained = train_rows(small, _some(rows, range(m)))
         for name, value in trained.items():  # a divergent run is the fit's to report
             value.copy_(initial[name])
-        return _pairs(small, problem.guide.posterior(initial), trained)
+        return _pairs(small, problem.guide.released(initial), trained)
 
     return work

@@ -89,12 +89,13 @@ def release(
     accountant: Accountant = BayesianAccountant,
     generator: torch.Generator | None = None,
 ) -> Release:
-    """Charge ``draws`` posterior samples at ``temperature``, then draw them from N(μ, τΣ).
+    """Charge ``draws`` posterior samples at ``temperature``, then draw them from N(μ, τS).
 
     Args:
         fit: where to draw from.
         draws: number of samples k.
-        temperature: τ; higher costs less and predicts worse.
+        temperature: τ; higher costs less and predicts worse. S is the guide's covariance, or what
+            its ridge makes of it.
         delta: δ at which the cost is reported; ``budget`` brings its own.
         budget: refuse to go beyond this, counting all earlier releases from ``fit``.
         accountant: makes the accountant: ``partial(BayesianAccountant, conversion="chernoff")``.
@@ -116,7 +117,7 @@ def release(
                 f"over the budget of Bayesian-DP ε = {budget.epsilon:g} at δ = {delta:g}"
             )
         fit.ledger.charge(charge)
-    samples = secure.sample(fit.posterior, draws, temperature, generator)
+    samples = secure.sample(fit.released, draws, temperature, generator)
     return Release(
         samples=samples,
         latents=_unpack(fit, samples),
@@ -132,7 +133,7 @@ def rehearse(
     fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """Return samples as a release would hold them, without charging: for the owner's eyes only."""
-    return _unpack(fit, secure.sample(fit.posterior, draws, temperature, generator))
+    return _unpack(fit, secure.sample(fit.released, draws, temperature, generator))
 
 
 def calibrate(

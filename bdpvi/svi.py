@@ -45,6 +45,9 @@ class Guide(Protocol):
     def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
         """Return the Gaussian, detached."""
 
+    def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian that samples are released from, at temperature 1."""
+
     def initial(self, like: Tensor) -> dict[str, Tensor]:
         """Return the first value of every parameter."""
 

@@ -28,6 +28,13 @@ class FullRank(GaussianGuide):
         """Return the Gaussian with ``loc`` (..., d) and ``scale_tril`` (..., d, d)."""
         return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])  # type: ignore[no-any-return]
 
+    def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian whose Cholesky factor is that of L(I + ridge·LᵀL)Lᵀ."""
+        factor = parameters["scale_tril"]
+        eye = torch.eye(self.dim, dtype=factor.dtype, device=factor.device)
+        inner = torch.linalg.cholesky(eye + self.ridge * factor.mT @ factor)
+        return self.distribution({"loc": parameters["loc"], "scale_tril": factor @ inner})
+
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         """Return loc + L · noise, L having softplus on its diagonal."""
         raw = free["scale_tril"]

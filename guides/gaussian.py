@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 from torch.distributions.constraints import Constraint
 
-from bdpvi._validate import positive
+from bdpvi._validate import non_negative, positive
 from bdpvi.models import Model, latent_sites
 
 
@@ -36,6 +36,7 @@ class GaussianGuide(ABC):
     Args:
         model: the Pyro model.
         init_scale: standard deviation of every latent at the start.
+        ridge: κ of the covariance Σ + κΣ² that samples are released with, see :meth:`released`.
 
     Attributes:
         sites: the latent variables in the order of the flat vector; known after :meth:`setup`.
@@ -44,9 +45,10 @@ class GaussianGuide(ABC):
 
     constraints: ClassVar[Mapping[str, Constraint]]
 
-    def __init__(self, model: Model, *, init_scale: float = 0.1) -> None:
+    def __init__(self, model: Model, *, init_scale: float = 0.1, ridge: float = 0.0) -> None:
         self.model = model
         self.init_scale = positive("init_scale", init_scale)
+        self._ridge = non_negative("ridge", ridge)
         self.sites: tuple[Site, ...] = ()
         self.parameters: dict[str, Tensor] = {}
 
@@ -57,6 +59,10 @@ class GaussianGuide(ABC):
     @abstractmethod
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian over the flat vector; leading dimensions are a batch."""
+
+    @abstractmethod
+    def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian with covariance Σ + ridge·Σ² in the place of Σ."""
 
     @abstractmethod
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
@@ -80,6 +86,11 @@ class GaussianGuide(ABC):
             free, noise: as for :meth:`pushforward`.
             gradient: of the loss in the latents, (m, d).
         """
+
+    @property
+    def ridge(self) -> float:
+        """κ; fixed, since what neighbours cost was found for it."""
+        return self._ridge
 
     @property
     def dim(self) -> int:
@@ -129,10 +140,27 @@ class GaussianGuide(ABC):
         Raises:
             RuntimeError: without ``parameters`` before any fit.
         """
+        return self.distribution(self._chosen(parameters))
+
+    def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian that samples are released from, N(μ, Σ + κΣ²) at temperature 1.
+
+        A record with score g moves μ by about Σg. Seen through noise of covariance Σ that is the
+        distance (gᵀΣg)^½, which is largest in directions that the data say little about. Seen
+        through Σ + κΣ² = Σ(Σ⁻¹ + κI)Σ it is (gᵀ(Σ⁻¹ + κI)⁻¹g)^½ ≤ ‖g‖/√κ: no direction weighs more
+        than another by much, and a clipped score bounds it for every record. (Σ² is the shape of a
+        sandwich covariance, Huber 1967, for scores of equal size in all directions.)
+
+        Arguments and errors as of :meth:`posterior`, which is what κ = 0 gives.
+        """
+        chosen = self._chosen(parameters)
+        return self.widened(chosen) if self.ridge else self.distribution(chosen)
+
+    def _chosen(self, parameters: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         chosen = self.parameters if parameters is None else parameters
         if not chosen:
             raise RuntimeError(f"this {type(self).__name__} guide has not been fitted yet")
-        return self.distribution({name: chosen[name].detach().clone() for name in self.constraints})
+        return {name: chosen[name].detach().clone() for name in self.constraints}
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
         parts = torch.split(flat, [site.shape.numel() for site in self.sites], dim=-1)

@@ -34,6 +34,12 @@ class MeanField(GaussianGuide):
         """Return the Gaussian with these parameters, ``loc`` and ``scale`` (..., d)."""
         return dist.Normal(parameters["loc"], parameters["scale"]).to_event(1)  # type: ignore[no-any-return]
 
+    def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian with variances σ² + ridge·σ⁴."""
+        scale = parameters["scale"]
+        wider = scale * (1 + self.ridge * scale.square()).sqrt()
+        return self.distribution({"loc": parameters["loc"], "scale": wider})
+
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         """Return loc + scale · noise."""
         return torch.addcmul(free["loc"], softplus(free["scale"]), noise)
