@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from bdpvi.hyperparameters import describe
 from bdpvi.methods import BAYESIAN, NONE, SENTENCES, WORST_CASE, Method
@@ -51,39 +52,38 @@ def write(
 
 
 def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
-    """Return accuracy against ε, with a legend for each kind of guarantee."""
-    figure = Figure(figsize=(10, 5.5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    handles: dict[str, list[Any]] = {}
+    """Return accuracy against ε, whole and near the top; the legend goes by guarantee."""
+    figure = Figure(figsize=(13, 5), dpi=120, layout="constrained")
+    whole, near = figure.subplots(1, 2)
+    reached = summary[summary["accuracy"].notna()]
+    legend: dict[str, list[Any]] = {}
     for number, method in enumerate(methods):
-        rows = summary[(summary["method"] == method.name) & summary["accuracy"].notna()]
+        rows = reached[reached["method"] == method.name]
         if len(rows):
-            handles.setdefault(method.guarantee, []).append(
-                _line(axes, method, rows, f"C{number % 10}")
-            )
-    if {BAYESIAN, WORST_CASE} & set(handles):
-        axes.set_xscale("log")
-        plain_ticks(axes.xaxis)
-    deltas = sorted(set(summary["delta"].dropna()))
-    at = f" at δ = {deltas[0]:g}" if deltas else ""
-    axes.set_xlabel(f"ε{at}: of Bayesian DP where solid, of worst-case DP where dashed")
-    axes.set_ylabel("test accuracy, mean ± standard error")
-    axes.grid(alpha=0.3)
-    top = 1.0
-    for guarantee, lines in handles.items():
-        legend = axes.legend(
-            handles=lines,
-            title=HEADINGS[guarantee],
-            loc="upper left",
-            bbox_to_anchor=(1.01, top),
-            frameon=False,
-            fontsize=8,
-            title_fontsize=9,
-            alignment="left",
-        )
-        axes.add_artist(legend)
-        top -= 0.1 + 0.055 * len(lines)
+            lines = [_line(axes, method, rows, f"C{number % 10}") for axes in (whole, near)]
+            legend.setdefault(method.guarantee, []).append(lines[0])
+    deltas = sorted(set(reached["delta"].dropna()))
+    for axes in (whole, near):
+        if deltas:
+            axes.set_xscale("log")
+            plain_ticks(axes.xaxis)
+            axes.set_xlabel(f"ε at δ = {deltas[0]:g}: Bayesian DP solid, worst-case DP dashed")
+        axes.set_ylabel("test accuracy, mean ± standard error")
+        axes.grid(alpha=0.3)
+    if len(reached):
+        top = reached["accuracy"].max()
+        near.set_ylim(top - _NEAR, top + _NEAR / 10)
+        near.set_title(f"within {_NEAR:g} of the best", fontsize=10)
+    handles = [
+        handle
+        for guarantee, lines in legend.items()
+        for handle in (Line2D([], [], ls="", label=f"{HEADINGS[guarantee]}:"), *lines)
+    ]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
     return figure
+
+
+_NEAR = 0.05
 
 
 def _line(axes: Axes, method: Method, rows: pd.DataFrame, colour: str) -> Any:

@@ -28,7 +28,7 @@ from bdpvi import BayesianLogisticRegression, Dataset, cli_comparison, datasets
 from bdpvi.accountants import BayesianAccountant
 from bdpvi.cells import Cells
 from bdpvi.compare import COLUMNS, Cell, Plan, compare, price, run, summarise
-from bdpvi.compare_report import STYLES, curve, report
+from bdpvi.compare_report import HEADINGS, STYLES, curve, report
 from bdpvi.divergences import GaussianPairs
 from bdpvi.events import PosteriorDraws
 from bdpvi.hyperparameters import build
@@ -142,17 +142,23 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
 def test_no_line_style_or_marker_serves_two_guarantees(table: pd.DataFrame) -> None:
     methods = [build(name, entry) for name, entry in ENTRIES.items()]
     figure = curve(methods, pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv"))
-    axes: Any = figure.axes[0]
-    looks: dict[str, set[tuple[str, str]]] = {BAYESIAN: set(), WORST_CASE: set()}
     guarantees = {method.label: method.guarantee for method in methods}
-    for container in axes.containers:
-        line = container.lines[0]
-        looks[guarantees[container.get_label()]].add((line.get_linestyle(), line.get_marker()))
-    assert looks == {BAYESIAN: {("-", "o")}, WORST_CASE: {("--", "s")}}
+    assert len(figure.axes) == 2
+    for axes in figure.axes:
+        looks: dict[str, set[tuple[Any, Any]]] = {BAYESIAN: set(), WORST_CASE: set()}
+        for container in axes.containers:
+            line: Any = container.get_children()[0]
+            look = line.get_linestyle(), line.get_marker()
+            looks[guarantees[str(container.get_label())]].add(look)
+        assert looks == {BAYESIAN: {("-", "o")}, WORST_CASE: {("--", "s")}}
+        assert "δ = 1e-05" in axes.get_xlabel()
     assert len({style["ls"] for style in STYLES.values()}) == 3
-    titles = [child.get_title().get_text() for child in axes.artists]
-    assert titles == ["no privacy", "Bayesian DP (hollow: not reliable)", "worst-case DP"]
-    assert "δ = 1e-05" in axes.get_xlabel()
+    (legend,) = figure.legends
+    entries = [text.get_text() for text in legend.get_texts()]
+    groups = {name: entries.index(f"{heading}:") for name, heading in HEADINGS.items()}
+    for label, guarantee in guarantees.items():
+        above = max(g for g in groups.values() if g < entries.index(label))
+        assert groups[guarantee] == above
 
 
 COMPARISON: dict[str, Any] = {
