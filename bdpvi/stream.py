@@ -93,7 +93,7 @@ def fit_stream(
     orders: Orders = REAL_ORDERS,
     conversion: str = "cks",
     tolerance: float = 1e-12,
-    precision: float = 1e-7,
+    precision: float = 1e-5,
     rows: int = ROWS,
     state: str | Path | None = None,
     save_every: float = 60.0,
@@ -116,7 +116,8 @@ def fit_stream(
         failure_probability: γ of each estimate, which is by Student's t.
         orders: λ that ε is minimised over; all of them count as estimates.
         conversion: "cks" or "chernoff".
-        tolerance, precision: see :class:`Optimum`.
+        tolerance, precision: see :class:`Optimum`. Here a neighbour that is not proven to this
+            precision by polynomials costs passes over the file.
         rows: of a block.
         state: file that finished blocks are kept in, and that a job that was cut off goes on from;
             secret, and deleted by nobody. By default nothing is kept.
