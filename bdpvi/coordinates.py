@@ -55,8 +55,17 @@ class Coordinates(Protocol):
     def locate(self, point: Point) -> tuple[Tensor, Tensor]:
         """Return m (d, 1) and y (q, 1) of another point."""
 
-    def pairs(self, m: Tensor, y: Tensor) -> GaussianPairs:
-        """Return the fit against each Gaussian."""
+    def pairs(self, m: Tensor, y: Tensor, ridge: float = 0.0) -> GaussianPairs:
+        """Return the fit against each Gaussian, either with covariance Σ + ridge·Σ² for Σ."""
+
+    def spill(self, y: Tensor, error: Tensor, ridge: float) -> Tensor:
+        """Bound the error of the covariance Σ + ridge·Σ², in units of the fit's, (m,).
+
+        Args:
+            y: of each Gaussian, (q, m).
+            error: of its own covariance in units of the fit's, spectral norm, (m,).
+            ridge: κ.
+        """
 
 
 class FullCovariance:
@@ -105,10 +114,23 @@ class FullCovariance:
         ratio = torch.linalg.solve(self.frame, point.root)
         return m.unsqueeze(1), self.vector(ratio @ ratio.T - self._eye).unsqueeze(1)
 
-    def pairs(self, m: Tensor, y: Tensor) -> GaussianPairs:  # noqa: D102
-        s, u = torch.linalg.eigh(self.matrix(y).permute(2, 0, 1).contiguous())
+    def pairs(self, m: Tensor, y: Tensor, ridge: float = 0.0) -> GaussianPairs:  # noqa: D102
+        change = self.matrix(y).permute(2, 0, 1).contiguous()
+        if ridge:
+            # Σ + κΣ² is F(I + κK)Fᵀ, K = FᵀF, and W = (I + κK)^-½ makes it the unit.
+            squared = self.frame.T @ self.frame
+            size, axes = torch.linalg.eigh(squared)
+            unit = (axes * (1 + ridge * size).rsqrt()) @ axes.T
+            cross = change @ squared
+            change = unit @ (change + ridge * (cross + cross.mT + cross @ change)) @ unit
+            change, m = (change + change.mT) / 2, unit @ m
+        s, u = torch.linalg.eigh(change)
         b = (u.mT @ m.T.unsqueeze(2)).squeeze(2)
         return GaussianPairs(1 / (1 + s), b.square() / (1 + s))
+
+    def spill(self, y: Tensor, error: Tensor, ridge: float) -> Tensor:  # noqa: D102
+        largest_square = float(torch.linalg.matrix_norm(self.frame, 2)) ** 2
+        return _spill(math.sqrt(2) * y.norm(dim=0), error, ridge * largest_square)
 
 
 class DiagonalCovariance:
@@ -151,11 +173,25 @@ class DiagonalCovariance:
         change = (point.root.diagonal() / self.deviation).square() - 1
         return m.unsqueeze(1), change.unsqueeze(1) / math.sqrt(2)
 
-    def pairs(self, m: Tensor, y: Tensor) -> GaussianPairs:  # noqa: D102
-        grown = 1 + y.T * math.sqrt(2)
-        return GaussianPairs(1 / grown, (self.back @ m).T.square() / grown)
+    def pairs(self, m: Tensor, y: Tensor, ridge: float = 0.0) -> GaussianPairs:  # noqa: D102
+        part = ridge * self.deviation.square()
+        change = y.T * math.sqrt(2)
+        grown = 1 + change * (1 + part * (2 + change)) / (1 + part)
+        return GaussianPairs(1 / grown, (self.back @ m).T.square() / (1 + part) / grown)
+
+    def spill(self, y: Tensor, error: Tensor, ridge: float) -> Tensor:  # noqa: D102
+        largest_square = float(self.deviation.max()) ** 2
+        return _spill(math.sqrt(2) * y.norm(dim=0), error, ridge * largest_square)
 
 
 def weighted(x: Tensor, weights: Tensor) -> Tensor:
     """Return Σ weight · x xᵀ over the columns of x (d, m) for k sets of weights (k, m)."""
     return torch.stack([(x * weight) @ x.T for weight in weights])
+
+
+def _spill(size: Tensor, error: Tensor, ridge: float) -> Tensor:
+    """Bound ‖W(δ + κ(δK(I+Y) + (I+Y)Kδ + δKδ))W‖ for ‖δ‖ ≤ error, ‖Y‖ ≤ size and κ‖K‖ = ridge.
+
+    ‖W‖ ≤ 1 and κ‖KW‖ ≤ √(κ‖K‖), W being (I + κK)^-½.
+    """
+    return error * (1 + 2 * math.sqrt(ridge) + ridge * (2 * size + error))

@@ -103,7 +103,7 @@ class Optimum:
             records = Records.of(model, rows.records)
             ids = [int(i) for i in rows.records.ids]
             moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
-            panels.append(self._panel(rows, pairs(expansion, moves)))
+            panels.append(self._panel(rows, pairs(expansion, moves, problem.guide.ridge)))
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
 
@@ -254,15 +254,20 @@ def objective(problem: Problem, reduction: Reduction | None = None) -> Objective
     return Objective(records, model.prior_scale**-2, scale == "scale", reduction)
 
 
-def pairs(expansion: Expansion, moves: Moves) -> GaussianPairs:
-    """Return the fit against every neighbour, with the proven errors added."""
+def pairs(expansion: Expansion, moves: Moves, ridge: float = 0.0) -> GaussianPairs:
+    """Return the fit against every neighbour, with the proven errors added.
+
+    Both have the covariance Σ + ridge·Σ² that samples are released with. In its units the mean is
+    known at least as well as in those of Σ.
+    """
     coordinates = expansion.coordinates
 
     def some(columns: Tensor) -> GaussianPairs:
         part = moves.select(columns)
-        error = part.error.unsqueeze(1)
-        bare = coordinates.pairs(part.m, part.y)
-        return enclosing(bare, error * coordinates.reach, math.sqrt(2) * error)
+        bare = coordinates.pairs(part.m, part.y, ridge)
+        covariance = coordinates.spill(part.y, math.sqrt(2) * part.error, ridge)
+        mean = part.error.unsqueeze(1) * coordinates.reach
+        return enclosing(bare, mean, covariance.unsqueeze(1))
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
     columns = torch.arange(len(moves.error), device=moves.m.device).split(_BLOCK)

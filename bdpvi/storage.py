@@ -57,7 +57,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         "feature_names": fit.feature_names,
         "preprocessing": fit.preprocessing,
         "fingerprint": fit.fingerprint,
-        "ridge": _ridge(fit.guide),
+        "ridge": fit.guide.ridge,
         "extra": dict(extra or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,9 +93,9 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    if _ridge(guide) != about.get("ridge", 0.0):
+    if guide.ridge != about.get("ridge", 0.0):
         raise ValueError(
-            f"guide has ridge={_ridge(guide)}, and {path} was made with {about.get('ridge', 0.0)}"
+            f"guide has ridge={guide.ridge}, and {path} was made with {about.get('ridge', 0.0)}"
         )
     kinds = [name.split(".")[1] for name in tensors if name.endswith(".ids")]
     panels = tuple(
@@ -186,10 +186,6 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _ridge(guide: Guide) -> float:
-    return float(getattr(guide, "ridge", 0.0))
 
 
 def _read_about(path: Path) -> dict[str, Any]:

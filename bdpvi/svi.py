@@ -30,6 +30,10 @@ class Guide(Protocol):
     parameters: dict[str, Tensor]
 
     @property
+    def ridge(self) -> float:
+        """Return κ of the covariance Σ + κΣ² that samples are released with; usually 0."""
+
+    @property
     def constraints(self) -> Mapping[str, Constraint]:
         """Return the support of every parameter."""
 

@@ -43,7 +43,7 @@ from bdpvi.types import Outcome, Split, WorstCase
 ENTRIES: dict[str, dict[str, Any]] = {
     "non-private": {"steps": 20},
     "bdp-vi-full-rank": {"model": {"clip": 0.25}},
-    "bdp-vi-mean-field": {"model": {"clip": 0.25}, "draws": 3},
+    "bdp-vi-mean-field": {"model": {"clip": 0.25}, "draws": 3, "ridge": 10.0},
     "bdp-vi-training": {"steps": 5, "model": {"clip": 0.1, "prior_scale": 0.3}},
     "dpvi-ma": {"steps": 20, "draws": 5},
     "dpvi-pld": {"steps": 20, "draws": 5},

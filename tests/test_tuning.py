@@ -34,12 +34,14 @@ def test_every_method_has_room_for_the_default_effort(name: str) -> None:
 
 
 def test_configurations_cover_the_space() -> None:
-    # 64 points, all of them tried: every combination comes up once.
-    entries = configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=64))
-    combinations = {(e["model"]["clip"], e["model"]["prior_scale"], e["draws"]) for e in entries}
-    assert len(combinations) == 64
-    with pytest.raises(ValueError, match="configurations=65 is more than the 64"):
-        configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=65))
+    # 128 points, all of them tried: every combination comes up once.
+    entries = configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=128))
+    combinations = {
+        (e["model"]["clip"], e["model"]["prior_scale"], e["ridge"]) for e in entries
+    }
+    assert len(combinations) == 128
+    with pytest.raises(ValueError, match="configurations=129 is more than the 128"):
+        configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=129))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -66,6 +68,7 @@ def test_objects_go_through_the_file() -> None:
     ("entry", "message"),
     [
         ({"stps": 3}, "stps"),
+        ({"ridge": float("nan")}, "ridge"),
         ({"model": 3}, "bdp-vi-full-rank"),
         ({"model": {"clip": -1.0}}, "clip"),
         ({"accountant": {"conversion": "magic"}}, "magic"),

@@ -30,6 +30,7 @@ class PosteriorRelease:
     Args:
         model: with the clip that bounds a record's influence.
         accountant: makes the accountant that decides ε.
+        ridge: κ of the guide, which shapes the covariance that samples are released with.
         draws: released samples k.
         records: how many are left out in turn; None is all.
     """
@@ -37,7 +38,10 @@ class PosteriorRelease:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    accountant: Accounting = field(default_factory=Accounting)
+    accountant: Accounting = field(
+        default_factory=lambda: Accounting(conversion="hockey-stick", failure_probability=1e-30)
+    )
+    ridge: float = 0.0
     draws: int = 1
     records: int | None = None
 
@@ -49,19 +53,20 @@ class PosteriorRelease:
         "nothing is charged for making it known."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "model.clip": (0.1, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 2.0),
-        "model.prior_scale": (0.3, 0.5, 1.0, 3.0),
-        "draws": (1, 3),
+        "model.clip": (0.03, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0),
+        "model.prior_scale": (0.3, 0.5, 1.0, 2.0),
+        "ridge": (0.0, 3.0, 30.0, 300.0),
     }
 
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
+        _validate.non_negative("ridge", self.ridge)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedRelease:
         """Fit the guide and its neighbours."""
         fitted = fit(
             self.model,
-            self.guide(self.model),
+            self.guide(self.model, ridge=self.ridge),
             train,
             neighbours=Optimum(Remove(self.records)),
             progress=False,

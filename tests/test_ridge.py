@@ -1,0 +1,96 @@
+"""The ridge of a guide: the covariance that samples are released with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import Coupled, Optimum, Remove
+from bdpvi.divergences import summarise
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.storage import load_fit, save_fit
+
+GUIDES = [MeanField, FullRank]
+RIDGE = 7.0
+
+
+def fitted(
+    kind: type[GaussianGuide], data: bdpvi.Dataset, ridge: float = RIDGE, clip: float = 0.5
+) -> bdpvi.Fit:
+    model = bdpvi.BayesianLogisticRegression(clip=clip)
+    guide = kind(model, ridge=ridge)
+    return bdpvi.fit(model, guide, data, neighbours=Optimum(), progress=False)
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_samples_are_released_with_the_widened_covariance(kind: type[GaussianGuide]) -> None:
+    fit = fitted(kind, logistic_data(40, 3))
+    covariance = torch.diag(fit.posterior.variance)
+    released = torch.diag(fit.released.variance)
+    if kind is FullRank:
+        covariance = fit.posterior.covariance_matrix  # type: ignore[attr-defined]
+        released = fit.released.covariance_matrix  # type: ignore[attr-defined]
+    torch.testing.assert_close(released, covariance + RIDGE * covariance @ covariance)
+    assert torch.equal(fit.released.mean, fit.posterior.mean)
+    draws = bdpvi.rehearse(fit, 20_000, generator=torch.Generator().manual_seed(0))["w"]
+    torch.testing.assert_close(torch.cov(draws.T), released, rtol=0.1, atol=0.03)
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_neighbours_are_compared_as_they_would_be_released(kind: type[GaussianGuide]) -> None:
+    data = logistic_data(50, 3)
+    fit = fitted(kind, data)
+    orders = torch.tensor([0.5, 2.0, 20.0], dtype=torch.float64)
+    found = fit.panels[0].pairs
+    for record in (0, 7, 49):
+        there = fitted(kind, data.without(record))
+        exact = summarise(fit.released, there.released)
+        for one, two in ((found, exact), (found.reverse(), exact.reverse())):
+            cost, truth = one.renyi(orders)[:, record], two.renyi(orders)[:, 0]
+            assert bool((cost >= truth * (1 - 1e-9)).all())
+            torch.testing.assert_close(cost, truth, rtol=1e-5, atol=1e-12)
+
+
+def test_coupled_neighbours_are_compared_as_they_would_be_released() -> None:
+    data = logistic_data(30, 2)
+    model = bdpvi.BayesianLogisticRegression(clip=0.5)
+
+    def train(records: bdpvi.Dataset) -> bdpvi.Fit:
+        guide = FullRank(model, ridge=RIDGE)
+        return bdpvi.fit(
+            model, guide, records, steps=20, neighbours=Coupled(Remove()), progress=False
+        )
+
+    fit, there = train(data), train(data.without(4))
+    exact = summarise(fit.released, there.released)
+    torch.testing.assert_close(fit.panels[0].pairs.r[4], exact.r[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(fit.panels[0].pairs.b2[4], exact.b2[0], rtol=1e-6, atol=1e-12)
+
+
+def test_a_ridge_evens_out_what_records_cost() -> None:
+    """A clipped score of norm C, seen through Σ + κΣ², shows at most about C²/κ."""
+    data, clip = logistic_data(300, 4), 0.1
+    plain, ridged = (fitted(FullRank, data, ridge, clip).panels[0].pairs for ridge in (0.0, 1e4))
+    spread = [float(p.b2.sum(1).max() / p.b2.sum(1).mean()) for p in (plain, ridged)]
+    assert spread[1] < spread[0]
+    assert float(ridged.b2.sum(1).max()) < 1.1 * clip**2 / 1e4
+
+
+def test_a_fit_is_not_read_back_with_another_ridge(tmp_path: Path) -> None:
+    fit = fitted(MeanField, logistic_data(20, 2))
+    save_fit(fit, tmp_path / "fit")
+    back = load_fit(tmp_path / "fit", fit.model, MeanField(fit.model, ridge=RIDGE))
+    assert torch.equal(back.released.variance, fit.released.variance)
+    with pytest.raises(ValueError, match=r"guide has ridge=0\.0, and .* was made with 7\.0"):
+        load_fit(tmp_path / "fit", fit.model, MeanField(fit.model))
+
+
+def test_bad_ridge() -> None:
+    with pytest.raises(ValueError, match=r"ridge must be .* got -1"):
+        FullRank(bdpvi.BayesianLogisticRegression(), ridge=-1)
+    with pytest.raises(AttributeError):
+        FullRank(bdpvi.BayesianLogisticRegression()).ridge = 3.0  # type: ignore[misc]
