@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.models import BayesianLogisticRegression
-from bdpvi.quadrature import derivatives
+from bdpvi.narrow import derivatives
 from bdpvi.reduction import Alone, Reduction
 from bdpvi.types import Dataset
 

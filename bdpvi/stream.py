@@ -25,16 +25,16 @@ from torch.distributions import Distribution
 
 from bdpvi import _validate, progress
 from bdpvi.accountants import Solution, settle, solve_by_order
+from bdpvi.close import close_draws_cost
 from bdpvi.composition import ByPanel
 from bdpvi.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
 from bdpvi.divergences import GaussianPairs
 from bdpvi.estimators import Estimate, log_student_t_bound, student_t, student_t_of
 from bdpvi.events import WITH, WITHOUT
-from bdpvi.mechanisms import posterior_draws_cost
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.objective import Objective, Point, Records, climb, start
 from bdpvi.optimum import Optimum, pairs, scale_name
-from bdpvi.perturbation import Expansion
+from bdpvi.perturbation import Expansion, Moves
 from bdpvi.progress import Track
 from bdpvi.statistics import Folded
 from bdpvi.storage import replacing
@@ -48,6 +48,9 @@ _COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
 """The search looks at every 64th order, then at every 8th near the best, then at each."""
 _PILOT = 2048
 _ENTRIES = 1 << 22
+_COLUMNS = 1024
+_HELD = 1 << 14
+"""Records that wait for more than the polynomial of degree 2, so that they share the passes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,7 @@ def fit_stream(
     orders: Orders = REAL_ORDERS,
     conversion: str = "cks",
     tolerance: float = 1e-12,
-    precision: float = 1e-5,
+    precision: float = 1e-4,
     rows: int = ROWS,
     state: str | Path | None = None,
     save_every: float = 60.0,
@@ -116,8 +119,9 @@ def fit_stream(
         failure_probability: γ of each estimate, which is by Student's t.
         orders: λ that ε is minimised over; all of them count as estimates.
         conversion: "cks" or "chernoff".
-        tolerance, precision: see :class:`Optimum`. Here a neighbour that is not proven to this
-            precision by polynomials costs passes over the file.
+        tolerance, precision: see :class:`Optimum`; the proven errors are added to the costs. Here
+            records that are not proven to this precision by a polynomial of degree 2 are held back
+            and cost further passes over the file, which they share.
         rows: of a block.
         state: file that finished blocks are kept in, and that a job that was cut off goes on from;
             secret, and deleted by nobody. By default nothing is kept.
@@ -145,6 +149,7 @@ def fit_stream(
         "columns": [table.target, *table.features],
         "model": repr(model),
         "guide": type(guide).__name__,
+        "ridge": guide.ridge,
         "release": [draws, temperature],
         "orders": hashlib.sha256(orders.values.numpy().tobytes()).hexdigest(),
         "search": [conversion, delta, gamma],
@@ -157,11 +162,12 @@ def fit_stream(
     choices = len(orders)
     beta = split_delta(delta, gamma, len(DIRECTIONS) * choices)
 
-    def add(folded: Sequence[Folded], records: Records, looked: Sequence[Tensor]) -> None:
-        pair = pairs(expansion, optimum.moves(expansion, records, -1.0))
+    def add(folded: Sequence[Folded], moves: Moves, looked: Sequence[Tensor]) -> None:
+        pair = pairs(expansion, moves, guide.ridge)
         for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
             _add_costs(fold, one, orders.values[index], draws, temperature)
 
+    nobody = Records(point.mean.new_empty(0, len(point.mean)), point.mean.new_empty(0))
     every = torch.arange(choices)
     looked = kept.orders()
     if looked is None and choices <= _FEW:
@@ -169,15 +175,27 @@ def fit_stream(
     elif looked is None:
         few = next(source.read()).select(slice(_PILOT))
         folds = [Folded(choices, len(few)) for _ in DIRECTIONS]
-        add(folds, few, (every, every))
+        add(folds, optimum.moves(expansion, few, -1.0), (every, every))
         looked = _pilot(folds, orders, len(table), beta, gamma, conversion)
     while True:
         folded = [Folded(len(index), len(table)) for index in looked]
-        begin = kept.restore(folded)
+        begin, held = kept.restore(folded)
+        held = nobody if held is None else held
         turns = track(range(begin, table.blocks), "neighbours")
         for block, records in zip(turns, source.read(begin), strict=False):
-            add(folded, records, looked)
-            kept.blocks(block + 1, looked, folded, final=block + 1 == table.blocks)
+            moves = _near(expansion, records)
+            rough = expansion.rough(moves, precision)
+            proven = torch.ones(len(records), dtype=torch.bool).index_fill_(0, rough, False)
+            held = held.joined(records.select(rough))
+            if bool(proven.any()):
+                add(folded, moves.select(proven), looked)
+            if len(held) >= _HELD:
+                add(folded, optimum.moves(expansion, held, -1.0), looked)
+                held = nobody
+            final = block + 1 == table.blocks
+            kept.blocks(block + 1, looked, folded, held, final=final)
+        if len(held):
+            add(folded, optimum.moves(expansion, held, -1.0, track, "held back"), looked)
         known = _Known(orders, looked, [student_t_of(fold, gamma) for fold in folded])
         try:
             spent = settle(
@@ -226,12 +244,21 @@ def _fit(objective: Objective, tolerance: float, kept: _Kept) -> Point:
     return climb(point, tolerance, kept.reached)[-1]
 
 
+def _near(expansion: Expansion, records: Records) -> Moves:
+    """Return what the polynomial of degree 2 says."""
+    terms = expansion.terms(records)
+    moves = Moves.none(len(expansion.jacobian), terms)
+    for part in torch.arange(len(terms)).split(_COLUMNS):
+        moves.put(part, expansion.solve(terms.select(part), -1.0))
+    return moves
+
+
 def _add_costs(
     fold: Folded, pair: GaussianPairs, orders: Tensor, draws: int, temperature: float
 ) -> None:
     """Add the costs of these neighbours, in parts that leave the memory small."""
     for records in torch.arange(len(pair)).split(max(1, _ENTRIES // len(orders))):
-        fold.add(posterior_draws_cost(pair.select(records), orders, draws, temperature))
+        fold.add(close_draws_cost(pair.select(records), orders, draws, temperature))
 
 
 class _NotKnownError(Exception):
@@ -333,24 +360,35 @@ class _Kept:
         names = [f"{place}.looked" for place in range(len(DIRECTIONS))]
         return [self.tensors[name] for name in names] if names[0] in self.tensors else None
 
-    def restore(self, folded: Sequence[Folded]) -> int:
-        """Set the moments to those of the finished blocks; return how many there are."""
+    def restore(self, folded: Sequence[Folded]) -> tuple[int, Records | None]:
+        """Set the moments to those of the finished blocks.
+
+        Returns:
+            How many blocks there are, and those of their records that are still held back.
+        """
         if "blocks" not in self.tensors:
-            return 0
+            return 0, None
         for place, fold in enumerate(folded):
             start = f"{place}."
             fold.restore(
                 {k[len(start) :]: v for k, v in self.tensors.items() if k.startswith(start)}
             )
-        return int(self.tensors["blocks"])
+        held = Records(self.tensors["held"], self.tensors["bound"])
+        return int(self.tensors["blocks"]), held
 
     def blocks(
-        self, count: int, looked: Sequence[Tensor], folded: Sequence[Folded], final: bool
+        self,
+        count: int,
+        looked: Sequence[Tensor],
+        folded: Sequence[Folded],
+        held: Records,
+        *,
+        final: bool,
     ) -> None:
-        """Keep that ``count`` blocks are finished, if it is time to."""
+        """Keep that ``count`` blocks are finished but for records held back, if it is time to."""
         if self.path is None or not (final or time.monotonic() - self.written >= self.every):
             return
-        self.tensors["blocks"] = torch.tensor(count)
+        self.tensors |= {"blocks": torch.tensor(count), "held": held.x, "bound": held.bound}
         for place, (index, fold) in enumerate(zip(looked, folded, strict=True)):
             state = {"looked": index, **fold.state()}
             self.tensors |= {f"{place}.{name}": value for name, value in state.items()}

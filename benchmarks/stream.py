@@ -1,9 +1,10 @@
 """Fit, neighbours and ε of a table on disk: seconds, rows a second and memory.
 
-    python benchmarks/stream.py [--rows 20000000] [--features 20] [--guide full-rank]
+    OMP_NUM_THREADS=1 nice python benchmarks/stream.py [--rows 20000000] [--guide full-rank]
 
 Writes a Parquet file of rows × features in float32 to a folder that is removed at the end (or kept
-with ``--file``), and runs :func:`bdpvi.stream.fit_stream` on it.
+with ``--file``), and runs :func:`bdpvi.stream.fit_stream` on it. ε is minimised over fixed orders
+that one pass looks at together.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ import pyarrow.parquet as pq
 import torch
 
 from bdpvi import BayesianLogisticRegression, progress
+from bdpvi.conversions import Orders
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.stream import fit_stream
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18
+ORDERS = Orders(torch.logspace(1, 4, 37, dtype=torch.float64))
+"""λ from 10 to 10,000, 12 a decade."""
 
 
 def write(path: Path, rows: int, features: int) -> None:
@@ -68,8 +72,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--features", type=int, default=20)
-    parser.add_argument("--guide", choices=GUIDES, default="full-rank")
-    parser.add_argument("--clip", type=float, default=1.0)
+    parser.add_argument("--guide", choices=GUIDES, default="mean-field")
+    parser.add_argument("--clip", type=float, default=1.0, help="inf for none")
     parser.add_argument("--delta", type=float, default=1e-8)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--file", type=Path, help="table to use, written if it is not there")
@@ -79,6 +83,7 @@ def main() -> None:
     print("python", " ".join(sys.argv))
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
     threads = torch.get_num_threads()
+    pa.set_cpu_count(threads)
     print(
         f"{platform.machine()}, {threads} threads, Python {platform.python_version()}, {packages}"
     )
@@ -87,7 +92,8 @@ def main() -> None:
         if not path.exists():
             write(path, arguments.rows, arguments.features)
         print(f"{path.stat().st_size / 1e9:.2f} GB of Parquet")
-        model = BayesianLogisticRegression(clip=arguments.clip)
+        model = BayesianLogisticRegression(clip=arguments.clip if arguments.clip < np.inf else None)
+        print(f"{model}, {arguments.guide} guide")
         clock, began = Clock(arguments.quiet), time.perf_counter()
         fitted = fit_stream(
             path,
@@ -96,12 +102,13 @@ def main() -> None:
             target="y",
             temperature=arguments.temperature,
             delta=arguments.delta,
+            orders=ORDERS,
             state=arguments.state,
             track=clock,
         )
         seconds = time.perf_counter() - began
     one = clock.seconds["neighbours"]
-    print(f"N = {fitted.records:,}, d = {len(fitted.feature_names)}, {arguments.guide}")
+    print(f"N = {fitted.records:,}, d = {len(fitted.feature_names)}, {len(ORDERS)} orders")
     print(f"  fit and derivatives {clock.seconds['pass']:.0f} s in {clock.passes['pass']} passes")
     print(f"  neighbours and accounting {one:.0f} s, {fitted.records / one:,.0f} rows/s")
     print(f"  in all {seconds:.0f} s, {fitted.records / seconds:,.0f} rows/s")

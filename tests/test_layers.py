@@ -24,6 +24,7 @@ ALLOWED = {
     "conversions": {"_validate"},
     "estimators": {"_validate"},
     "mechanisms": {"_validate", "divergences"},
+    "close": {"divergences", "mechanisms"},
     "panel": {"_validate", "divergences"},
     "events": {"_validate", "conversions", "divergences", "mechanisms", "panel"},
     "reliability": {"_validate", "estimators"},
@@ -49,9 +50,10 @@ ALLOWED = {
     "monomials": set[str](),
     "series": set[str](),
     "quadrature": set[str](),
-    "objective": {"models", "quadrature", "reduction", "types"},
+    "narrow": {"quadrature"},
+    "objective": {"models", "narrow", "reduction", "types"},
     "coordinates": {"divergences", "monomials", "objective"},
-    "perturbation": {"coordinates", "monomials", "objective", "quadrature", "series"},
+    "perturbation": {"coordinates", "monomials", "narrow", "objective", "series"},
     "cavity": {"_validate", "divergences", "objective", "quadrature", "rows"},
     "optimum": {
         "_validate", "divergences", "models", "neighbours", "objective", "panel", "perturbation",
@@ -60,8 +62,8 @@ ALLOWED = {
     "statistics": {"estimators"},
     "tables": {"_validate", "models", "objective", "progress"},
     "stream": {
-        "_validate", "accountants", "composition", "conversions", "divergences", "estimators",
-        "events", "mechanisms", "models", "objective", "optimum", "perturbation", "progress",
+        "_validate", "accountants", "close", "composition", "conversions", "divergences",
+        "estimators", "events", "models", "objective", "optimum", "perturbation", "progress",
         "statistics", "storage", "svi", "tables", "types",
     },
     "fit": {
