@@ -1,0 +1,218 @@
+"""Published results beside ours: writes docs/reproduction.md.
+
+    bdpvi compare --data abalone --out abalone; bdpvi compare --data adult --out adult
+    python benchmarks/reproduction.py --abalone abalone --adult adult [--out docs/reproduction.md]
+
+The raw files are found as ``bdpvi compare`` finds them. DPVI runs with its authors' settings here;
+everything else is read from the two comparisons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from rich.progress import track
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, datasets
+from bdpvi.dp_noise import Run
+from bdpvi.dpvi import DPVISettings, dpvi_runs
+from bdpvi.evaluate import accuracy
+from bdpvi.guides import MeanField
+from bdpvi.svi import default_optimiser
+from bdpvi.worst_case import (
+    MomentsAccountant,
+    PrivacyLossAccountant,
+    RenyiAccountant,
+    WorstCaseAccountant,
+)
+
+ICML = "Triastcyn and Faltings, Bayesian Differential Privacy for Machine Learning, ICML 2020"
+FIRST = "its first version, arXiv:1901.09697v2"
+DPVI = "Jälkö, Dikmen and Honkela, UAI 2017"
+
+# data, published: non-private and private accuracy, ε of the moments accountant, Bayesian ε, that
+# of the first version, and the least accuracy that rounds to the private one or is asked for.
+TABLE = (
+    ("abalone", 0.77, 0.76, 7.6, 0.5, 0.11, 0.760),
+    ("adult", 0.81, 0.81, 0.5, 0.16, 0.08, 0.805),
+)
+
+ABALONE_SIGMAS = tuple(float(s) for s in np.geomspace(1.22, 148, 10))
+AUTHORS = {
+    "abalone": (
+        {"steps": 1000, "rate": 0.05, "clip": 5.0},
+        ABALONE_SIGMAS,
+        (0.762, 0.762, 0.760, 0.760, 0.756, 0.757, 0.749, 0.744, 0.734, 0.736),
+    ),
+    "adult": (
+        {"steps": 2000, "rate": 0.005, "clip": 50.0},
+        (0.4, 0.8, 1.2, 1.6, 2.0),
+        (0.815, 0.814, 0.814, 0.810, 0.811),
+    ),
+}
+LOADERS: dict[str, Callable[[], bdpvi.Split]] = {
+    "abalone": datasets.load_abalone,
+    "adult": datasets.load_adult,
+}
+
+
+def markdown(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "—" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+
+
+def at_least(summary: pd.DataFrame, method: str, wanted: float) -> pd.Series | None:
+    """Return the row of the smallest ε at which a method's mean accuracy is as wanted."""
+    rows = summary[(summary["method"] == method) & (summary["accuracy"] >= wanted)]
+    return None if rows.empty else rows.sort_values("epsilon").iloc[0]
+
+
+def cost(row: pd.Series | None) -> str:
+    if row is None:
+        return "not reached"
+    mark = ""
+    if row["guarantee"] == "Bayesian DP":
+        mark = ", reliable" if row["reliable"] == 1 else ", not reliable"
+    return f"{row['epsilon']:.3g} ({row['accuracy']:.4f}{mark})"
+
+
+def published(summaries: dict[str, pd.DataFrame]) -> str:
+    head = (
+        "data", "non-private: published", "ours", "private: published", "Bayesian ε: published",
+        "first version", "ours, full-rank", "ours, mean-field", "ours, training accounted",
+        "worst-case ε of DPVI-MA: published", "ours", "DPVI-PLD", "DP-GD",
+    )  # fmt: skip
+    rows: list[tuple[object, ...]] = []
+    for data, public, private, moments, bayesian, first, wanted in TABLE:
+        summary = summaries[data]
+        ours = summary[summary["method"] == "non-private"]["accuracy"].mean()
+        found = [
+            cost(at_least(summary, method, wanted))
+            for method in (
+                "bdp-vi-full-rank", "bdp-vi-mean-field", "bdp-vi-training", "dpvi-ma", "dpvi-pld",
+                "dp-gd",
+            )
+        ]  # fmt: skip
+        known = (data, public, number(ours, 4), private, bayesian, first)
+        rows.append((*known, *found[:3], moments, *found[3:]))
+    return markdown(head, rows)
+
+
+def authors(data: str, seeds: int) -> str:
+    """Run DPVI with its authors' settings; by the accountant of that time and by that of today."""
+    settings, sigmas, theirs = AUTHORS[data]
+    steps, rate = int(settings["steps"]), settings["rate"]
+    split, model = LOADERS[data](), BayesianLogisticRegression()
+    rows: list[tuple[object, ...]] = []
+    for sigma, published in zip(track(sigmas, f"DPVI, {data}"), theirs, strict=True):
+        outcomes = dpvi_runs(
+            model,
+            MeanField(model),
+            split.train.to("cpu"),
+            runs=[Run(noise_multiplier=sigma, seed=seed) for seed in range(seeds)],
+            settings=DPVISettings(
+                steps=steps, rate=rate, clip=settings["clip"], optim=default_optimiser(steps)
+            ),
+            delta=1e-3,
+            accountant=MomentsAccountant(),
+        )
+        found = [accuracy(model, outcome.latents, split.test) for outcome in outcomes]
+        accountants: tuple[WorstCaseAccountant, ...] = (
+            MomentsAccountant(), RenyiAccountant(), PrivacyLossAccountant(),
+        )  # fmt: skip
+        prices = [one.epsilon(sigma, rate, steps, 1e-3) for one in accountants]
+        rows.append(
+            (
+                f"{sigma:.3g}",
+                number(published),
+                f"{np.mean(found):.3f} ± {np.std(found, ddof=1):.3f}",
+                *(number(price, 4) for price in prices),
+                f"{prices[0] / prices[2]:.1f}",
+            )
+        )
+    head = (
+        "σ", "accuracy: published", "ours", "worst-case ε: MA", "by CKS", "PLD", "MA over PLD",
+    )  # fmt: skip
+    return markdown(head, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--abalone", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument("--adult", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    parser.add_argument("--seeds", type=int, default=10)
+    options = parser.parse_args()
+    folders = {"abalone": options.abalone, "adult": options.adult}
+    summaries = {data: pd.read_csv(folder / "summary.csv") for data, folder in folders.items()}
+    figures = options.out.parent / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for data, folder in folders.items():
+        shutil.copyfile(folder / "curve.png", figures / f"{data}.png")
+    gd = at_least(summaries["abalone"], "dp-gd", 0.760)
+    text = f"""# Reproduction
+
+Written by `python {" ".join(sys.argv)}` (Python {platform.python_version()}, torch
+{torch.__version__}, pyro-ppl {version("pyro-ppl")}, dp-accounting {version("dp-accounting")}).
+δ = 1e-5 unless said otherwise; ours is the mean of {options.seeds} seeds on the papers' test rows,
+with hyper-parameters that no test row had a part in. A Bayesian ε and a worst-case ε are different
+guarantees: columns say which is which, and only numbers of one kind can be compared.
+
+## Table I of {ICML}, and Table 1 of {FIRST}
+
+Ours: the smallest ε of the comparison at which mean accuracy is at least 0.760 (Abalone) or 0.805
+(Adult), and that accuracy.
+
+{published(summaries)}
+The papers charge Adam's training step by step with sampled records and a Hölder composition; the
+columns "full-rank" and "mean-field" charge the one draw that is published instead, which is another
+mechanism with the same use. "Training accounted" is the papers' mechanism. Their MNIST and CIFAR10
+rows are networks, which this library does not train.
+
+## Figures 9 and 10: accuracy against ε
+
+![Abalone](figures/abalone.png)
+
+![Adult](figures/adult.png)
+
+A well-tuned worst-case baseline that the papers do not have, full-batch gradient descent with exact
+Gaussian-DP accounting, reaches 0.760 on Abalone at: {cost(gd)}.
+
+## DPVI with its authors' settings ({DPVI}), δ = 1e-3
+
+Accuracies of the authors' own runs; worst-case ε by the moments accountant of that time, by Rényi
+DP with today's conversion, and by privacy loss distributions. On Abalone the authors' noise levels
+between 1.22 and 148 are not on record and are spaced evenly in the logarithm here.
+
+Abalone, T = 1000, q = 0.05, C = 5:
+
+{authors("abalone", options.seeds)}
+Adult, T = 2000, q = 0.005, C = 50:
+
+{authors("adult", options.seeds)}
+The Adult accuracies are below the published ones: with these settings and one optimiser for all
+noise levels, privacy noise of norm σC = 20 to 100 in every step is not averaged out. The authors'
+learning rates are not on record.
+"""
+    temporary = options.out.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.rename(options.out)
+    print(f"Wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
