@@ -20,6 +20,12 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rows.py
 	$(BIN)/python benchmarks/dp_step.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/distributed.py
+	$(BIN)/python benchmarks/stream.py
+	$(BIN)/bdpvi compare --data abalone --out comparisons/abalone
+	$(BIN)/bdpvi compare --data adult --out comparisons/adult
+	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
 
 reliability: $(VENV)/installed  ## when the estimators hold: the numbers in docs/studies/coverage.md
 	$(BIN)/bdpvi study coverage --out docs/studies
