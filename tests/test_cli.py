@@ -131,7 +131,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-@pytest.mark.parametrize("command", ["", "demo", "fit", "release", "predict", "study", "compare", "tune"])
+COMMANDS = ["", "demo", "fit", "release", "predict", "study", "compare", "tune"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == 0
     assert "Usage" in capsys.readouterr().out

@@ -36,9 +36,7 @@ def test_every_method_has_room_for_the_default_effort(name: str) -> None:
 def test_configurations_cover_the_space() -> None:
     # 128 points, all of them tried: every combination comes up once.
     entries = configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=128))
-    combinations = {
-        (e["model"]["clip"], e["model"]["prior_scale"], e["ridge"]) for e in entries
-    }
+    combinations = {(e["model"]["clip"], e["model"]["prior_scale"], e["ridge"]) for e in entries}
     assert len(combinations) == 128
     with pytest.raises(ValueError, match="configurations=129 is more than the 128"):
         configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=129))
