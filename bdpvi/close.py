@@ -33,12 +33,20 @@ def close_draws_cost(
     ρ = u^(K-1)/((K+1)(1-u)), and u^(K+1)/(1-u) of those of the means, which is added. Where an
     order makes the pairs too different for the series it is computed as there.
 
+    Args:
+        pairs: m pairs.
+        orders: λ > 0, ascending, (K,).
+        draws, temperature: as there.
+
+    Returns:
+        (K, m).
+
     >>> pairs = GaussianPairs(torch.tensor([[1.001]]), torch.tensor([[1e-4]]))
     >>> close = close_draws_cost(pairs, torch.tensor([1.0, 30.0]))
     >>> bool((close / pairs.log_moment(torch.tensor([1.0, 30.0])) - 1).abs().max() < 1e-11)
     True
     """
-    x = (pairs.r - 1).T.contiguous()
+    orders, x = orders.double(), (pairs.r - 1).T.contiguous()
     largest = float(x.abs().max()) if len(pairs) else 0.0
     near = (orders * largest <= _CLOSE) & torch.tensor(largest <= _CLOSE)
     parts = []

@@ -135,13 +135,10 @@ class Optimum:
             ids: what messages call the records, by default their positions.
         """
         terms = expansion.terms(records)
-        slack = 2 * expansion.slack / expansion.least
         moves = Moves.none(len(expansion.jacobian), terms)
 
         def rough() -> Tensor:
-            distance = moves.m.norm(dim=0).clamp(min=expansion.typical)
-            worse: Tensor = ~(moves.error <= self.precision * distance + slack)
-            return worse.nonzero()[:, 0]
+            return expansion.rough(moves, self.precision)
 
         for degree in expansion.degrees:
             columns = rough()

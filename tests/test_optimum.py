@@ -24,6 +24,7 @@ from bdpvi import (
     Remove,
     datasets,
     fit,
+    narrow,
 )
 from bdpvi.cavity import cavity, propose
 from bdpvi.divergences import GaussianPairs, summarise
@@ -171,6 +172,48 @@ def test_claimed_errors_hold_without_any_pass_over_the_data(
         assert distance <= 1e-6 * float(moves.m[:, record].norm()) + 1e-12
 
 
+def polynomial_misses(expansion: Expansion, z: Tensor) -> Tensor:
+    """Return the error of the data's polynomial of degree 2, by a pass over the data."""
+    exact, error = expansion._data(z)
+    linear = (expansion.fixed - expansion.jacobian) @ z
+    missed: Tensor = (exact - linear - expansion._low(z)).norm(dim=0)
+    assert bool((error < 0.01 * missed).all())
+    return missed
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_errors_claimed_at_degree_2_hold(guide: type[GaussianGuide], clip: float | None) -> None:
+    data, new = logistic_data(6000, 4), logistic_data(40, 4, seed=1)
+    here = optimum(data, guide, clip)
+    expansion = Expansion(here, 1e-13)
+    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    terms = expansion.terms(Records.of(model, new))
+    moves = expansion.solve(terms, 1.0)
+    z = torch.cat([moves.m, moves.y])
+    assert bool((polynomial_misses(expansion, z) <= expansion._polynomial_left_out(z, 2)).all())
+    proven = moves.error.isfinite().nonzero()[:, 0].tolist()
+    assert len(proven) >= 10
+    for record in proven[::4]:
+        m, y = expansion.coordinates.locate(brute(joined(data, new, record), guide, clip, here))
+        distance = math.hypot(
+            float((m[:, 0] - moves.m[:, record]).norm()),
+            float((y[:, 0] - moves.y[:, record]).norm()),
+        )
+        assert distance <= float(moves.error[record])
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_bound_at_degree_2_is_about_what_is_missed_where_all_records_agree(diagonal: bool) -> None:
+    x, bound = torch.tensor([[0.7], [math.inf]], dtype=torch.float64).expand(2, 2000)
+    same = Records(x.unsqueeze(1), bound)
+    here = climb(start(Objective(same, 1.0, diagonal)), 1e-12)[-1]
+    expansion = Expansion(here, 1e-13)
+    z = torch.tensor([[0.1, 0.01, -0.05, 0.05], [0.0, 0.001, 0.002, 0.01]], dtype=torch.float64)
+    ratio = polynomial_misses(expansion, z) / expansion._polynomial_left_out(z, 2)
+    assert bool(((ratio <= 1) & (ratio > 0.7)).all())
+
+
 def test_panel_is_above_the_truth_and_close_to_it() -> None:
     data = logistic_data(400, 3)
     pairs = Optimum().train(problem(data, FullRank, 0.5), silent).panels[0].pairs
@@ -284,6 +327,48 @@ def test_derivatives_equal_integrals_by_mpmath(m: float, v: float, c: float) -> 
     found = derivatives(mean, variance, bound, 3)[:, 0]
     exact = torch.tensor(exact_derivatives(m, v, c), dtype=torch.float64)
     torch.testing.assert_close(found, exact, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("m", "v", "c"), [(0.3, 2.5e-3, 1.0), (-2.0, 1e-4, 1.0), (1.6, 1e-3, 0.25), (9.0, 1e-6, 0.5)]
+)
+def test_derivatives_of_narrow_logits_equal_integrals_by_mpmath(
+    m: float, v: float, c: float
+) -> None:
+    def exact(k: int) -> float:
+        """Return v E ℓ″ He_k; the knee is either out of sight or there is none."""
+
+        def term(t: mpmath.mpf) -> mpmath.mpf:
+            before, hermite = mpmath.mpf(0), mpmath.mpf(1)
+            for degree in range(k):
+                before, hermite = hermite, t * hermite - degree * before
+            p = 1 / (1 + mpmath.exp(m + mpmath.sqrt(v) * t))
+            return -p * (1 - p) * hermite * mpmath.npdf(t)
+
+        with mpmath.workdps(30):
+            return float(v * mpmath.quad(term, range(-12, 13, 4)))
+
+    mean, variance, bound = (torch.tensor([z], dtype=torch.float64) for z in (m, v, c))
+    found = narrow.derivatives(mean, variance, bound, 13)[:, 0]
+    first = torch.tensor(exact_derivatives(m, v, c), dtype=torch.float64)
+    torch.testing.assert_close(found[:4], first, rtol=1e-12, atol=1e-15 * v)
+    for k in (2, 3, 6, 11):
+        allowed = 1e-15 * v * math.sqrt(math.factorial(k))
+        assert abs(float(found[2 + k]) - exact(k)) <= allowed
+
+
+@given(
+    m=st.floats(-8, 8),
+    v=st.floats(1e-9, 4e-3),
+    c=st.floats(0.01, 1.5),
+)
+def test_narrow_logits_give_what_the_quadrature_gives(m: float, v: float, c: float) -> None:
+    mean, variance, bound = (torch.tensor([z], dtype=torch.float64) for z in (m, v, c))
+    found = narrow.derivatives(mean, variance, bound, 4)
+    expected = derivatives(mean, variance, bound, 4)
+    for k in range(5):
+        unit = max(1.0, abs(m)) if k == 0 else v ** min(k / 2, 1)
+        torch.testing.assert_close(found[k], expected[k], rtol=0, atol=1e-13 * unit)
 
 
 @given(

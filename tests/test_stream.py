@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import math
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,8 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import logistic_data
 
-from bdpvi import BayesianLogisticRegression, Dataset, Optimum, fit, spent
+from bdpvi import BayesianLogisticRegression, Dataset, Optimum, fit, spent, stream
+from bdpvi.close import close_draws_cost
 from bdpvi.conversions import Orders
+from bdpvi.divergences import GaussianPairs
 from bdpvi.estimators import Sample, student_t_of, tail_size
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
@@ -227,6 +231,56 @@ def test_folded_moments_equal_those_of_the_whole_sample(
     one, other = student_t_of(folded, 1e-6), student_t_of(whole, 1e-6)
     torch.testing.assert_close(one.log_bound, other.log_bound, rtol=1e-11, atol=0)
     torch.testing.assert_close(one.pareto_k, other.pareto_k, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("held", [1, 400])
+def test_records_that_are_held_back_share_passes_and_count(
+    held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(logistic_data(800, 2), tmp_path, "parquet")
+    straight = streamed(path)
+    passes: list[str] = []
+
+    def counted(items: Sequence[Any], description: str) -> Iterable[Any]:
+        passes.append(description)
+        return items
+
+    monkeypatch.setattr(stream, "_HELD", held)
+    found = streamed(path, track=counted)
+    assert found.spent.epsilon == pytest.approx(straight.spent.epsilon, rel=1e-10)
+    assert ("held back, degree 2" in passes) == (held == 400)
+
+
+def exact_log_mgf(r: list[float], b2: list[float], s: float, temperature: float) -> float:
+    """Return log E (p/q)^s of Gaussians, by its closed form in 60 digits."""
+    with mpmath.workdps(60):
+        total = mpmath.mpf(0)
+        for one, b in zip(map(mpmath.mpf, r), map(mpmath.mpf, b2), strict=True):
+            w = 1 - s * (one - 1)
+            total += s * (mpmath.mpf(s) + 1) * b / (temperature * w) - mpmath.log(w)
+            total -= s * mpmath.log(one)
+        return float(total / 2)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.sampled_from([1e-9, 1e-6, 1e-4, 1e-2, 0.3]),
+    direction=st.booleans(),
+)
+def test_close_pairs_cost_what_all_pairs_do(seed: int, size: float, direction: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, b = torch.rand(2, 3, 2, generator=generator, dtype=torch.float64)
+    pairs = GaussianPairs(1 + size * (x - 0.5), size * b)
+    pairs = pairs.reverse() if direction else pairs
+    orders = torch.tensor([0.2, 1.0, 30.0, 2000.0], dtype=torch.float64)
+    found = close_draws_cost(pairs, orders, draws=2, temperature=3.0)
+    for row, s in zip(found.tolist(), orders.tolist(), strict=True):
+        for cost, r, b2 in zip(row, pairs.r.tolist(), pairs.b2.tolist(), strict=True):
+            if max(s * (one - 1) for one in r) >= 1:
+                assert cost == math.inf
+                continue
+            exact = 2 * exact_log_mgf(r, b2, s, 3.0)
+            assert exact * (1 - 1e-12) <= cost <= exact * (1 + 1e-11)
 
 
 def test_few_orders_are_all_looked_at(tmp_path: Path) -> None:
