@@ -38,9 +38,7 @@ class PosteriorRelease:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    accountant: Accounting = field(
-        default_factory=lambda: Accounting(conversion="hockey-stick", failure_probability=1e-30)
-    )
+    accountant: Accounting = field(default_factory=lambda: Accounting(failure_probability=1e-30))
     ridge: float = 0.0
     draws: int = 1
     records: int | None = None
