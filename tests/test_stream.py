@@ -120,12 +120,12 @@ def test_an_interrupted_job_goes_on_and_ends_alike(tmp_path: Path) -> None:
 
 
 def test_a_state_of_another_job_is_refused(tmp_path: Path) -> None:
-    data, state = logistic_data(60, 3), tmp_path / "state"
+    data, state = logistic_data(600, 3), tmp_path / "state"
     path = written(data, tmp_path, "parquet")
     streamed(path, state=state)
     with pytest.raises(ValueError, match=r"state=.*release=\[2, 3\.0\], not \[1, 3\.0\]"):
         streamed(path, state=state, draws=1)
-    frame(logistic_data(61, 3)).to_parquet(path)
+    frame(logistic_data(601, 3)).to_parquet(path)
     with pytest.raises(ValueError, match=r"state=.*files="):
         streamed(path, state=state)
     state.write_bytes(b"x")
@@ -284,8 +284,8 @@ def test_close_pairs_cost_what_all_pairs_do(seed: int, size: float, direction: b
 
 
 def test_few_orders_are_all_looked_at(tmp_path: Path) -> None:
-    data = logistic_data(60, 3)
+    data = logistic_data(600, 3)
     orders = Orders(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]))
-    found = streamed(written(data, tmp_path, "csv"), orders=orders, rows=25)
+    found = streamed(written(data, tmp_path, "csv"), orders=orders, rows=250)
     assert found.spent.estimates == 10
     assert found.spent.order in orders.values.tolist()
