@@ -120,7 +120,7 @@ def tune(
     best: dict[str, tuple[Trial, dict[str, Any]]] = {}
     for trial in trials:
         result = store.get(trial.cell)
-        if trial.name not in best or result["score"] > best[trial.name][1]["score"]:
+        if trial.name not in best or _rank(result) > _rank(best[trial.name][1]):
             best[trial.name] = trial, result
     entry = {
         "chosen": _story(train, chosen, search, split, best),
@@ -133,6 +133,10 @@ def tune(
     with replacing(out) as temporary:
         temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return entry
+
+
+def _rank(result: Mapping[str, Any]) -> tuple[float, float]:
+    return result["score"], result["any"]
 
 
 def configurations(method: Method, search: Search) -> list[Entry]:
@@ -159,22 +163,21 @@ def configurations(method: Method, search: Search) -> list[Entry]:
 def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
     """Return a configuration's mean validation accuracy, and how often it could be had.
 
-    A target that cannot be reached, or a training that diverges, scores what releasing nothing
-    does: always the commoner class of the training records.
+    A target that cannot be reached, a training that diverges, or a Bayesian ε that is not reliable
+    scores what releasing nothing does: always the commoner class of the training records.
     """
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
     share = float(split.test.y.double().mean())
     nothing = share if float(split.train.y.double().mean()) > 0.5 else 1 - share
-    scores, reliable = [], []
-    for accuracy, reliability in _attempts(method, split, search, targets):
-        scores.append(nothing if accuracy is None else accuracy)
-        if accuracy is not None:
-            reliable.append(reliability)
+    attempts = _attempts(method, split, search, targets)
+    found = [nothing if accuracy is None else accuracy for accuracy, _ in attempts]
+    scores = [a if reliable else nothing for a, (_, reliable) in zip(found, attempts, strict=True)]
     return {
         "score": fmean(scores),
-        "accuracies": scores,
-        "reached": len(reliable),
-        "reliable": sum(reliable),
+        "any": fmean(found),  # reliable or not: decides where scores are equal
+        "accuracies": found,
+        "reached": sum(accuracy is not None for accuracy, _ in attempts),
+        "reliable": sum(reliable for _, reliable in attempts),
     }
 
 
@@ -229,8 +232,9 @@ def _story(
         "how": (
             f"Random search over the same number of configurations for every tuned method, by mean "
             f"accuracy on {len(split.test)} of the {len(train)} training rows, which the "
-            f"{len(split.train)} others were fitted without. A target that cannot be reached "
-            "scores like always predicting the commoner class. No test row was used."
+            f"{len(split.train)} others were fitted without. A target that cannot be reached, or "
+            "that a Bayesian ε reaches without being reliable, scores like always predicting the "
+            "commoner class. No test row was used."
         ),
         "configurations": search.configurations,
         "epsilons": list(search.epsilons),
