@@ -6,6 +6,8 @@ python benchmarks/optimum.py --data FOLDER_OF_THE_UCI_FILES [--refits 500]
 from __future__ import annotations
 
 import argparse
+import platform
+import sys
 import time
 
 import torch
@@ -23,17 +25,17 @@ from bdpvi.plan import Plan
 from bdpvi.progress import silent
 from bdpvi.rows import Rows
 from bdpvi.svi import Problem, default_optimiser
-from bdpvi.types import Dataset
+from bdpvi.types import Dataset, Spent
 
 SETTINGS = (("abalone", 0.25, 10.0), ("adult", 1.0, 20.0))
 DELTA = 1e-5
 TOLERANCE = 1e-12
 
 
-def epsilon(panel: Panel, temperature: float) -> float:
+def epsilon(panel: Panel, temperature: float) -> Spent:
     accountant = BayesianAccountant()
     accountant.step(PosteriorDraws((panel,), 1, temperature))
-    return accountant.get_epsilon(DELTA)
+    return accountant.spent(DELTA)
 
 
 def refit(point: Point, records: Records, record: int) -> Point:
@@ -68,13 +70,17 @@ def run(name: str, data: Dataset, clip: float, temperature: float, refits: int) 
     print(f"{name}: {size}, C = {clip:g}, temperature {temperature:g}")
     rate = f"{neighbours / fit:.1f} fits, {len(data) / neighbours:,.0f}/s"
     print(f"  fit {fit:.2f} s, all neighbours {neighbours:.2f} s ({rate})")
-    print(f"  Bayesian-DP ε = {value:.6f} at δ = {DELTA:g} in {accounted - done:.2f} s")
+    mark = "reliable" if value.reliable else "not reliable"
+    print(
+        f"  Bayesian-DP ε = {value.epsilon:.6f} at δ = {DELTA:g}, {mark}, "
+        f"in {accounted - done:.2f} s"
+    )
     print(f"  largest |log r| {float(panel.pairs.r.log().abs().max()):.4f}")
     expansion = Expansion(point, TOLERANCE)
     rows = Rows("remove", data, -1.0)
     moves = Optimum(tolerance=TOLERANCE).moves(expansion, records, -1.0)
     bare = GaussianPairs(*zip_pairs(expansion, moves.m, moves.y))
-    change = value / epsilon(Panel("remove", data.ids, bare), temperature) - 1
+    change = value.epsilon / epsilon(Panel("remove", data.ids, bare), temperature).epsilon - 1
     print(f"  the proven errors add {change:.1e} of ε")
     top = panel.pairs.renyi(32.0, temperature).topk(refits // 10).indices
     proposed = propose(point, records, rows, refits // 5, temperature=temperature).records.ids
@@ -107,6 +113,11 @@ def main() -> None:
     parser.add_argument("--data", help="folder with abalone.data, adult.data and adult.test")
     parser.add_argument("--refits", type=int, default=500)
     arguments = parser.parse_args()
+    print("$ python", " ".join(sys.argv))
+    print(
+        f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
+        f"{platform.python_version()}, torch {torch.__version__}"
+    )
     loaders = {"abalone": datasets.load_abalone, "adult": datasets.load_adult}
     for name, clip, temperature in SETTINGS:
         run(name, loaders[name](arguments.data).train, clip, temperature, arguments.refits)
