@@ -120,7 +120,7 @@ def tune(
     best: dict[str, tuple[Trial, dict[str, Any]]] = {}
     for trial in trials:
         result = store.get(trial.cell)
-        if trial.name not in best or _rank(result) > _rank(best[trial.name][1]):
+        if trial.name not in best or result["score"] > best[trial.name][1]["score"]:
             best[trial.name] = trial, result
     entry = {
         "chosen": _story(train, chosen, search, split, best),
@@ -135,46 +135,42 @@ def tune(
     return entry
 
 
-def _rank(result: Mapping[str, Any]) -> tuple[float, float]:
-    return result["score"], result["any"]
-
-
 def configurations(method: Method, search: Search) -> list[Entry]:
-    """Return what is tried: distinct points of the method's space, at random.
+    """Return what is tried: the method as it is, and distinct points of its space at random.
 
     >>> from bdpvi.methods import DPGD
-    >>> first = configurations(DPGD(), Search(configurations=2))[0]
-    >>> first["steps"] in DPGD.space["steps"], first["model"]["prior_scale"]
-    (True, 1.0)
+    >>> first, second = configurations(DPGD(), Search(configurations=2))
+    >>> first["steps"] == DPGD().steps, second["steps"] in DPGD.space["steps"]
+    (True, True)
     """
-    sizes = [len(values) for values in method.space.values()]
-    points = math.prod(sizes)
-    if search.configurations > points:
+    points = math.prod(len(values) for values in method.space.values())
+    order = random.Random(f"{search.seed} {method.name}").sample(
+        range(points), min(points, search.configurations)
+    )
+    now = describe(method)
+    others = [entry for entry in (_point(method, number) for number in order) if entry != now]
+    entries = [now, *others][: search.configurations]
+    if len(entries) < search.configurations:
         raise ValueError(
-            f"configurations={search.configurations} is more than the {points} that "
+            f"configurations={search.configurations} is more than the {len(entries)} that "
             f"{method.name} has"
         )
-    chosen = random.Random(f"{search.seed} {method.name}").sample(
-        range(points), search.configurations
-    )
-    return [_point(method, number) for number in chosen]
+    return entries
 
 
 def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
     """Return a configuration's mean validation accuracy, and how often it could be had.
 
-    A target that cannot be reached, a training that diverges, or a Bayesian ε that is not reliable
-    scores what releasing nothing does: always the commoner class of the training records.
+    A target that cannot be reached, or a training that diverges, scores what releasing nothing
+    does: always the commoner class of the training records.
     """
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
     share = float(split.test.y.double().mean())
     nothing = share if float(split.train.y.double().mean()) > 0.5 else 1 - share
     attempts = _attempts(method, split, search, targets)
     found = [nothing if accuracy is None else accuracy for accuracy, _ in attempts]
-    scores = [a if reliable else nothing for a, (_, reliable) in zip(found, attempts, strict=True)]
     return {
-        "score": fmean(scores),
-        "any": fmean(found),  # reliable or not: decides where scores are equal
+        "score": fmean(found),
         "accuracies": found,
         "reached": sum(accuracy is not None for accuracy, _ in attempts),
         "reliable": sum(reliable for _, reliable in attempts),
@@ -230,11 +226,12 @@ def _story(
     rest = [name for name in chosen.methods if name not in best]
     return {
         "how": (
-            f"Random search over the same number of configurations for every tuned method, by mean "
+            "The values before and a random search, together the same number of configurations "
+            "for every tuned method, by mean "
             f"accuracy on {len(split.test)} of the {len(train)} training rows, which the "
-            f"{len(split.train)} others were fitted without. A target that cannot be reached, or "
-            "that a Bayesian ε reaches without being reliable, scores like always predicting the "
-            "commoner class. No test row was used."
+            f"{len(split.train)} others were fitted without. A target that cannot be reached "
+            "scores like always predicting the commoner class. Whether a Bayesian ε was reliable "
+            "is recorded and did not count. No test row was used."
         ),
         "configurations": search.configurations,
         "epsilons": list(search.epsilons),
