@@ -76,7 +76,11 @@ class Table:
                     files, format=dataset.CsvFileFormat(convert_options=options)
                 )
             else:
-                self._data = dataset.dataset(files, format=kind)
+                # With its default a scan keeps all that it has read of a file.
+                options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+                self._data = dataset.dataset(
+                    files, format=dataset.ParquetFileFormat(default_fragment_scan_options=options)
+                )
         except self._arrow.ArrowException as error:
             raise ValueError(f"path={str(self.path)!r} cannot be read: {error}") from error
         for name in (*self.features, target):
