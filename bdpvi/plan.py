@@ -73,7 +73,7 @@ class Plan:
         )
 
 
-_KEPT = 1 << 25
+_KEPT = 1 << 23
 """Numbers of records that a table of batches may keep."""
 
 

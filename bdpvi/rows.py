@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any, Protocol, runtime_checkable
 
 import pyro
@@ -93,19 +94,50 @@ def train_rows(
             parts = min(torch.get_num_threads(), max(1, len(records) // _LEAST_ROWS))
         if parts == 1:
             return course.follow(rows, tick, observe)
-        # Rows never meet, so each thread follows the whole course alone: threads that wait for one
-        # another in every operation crawl as soon as the machine has anything else to do.
         pieces = [replace(rows, records=records.select(i)) for i in _split(records, parts)]
-        ticks = [tick] + [lambda: None] * (parts - 1)
-        before = torch.get_num_threads()
-        try:
-            with ThreadPoolExecutor(
-                parts, initializer=torch.set_num_threads, initargs=(1,)
-            ) as pool:
-                done = list(pool.map(course.follow, pieces, ticks))
-        finally:
-            torch.set_num_threads(before)
+        done = _side_by_side(course, pieces, tick)
         return {name: torch.cat([part[name] for part in done]) for name in done[0]}
+
+
+def _side_by_side(
+    course: Course, pieces: Sequence[Rows], tick: Callable[[], object]
+) -> list[dict[str, Tensor]]:
+    """Train each piece in a thread of its own; where one fails, the others stop.
+
+    Rows never meet, so each thread follows the whole course alone: threads that wait for one
+    another in every operation crawl as soon as the machine has anything else to do.
+    """
+    stopped, before = Event(), torch.get_num_threads()
+
+    def follow(piece: Rows) -> dict[str, Tensor]:
+        def go_on() -> None:
+            if stopped.is_set():
+                raise InterruptedError("another part of the rows was interrupted")
+            if piece is pieces[0]:
+                tick()
+
+        try:
+            return course.follow(piece, go_on)
+        except BaseException:
+            stopped.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(
+            len(pieces), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            parts = [pool.submit(follow, piece) for piece in pieces]
+            try:
+                errors = [part.exception() for part in parts]  # waits for all of them
+            except BaseException:
+                stopped.set()
+                raise
+        for error in errors:
+            if error is not None and not isinstance(error, InterruptedError):
+                raise error
+        return [part.result() for part in parts]
+    finally:
+        torch.set_num_threads(before)
 
 
 _LEAST_ROWS = 256

@@ -235,3 +235,26 @@ def test_rows_on_cuda_equal_a_run_on_cuda() -> None:
     rows = train_rows(problem(data), Rows("remove", data, -1.0))
     alone, _ = run_svi(problem(data.without(17)), silent)
     assert_same({name: value[17] for name, value in rows.items()}, alone, 1e-10)
+
+
+def test_threads_give_what_one_gives_and_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = logistic_data(600, 3)
+    p = replace(problem(data), plan=Plan(steps=30, rate=0.2))
+    rows = Rows("remove", data, -1.0)
+    before = torch.get_num_threads()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = train_rows(p, rows)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert_same(train_rows(p, rows), alone, 1e-12)
+    done = 0
+
+    def stop_at_five() -> None:
+        nonlocal done
+        done += 1
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_rows(p, rows, stop_at_five)
+    assert done == 5
+    torch.set_num_threads(before)
