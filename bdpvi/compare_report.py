@@ -185,7 +185,7 @@ def _results(methods: Sequence[Method], summary: pd.DataFrame) -> str:
                 {True: "yes", False: "no"}.get(row["reliable"], "–") if private else "",
                 *shown,
                 f"{row['seconds']:.1f}",
-                row["reason"] or "",
+                row["reason"] if pd.notna(row["reason"]) else "",
             ]
         )
     return _table(head, rows)
@@ -193,7 +193,7 @@ def _results(methods: Sequence[Method], summary: pd.DataFrame) -> str:
 
 def _spread(mean: Any, error: Any) -> str:
     if pd.isna(mean):
-        return "none"
+        return ""
     return f"{mean:.4f}" if pd.isna(error) else f"{mean:.4f} ± {error:.4f}"
 
 
