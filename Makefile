@@ -8,7 +8,7 @@ demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figu
 	$(BIN)/bdpvi demo --out demo
 
 test: $(VENV)/installed  ## run every test
-	$(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 lint: $(VENV)/installed  ## ruff and mypy
 	$(BIN)/ruff check .
