@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pyro
 import pytest
+from hypothesis import HealthCheck, settings
 from simulated import logistic_data
 
 from bdpvi import Dataset
+
+# A busy machine is slow, which is no failure.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 UCI = Path(__file__).parents[1].parent / "shared" / "data" / "uci"
 
