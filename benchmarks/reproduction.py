@@ -199,7 +199,8 @@ Gaussian-DP accounting, comes close: on Abalone {cost(best)} at ε ≤ 0.2, and 
 
 Ours: {options.seeds} seeds. Beside them the accuracies of the authors' own runs; worst-case ε by
 the moments accountant of that time, by Rényi DP with today's conversion, and by privacy loss
-distributions. On Abalone the authors' noise levels between 1.22 and 148 are not on record and are spaced evenly in the logarithm here.
+distributions. On Abalone the authors' noise levels between 1.22 and 148 are not on record and are
+spaced evenly in the logarithm here.
 
 Abalone, T = 1000, q = 0.05, C = 5:
 
