@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyro
 import torch
 
 import bdpvi
@@ -87,7 +88,7 @@ def coupled(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
 
 def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
     data = problem.data
-    with isolated(data):
+    with isolated(data), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
         gradient = TracedGradient(problem)
         free = {
