@@ -94,6 +94,13 @@ def fit(
     ] = 0.5,
     prior_scale: Annotated[float, typer.Option(help="Standard deviation of the prior.")] = 1.0,
     intercept: Annotated[bool, typer.Option(help="Add a constant feature.")] = False,
+    limit: Annotated[
+        float | None,
+        typer.Option(help="Cut features off at ± this public bound.", show_default=False),
+    ] = None,
+    correlation: Annotated[
+        float, typer.Option(help="Correlation that any two features are taken to have; public.")
+    ] = 0.0,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
     rate: Annotated[
         float | None,
@@ -139,7 +146,11 @@ def fit(
     if out.exists():
         raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten")
     model = bdpvi.BayesianLogisticRegression(
-        prior_scale=prior_scale, intercept=intercept, clip=clip
+        prior_scale=prior_scale,
+        intercept=intercept,
+        clip=clip,
+        limit=limit,
+        correlation=correlation,
     )
     workers: Reduction = context.obj
     first = workers.rank == 0

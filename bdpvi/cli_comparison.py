@@ -61,6 +61,7 @@ def compare(
         epsilons=_numbers("epsilons", epsilons),
         delta=delta,
         seeds=seeds,
+        at=chosen.at,
     )
     comparison.compare(
         _split(data, target, positive, test_fraction),
@@ -84,7 +85,7 @@ def tune(
     configurations: Annotated[int, typer.Option(help="Tried for every method.")] = 24,
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε at which they are scored.")
-    ] = "0.05,0.2,1",
+    ] = EPSILONS,
     delta: Delta = 1e-5,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every score.")] = 3,
     quiet: Quiet = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Plan:
 
     Args:
         methods: to be compared.
+        at: by a method's name and a target, the method to use there instead: the same with other
+            hyper-parameters.
         epsilons: targets that every private method is calibrated to.
         delta: δ of every guarantee.
         seeds: number of seeds, 0 … seeds − 1.
@@ -51,6 +53,7 @@ class Plan:
     epsilons: Sequence[float] = EPSILONS
     delta: float = 1e-5
     seeds: int = 10
+    at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -70,7 +73,7 @@ class Plan:
     def cells(self) -> list[Cell]:
         """Return the work, method by method; a method without privacy has one cell."""
         return [
-            Cell(method, epsilon)
+            Cell(self.at.get(method.name, {}).get(epsilon, method), epsilon)
             for method in self.methods
             for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
         ]
@@ -113,20 +116,21 @@ def compare(
     Raises:
         ValueError: if ``out`` belongs to another comparison.
     """
-    store = Cells(out, _settings(split, plan, chosen))
+    settings = _settings(split, plan, chosen)
+    store = Cells(out, settings)
     missing = [cell for cell in plan.cells() if store.get(cell.name) is None]
-    prepared: dict[str, Prepared] = {}
+    prepared: list[tuple[Method, Prepared]] = []
     for cell in track(missing, "compare"):
-        if cell.method.name not in prepared:
-            prepared = {cell.method.name: cell.method.prepare(split.train, plan.delta)}
-        store.put(cell.name, run(cell, prepared[cell.method.name], split, plan))
+        if not prepared or prepared[0][0] != cell.method:
+            prepared = [(cell.method, cell.method.prepare(split.train, plan.delta))]
+        store.put(cell.name, run(cell, prepared[0][1], split, plan))
     rows = [row for cell in plan.cells() for row in store.get(cell.name) or []]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     summary = summarise(table)
     for name, frame in (("results.csv", table), ("summary.csv", summary)):
         with replacing(out / name) as temporary:
             frame.to_csv(temporary, index=False)
-    compare_report.write(out, split, plan.methods, table, summary, chosen or {})
+    compare_report.write(out, split, plan.methods, table, summary, settings)
     return table
 
 
@@ -218,6 +222,6 @@ def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dic
         "epsilons": sorted(plan.epsilons),
         "delta": plan.delta,
         "seeds": plan.seeds,
-        "methods": {method.name: describe(method) for method in plan.methods},
+        "methods": {cell.name: describe(cell.method) for cell in plan.cells()},
         "chosen": dict(chosen or {}),
     }

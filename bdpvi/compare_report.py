@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bdpvi.hyperparameters import describe
 from bdpvi.methods import BAYESIAN, NONE, SENTENCES, WORST_CASE, Method
 from bdpvi.storage import replacing
 from bdpvi.study import plain_ticks
@@ -39,14 +38,14 @@ def write(
     methods: Sequence[Method],
     table: pd.DataFrame,
     summary: pd.DataFrame,
-    chosen: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> None:
     """Write ``curve.png``, ``curve.svg`` and ``report.html``, which needs no other file."""
     figure = curve(methods, summary)
     for kind in ("png", "svg"):
         with replacing(out / f"curve.{kind}") as temporary:
             figure.savefig(temporary, format=kind)
-    page = report(split, methods, summary, chosen, (out / "curve.png").read_bytes())
+    page = report(split, methods, summary, settings, (out / "curve.png").read_bytes())
     with replacing(out / "report.html") as temporary:
         temporary.write_text(page, encoding="utf-8")
 
@@ -112,10 +111,18 @@ def report(
     split: Split,
     methods: Sequence[Method],
     summary: pd.DataFrame,
-    chosen: Mapping[str, Any],
+    settings: Mapping[str, Any],
     picture: bytes,
 ) -> str:
-    """Return the report as one HTML page."""
+    """Return the report as one HTML page.
+
+    Args:
+        split: what was compared on.
+        methods: that were compared.
+        summary: the results.
+        settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
+        picture: of the results, PNG.
+    """
     title = f"Privacy and accuracy on {split.train.name}"
     guarantees = list(dict.fromkeys(method.guarantee for method in methods))
     sections = [
@@ -132,15 +139,15 @@ def report(
         "<h2>Results</h2>",
         _results(methods, summary),
         "<h2>Assumptions</h2>",
-        _list(_assumptions(chosen)),
+        _list(_assumptions(settings["chosen"])),
         "<h3>By method, ξ being what training draws at random</h3>",
         _definitions({f"{m.label} ({m.name})": m.note for m in methods}),
         "<h3>Public constants</h3>",
         f"<pre>{escape(json.dumps(split.train.preprocessing, indent=1, ensure_ascii=False))}</pre>",
         "<h2>Settings</h2>",
         _table(
-            ["method", "guarantee", "hyper-parameters"],
-            [[m.name, m.guarantee, json.dumps(describe(m), ensure_ascii=False)] for m in methods],
+            ["method@ε", "hyper-parameters"],
+            [[n, json.dumps(e, ensure_ascii=False)] for n, e in settings["methods"].items()],
         ),
     ]
     return (

@@ -69,7 +69,7 @@ class Fit:
     @property
     def released(self) -> Distribution:
         """The Gaussian that samples are released from at temperature 1: the posterior, unless the
-        guide has a ridge."""
+        guide has a ridge or a noise scale."""
         return self.guide.released(self.parameters)
 
 

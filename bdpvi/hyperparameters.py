@@ -1,15 +1,15 @@
 """Hyper-parameters of every compared method for every data set, from one file.
 
 The file is JSON. For each data set, and for "default", it has under "chosen" how the values were
-found, and under "methods" the fields of each method's dataclass; fields left out keep their
-defaults.
+found, under "methods" the fields of each method's dataclass, and under "at", where there are any,
+those for particular targets: by method, then by ε. Fields left out keep their defaults.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ class Chosen:
         data: whose hyper-parameters they are: a name of the file, perhaps "default".
         how: how they were found.
         methods: by name.
+        at: methods with the hyper-parameters of one target, by name and ε.
     """
 
     data: str
     how: Mapping[str, Any]
     methods: Mapping[str, Method]
+    at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
 
 
 def build(name: str, entry: Entry) -> Method:
@@ -88,13 +90,18 @@ def load(data: str, path: Path = FILE) -> Chosen:
     section = content[known]
     try:
         entries = {name: section["methods"].get(name, {}) for name in METHODS}
-        unknown = set(section["methods"]) - set(METHODS)
+        targets = section.get("at", {})
+        unknown = (set(section["methods"]) | set(targets)) - set(METHODS)
         how = section["chosen"]
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{path}: {known!r} lacks methods or chosen") from error
     if unknown:
         raise ValueError(f"{path}: {known!r} has unknown methods {sorted(unknown)}")
-    return Chosen(known, how, {name: build(name, entry) for name, entry in entries.items()})
+    at = {
+        name: {float(target): build(name, entry) for target, entry in values.items()}
+        for name, values in targets.items()
+    }
+    return Chosen(known, how, {name: build(name, entry) for name, entry in entries.items()}, at)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -30,7 +30,10 @@ def identity(problem: Problem) -> dict[str, str]:
     data, plan = problem.data, problem.plan
     with isolated(data):
         problem.guide.setup(data.x, data.y)
-        guide = f"{described(type(problem.guide))} from {described(problem.guide.initial(data.x))}"
+        guide = (
+            f"{described(type(problem.guide))} from {described(problem.guide.initial(data.x))}, "
+            f"released with {problem.guide.ridge}, {problem.guide.noise_scale}"
+        )
         model = f"{described(problem.model)} with {_tried(problem)}"
     return {
         "dtype": str(data.x.dtype),

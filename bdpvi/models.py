@@ -95,6 +95,14 @@ class BayesianLogisticRegression:
         clip: norm bound C of each record's score (the gradient of its log-likelihood in the
             weights); None leaves the likelihood as it is. See :class:`ClippedBernoulli`; a record
             x has slope bound C/‖x‖.
+        limit: features are cut off at ±limit, which bounds how far out a record can lie; None
+            leaves them as they are. Public: chosen without the data, as all of these are.
+        correlation: ρ in [0, 1), how strongly any two features are taken to be correlated. The
+            weights then multiply M^-½ x with M = (1 - ρ)I + ρ11ᵀ: the features less their mean,
+            and the mean, each on a scale of its own. Where features do move together, as
+            measurements of one body do, prior and clip then treat all directions alike.
+
+    ``limit`` acts first, then ``correlation``, then the column of ones is added.
 
     >>> model = BayesianLogisticRegression(clip=0.5)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -104,14 +112,32 @@ class BayesianLogisticRegression:
     prior_scale: float = 1.0
     intercept: bool = False
     clip: float | None = None
+    limit: float | None = None
+    correlation: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.positive("prior_scale", self.prior_scale)
         if self.clip is not None:
             _validate.positive("clip", self.clip)
+        if self.limit is not None:
+            _validate.positive("limit", self.limit)
+        if not 0 <= self.correlation < 1:
+            raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}")
 
     def design(self, x: Tensor) -> Tensor:
-        """Return the features that the weights multiply: ``x``, with a column of ones if asked."""
+        """Return what the weights multiply, (N, d): the features as the arguments change them.
+
+        >>> model = BayesianLogisticRegression(limit=3.0, correlation=0.5, intercept=True)
+        >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
+        tensor([[ 0.7071,  0.7071,  0.7071,  1.0000],
+                [-4.2426,  0.0000,  4.2426,  1.0000]])
+        """
+        if self.limit is not None:
+            x = x.clamp(-self.limit, self.limit)
+        if self.correlation:
+            mean, apart = x.mean(1, keepdim=True), 1 - self.correlation
+            together = apart + self.correlation * x.shape[1]
+            x = (x - mean) / math.sqrt(apart) + mean / math.sqrt(together)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.intercept else x
 
     def slope_bound(self, design: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class Optimum:
             records = Records.of(model, rows.records)
             ids = [int(i) for i in rows.records.ids]
             moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
-            panels.append(self._panel(rows, pairs(expansion, moves, problem.guide.ridge)))
+            panels.append(self._panel(rows, pairs(expansion, moves, problem.guide)))
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
 
@@ -251,13 +251,19 @@ def objective(problem: Problem, reduction: Reduction | None = None) -> Objective
     return Objective(records, model.prior_scale**-2, scale == "scale", reduction)
 
 
-def pairs(expansion: Expansion, moves: Moves, ridge: float = 0.0) -> GaussianPairs:
-    """Return the fit against every neighbour, with the proven errors added.
+def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
+    """Return the fit against every neighbour as ``guide`` releases them, proven errors added.
 
-    Both have the covariance Σ + ridge·Σ² that samples are released with. In its units the mean is
-    known at least as well as in those of Σ.
+    With the covariance Σ + ridge·Σ² the mean is known at least as well in its units as in those of
+    Σ. With a public, isotropic one only the distance of the means counts, one number a record.
     """
-    coordinates = expansion.coordinates
+    coordinates, ridge = expansion.coordinates, guide.ridge
+    if guide.noise_scale is not None:
+        frame = coordinates.frame
+        distance = torch.linalg.vector_norm(frame @ moves.m, dim=0)
+        distance = distance + moves.error * torch.linalg.matrix_norm(frame, 2)
+        b2 = (distance / guide.noise_scale).square().unsqueeze(1)
+        return GaussianPairs(torch.ones_like(b2), b2)
 
     def some(columns: Tensor) -> GaussianPairs:
         part = moves.select(columns)

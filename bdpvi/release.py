@@ -95,7 +95,7 @@ def release(
         fit: where to draw from.
         draws: number of samples k.
         temperature: τ; higher costs less and predicts worse. S is the guide's covariance, or what
-            its ridge makes of it.
+            its ridge or its noise scale puts in the place.
         delta: δ at which the cost is reported; ``budget`` brings its own.
         budget: refuse to go beyond this, counting all earlier releases from ``fit``.
         accountant: makes the accountant: ``partial(BayesianAccountant, conversion="chernoff")``.

@@ -58,6 +58,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         "preprocessing": fit.preprocessing,
         "fingerprint": fit.fingerprint,
         "ridge": fit.guide.ridge,
+        "noise_scale": fit.guide.noise_scale,
         "extra": dict(extra or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,10 +94,10 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    if guide.ridge != about.get("ridge", 0.0):
-        raise ValueError(
-            f"guide has ridge={guide.ridge}, and {path} was made with {about.get('ridge', 0.0)}"
-        )
+    for name, usual in (("ridge", 0.0), ("noise_scale", None)):
+        made, now = about.get(name, usual), getattr(guide, name)
+        if now != made:
+            raise ValueError(f"guide has {name}={now}, and {path} was made with {made}")
     kinds = [name.split(".")[1] for name in tensors if name.endswith(".ids")]
     panels = tuple(
         Panel(

@@ -149,7 +149,7 @@ def fit_stream(
         "columns": [table.target, *table.features],
         "model": repr(model),
         "guide": type(guide).__name__,
-        "ridge": guide.ridge,
+        "released": [guide.ridge, guide.noise_scale],
         "release": [draws, temperature],
         "orders": hashlib.sha256(orders.values.numpy().tobytes()).hexdigest(),
         "search": [conversion, delta, gamma],
@@ -163,7 +163,7 @@ def fit_stream(
     beta = split_delta(delta, gamma, len(DIRECTIONS) * choices)
 
     def add(folded: Sequence[Folded], moves: Moves, looked: Sequence[Tensor]) -> None:
-        pair = pairs(expansion, moves, guide.ridge)
+        pair = pairs(expansion, moves, guide)
         for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
             _add_costs(fold, one, orders.values[index], draws, temperature)
 

@@ -34,6 +34,10 @@ class Guide(Protocol):
         """Return κ of the covariance Σ + κΣ² that samples are released with; usually 0."""
 
     @property
+    def noise_scale(self) -> float | None:
+        """Return the public standard deviation that samples are released with, if there is one."""
+
+    @property
     def constraints(self) -> Mapping[str, Constraint]:
         """Return the support of every parameter."""
 

@@ -18,7 +18,7 @@ from typing import Any
 from bdpvi import _validate
 from bdpvi import progress as bars
 from bdpvi.cells import Cells
-from bdpvi.compare import measure
+from bdpvi.compare import EPSILONS, measure
 from bdpvi.datasets import shuffled
 from bdpvi.hyperparameters import FILE, Chosen, Entry, build, describe, read
 from bdpvi.methods import NONE, Method
@@ -33,15 +33,15 @@ class Search:
 
     Args:
         configurations: tried for every method.
-        epsilons: a configuration's score is its mean validation accuracy over these, and over
-        seeds: so many seeds.
+        epsilons: a configuration is scored by its mean validation accuracy at each of these, over
+        seeds: so many seeds. The best is chosen for each, and for all of them together.
         delta: δ of the guarantees.
         validation: share of the training rows that is held out.
         seed: of the choice of configurations and of held-out rows.
     """
 
     configurations: int = 24
-    epsilons: tuple[float, ...] = (0.05, 0.2, 1.0)
+    epsilons: tuple[float, ...] = EPSILONS
     seeds: int = 3
     delta: float = 1e-5
     validation: float = 0.2
@@ -117,16 +117,24 @@ def tune(
     store = Cells(folder, settings)
     for trial in track([t for t in trials if store.get(t.cell) is None], "tune"):
         store.put(trial.cell, score(build(trial.name, trial.entry), split, search))
-    best: dict[str, tuple[Trial, dict[str, Any]]] = {}
-    for trial in trials:
-        result = store.get(trial.cell)
-        if trial.name not in best or result["score"] > best[trial.name][1]["score"]:
-            best[trial.name] = trial, result
+    results = [(trial, store.get(trial.cell)) for trial in trials]
+    best = {
+        name: max((r for r in results if r[0].name == name), key=lambda r: float(r[1]["score"]))
+        for name in names
+    }
     entry = {
         "chosen": _story(train, chosen, search, split, best),
         "methods": {
             **{name: describe(method) for name, method in chosen.methods.items()},
             **{name: trial.entry for name, (trial, _) in best.items()},
+        },
+        "at": {
+            **{name: _entries(values) for name, values in chosen.at.items()},
+            **{
+                name: _best_at([r for r in results if r[0].name == name], search.epsilons)
+                for name in names
+                if chosen.methods[name].guarantee != NONE
+            },
         },
     }
     content[train.name] = entry
@@ -161,8 +169,8 @@ def configurations(method: Method, search: Search) -> list[Entry]:
 def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
     """Return a configuration's mean validation accuracy, and how often it could be had.
 
-    A target that cannot be reached, or a training that diverges, scores what releasing nothing
-    does: always the commoner class of the training records.
+    A target that cannot be reached, or at which ε is not reliable, or a training that diverges,
+    scores what releasing nothing does: always the commoner class of the training records.
     """
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
     share = float(split.test.y.double().mean())
@@ -180,7 +188,7 @@ def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
 def _attempts(
     method: Method, split: Split, search: Search, targets: Sequence[float]
 ) -> list[tuple[float | None, bool]]:
-    """Return accuracy, None if it cannot be had, and whether its ε is reliable, per target."""
+    """Return accuracy, None if it cannot be had or trusted, and if ε is reliable, per target."""
     try:
         prepared = method.prepare(split.train, search.delta)
     except FloatingPointError:
@@ -197,9 +205,25 @@ def _attempts(
         except FloatingPointError:
             results.append((None, False))
             continue
+        reliable = all(getattr(outcome.price, "reliable", True) for outcome in outcomes)
         accuracy = fmean(measure(method, outcome, split).accuracy for outcome in outcomes)
-        results.append((accuracy, all(getattr(o.price, "reliable", True) for o in outcomes)))
+        results.append((accuracy if reliable else None, reliable))
     return results
+
+
+def _best_at(
+    results: Sequence[tuple[Trial, Mapping[str, Any]]], epsilons: Sequence[float]
+) -> dict[str, Entry]:
+    """Return the configuration that is best at each target; the earlier one if several are."""
+    best = {}
+    for index, epsilon in enumerate(epsilons):
+        trial, _ = max(results, key=lambda result: float(result[1]["accuracies"][index]))
+        best[f"{epsilon:g}"] = trial.entry
+    return best
+
+
+def _entries(values: Mapping[float, Method]) -> dict[str, Entry]:
+    return {f"{epsilon:g}": describe(method) for epsilon, method in values.items()}
 
 
 def _point(method: Method, number: int) -> Entry:
@@ -229,9 +253,9 @@ def _story(
             "The values before and a random search, together the same number of configurations "
             "for every tuned method, by mean "
             f"accuracy on {len(split.test)} of the {len(train)} training rows, which the "
-            f"{len(split.train)} others were fitted without. A target that cannot be reached "
-            "scores like always predicting the commoner class. Whether a Bayesian ε was reliable "
-            "is recorded and did not count. No test row was used."
+            f"{len(split.train)} others were fitted without: the best at each target, and the best "
+            "on average for other targets. A target that cannot be reached, or at which ε is not "
+            "reliable, scores like always predicting the commoner class. No test row was used."
         ),
         "configurations": search.configurations,
         "epsilons": list(search.epsilons),

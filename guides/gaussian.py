@@ -37,6 +37,10 @@ class GaussianGuide(ABC):
         model: the Pyro model.
         init_scale: standard deviation of every latent at the start.
         ridge: κ of the covariance Σ + κΣ² that samples are released with, see :meth:`released`.
+        noise_scale: standard deviation of every latent in the samples that are released, in the
+            place of the guide's own covariance; public. No record can move it, so covariances give
+            nothing away and ε has no floor; the samples then say nothing about how certain the
+            guide is. None releases the guide's own.
 
     Attributes:
         sites: the latent variables in the order of the flat vector; known after :meth:`setup`.
@@ -45,10 +49,20 @@ class GaussianGuide(ABC):
 
     constraints: ClassVar[Mapping[str, Constraint]]
 
-    def __init__(self, model: Model, *, init_scale: float = 0.1, ridge: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        init_scale: float = 0.1,
+        ridge: float = 0.0,
+        noise_scale: float | None = None,
+    ) -> None:
         self.model = model
         self.init_scale = positive("init_scale", init_scale)
         self._ridge = non_negative("ridge", ridge)
+        self._noise_scale = None if noise_scale is None else positive("noise_scale", noise_scale)
+        if ridge and noise_scale is not None:
+            raise ValueError(f"ridge={ridge} shapes a covariance that noise_scale replaces")
         self.sites: tuple[Site, ...] = ()
         self.parameters: dict[str, Tensor] = {}
 
@@ -91,6 +105,11 @@ class GaussianGuide(ABC):
     def ridge(self) -> float:
         """κ; fixed, since what neighbours cost was found for it."""
         return self._ridge
+
+    @property
+    def noise_scale(self) -> float | None:
+        """Standard deviation of what is released, if it is public; fixed like the ridge."""
+        return self._noise_scale
 
     @property
     def dim(self) -> int:
@@ -143,7 +162,9 @@ class GaussianGuide(ABC):
         return self.distribution(self._chosen(parameters))
 
     def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
-        """Return the Gaussian that samples are released from, N(μ, Σ + κΣ²) at temperature 1.
+        """Return the Gaussian that samples are released from at temperature 1.
+
+        It is N(μ, Σ + κΣ²), or N(μ, noise_scale²·I) if there is one.
 
         A record with score g moves μ by about Σg. Seen through noise of covariance Σ that is the
         distance (gᵀΣg)^½, which is largest in directions that the data say little about. Seen
@@ -154,6 +175,9 @@ class GaussianGuide(ABC):
         Arguments and errors as of :meth:`posterior`, which is what κ = 0 gives.
         """
         chosen = self._chosen(parameters)
+        if self.noise_scale is not None:
+            location = chosen["loc"]
+            return dist.Normal(location, torch.full_like(location, self.noise_scale)).to_event(1)  # type: ignore[no-any-return]
         return self.widened(chosen) if self.ridge else self.distribution(chosen)
 
     def _chosen(self, parameters: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

@@ -322,7 +322,7 @@ def test_a_new_setting_is_an_object() -> None:
     rows = run(plan.cells()[0], Coin(), small(), plan)
     assert [row["accuracy"] for row in rows] == [float((small().test.y == 0).double().mean())] * 2
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    page = report(small(), [method], summarise(table), {}, b"")
+    page = report(small(), [method], summarise(table), {"methods": {}, "chosen": {}}, b"")
     assert "&lt;a coin&gt;" in page
 
 

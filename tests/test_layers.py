@@ -111,7 +111,7 @@ ALLOWED = {
         "_validate", "cells", "compare", "datasets", "hyperparameters", "methods", "progress",
         "storage", "types",
     },
-    "compare_report": {"hyperparameters", "methods", "storage", "study", "types"},
+    "compare_report": {"methods", "storage", "study", "types"},
     "storage": {
         "divergences", "fit", "ledger", "models", "panel", "plan", "release", "svi", "types",
     },

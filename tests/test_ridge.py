@@ -94,3 +94,52 @@ def test_bad_ridge() -> None:
         FullRank(bdpvi.BayesianLogisticRegression(), ridge=-1)
     with pytest.raises(AttributeError):
         FullRank(bdpvi.BayesianLogisticRegression()).ridge = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_a_public_noise_scale_leaves_the_means_alone_to_tell(kind: type[GaussianGuide]) -> None:
+    data, scale = logistic_data(50, 3), 0.3
+    model = bdpvi.BayesianLogisticRegression(clip=0.5)
+
+    def train(records: bdpvi.Dataset) -> bdpvi.Fit:
+        guide = kind(model, noise_scale=scale)
+        return bdpvi.fit(model, guide, records, neighbours=Optimum(), progress=False)
+
+    fit = train(data)
+    torch.testing.assert_close(fit.released.variance, torch.full((3,), scale**2).double())
+    found = fit.panels[0].pairs
+    assert bool((found.r == 1).all())
+    for record in (0, 7, 49):
+        there = train(data.without(record))
+        moved = float((fit.released.mean - there.released.mean).norm()) / scale
+        cost = float(found.b2[record].sum().sqrt())
+        assert moved * (1 - 1e-9) <= cost <= moved * (1 + 1e-5)
+    # No floor: any ε can be had.
+    assert bdpvi.calibrate(fit, epsilon=1e-3) < float("inf")
+
+
+def test_coupled_neighbours_with_a_public_noise_scale_differ_in_means_alone() -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.5)
+    guide = FullRank(model, noise_scale=0.3)
+    fit = bdpvi.fit(
+        model, guide, logistic_data(30, 2), steps=20, neighbours=Coupled(), progress=False
+    )
+    assert bool((fit.panels[0].pairs.r == 1).all())
+
+
+def test_a_fit_is_read_back_with_its_noise_scale(tmp_path: Path) -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.5)
+    fit = bdpvi.fit(
+        model,
+        FullRank(model, noise_scale=0.3),
+        logistic_data(30, 2),
+        neighbours=Optimum(),
+        progress=False,
+    )
+    save_fit(fit, tmp_path / "fit")
+    back = load_fit(tmp_path / "fit", model, FullRank(model, noise_scale=0.3))
+    assert torch.equal(back.released.variance, fit.released.variance)
+    with pytest.raises(ValueError, match="noise_scale=None"):
+        load_fit(tmp_path / "fit", model, FullRank(model))
+    with pytest.raises(ValueError, match="ridge=2"):
+        FullRank(model, ridge=2.0, noise_scale=0.3)

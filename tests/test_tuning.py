@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from simulated import logistic_data
 
 from bdpvi import Dataset, cli_comparison, tuning
+from bdpvi.datasets import shuffled
 from bdpvi.hyperparameters import FILE, build, describe, load, read
 from bdpvi.methods import METHODS, Accounting
 from bdpvi.tuning import Search, configurations, score, tune
@@ -34,12 +36,13 @@ def test_every_method_has_room_for_the_default_effort(name: str) -> None:
 
 
 def test_configurations_cover_the_space() -> None:
-    # 128 points, all of them tried: every combination comes up once.
-    entries = configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=128))
-    combinations = {(e["model"]["clip"], e["model"]["prior_scale"], e["ridge"]) for e in entries}
-    assert len(combinations) == 128
-    with pytest.raises(ValueError, match="configurations=129 is more than the 128"):
-        configurations(METHODS["bdp-vi-full-rank"](), Search(configurations=129))
+    # All points are tried: every combination comes up once.
+    method = METHODS["dp-gd"]()
+    points = math.prod(len(values) for values in method.space.values())
+    entries = configurations(method, Search(configurations=points))
+    assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == points
+    with pytest.raises(ValueError, match=f"configurations={points + 1} is more than the {points}"):
+        configurations(method, Search(configurations=points + 1))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -108,6 +111,10 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     again = load("data", out)
     assert again.data == "data"
     assert describe(again.methods["dp-gd"]) == entry["methods"]["dp-gd"]
+    split = shuffled(DATA, QUICK.validation, QUICK.seed)
+    for index, epsilon in enumerate(QUICK.epsilons):
+        there = score(again.at["dp-gd"][epsilon], split, QUICK)["accuracies"][index]
+        assert there == max(t["accuracies"][index] for t in trials)
     assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
 
 
@@ -152,7 +159,7 @@ def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         held_out, fitted = set(split.test.ids.tolist()), set(split.train.ids.tolist())
         assert not held_out & fitted
         seen.update(held_out | fitted)
-        return {"score": 0.0}
+        return {"score": 0.0, "accuracies": [0.0] * len(search.epsilons)}
 
     monkeypatch.setattr(tuning, "score", spying)
     train = DATA.select(torch.arange(200))

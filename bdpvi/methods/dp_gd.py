@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from bdpvi.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp_noise import Run
-from bdpvi.methods.method import WORST_CASE
+from bdpvi.methods.method import MODEL_SPACE, WORST_CASE
 from bdpvi.methods.noisy import NoisyTraining
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.types import Dataset, Outcome
@@ -38,6 +38,7 @@ class DPGD:
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = "Every step sees all records; the seeds are those of the noise."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
         "steps": (10, 30, 100, 200),
         "clip": (0.1, 0.25, 0.5, 1.0),
         "step_size": (4.0, 8.0, 16.0, 32.0, 64.0),

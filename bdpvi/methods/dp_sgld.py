@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from bdpvi.dp_noise import Run
 from bdpvi.dp_sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
-from bdpvi.methods.method import WORST_CASE
+from bdpvi.methods.method import MODEL_SPACE, WORST_CASE
 from bdpvi.methods.noisy import NoisyTraining
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.types import Dataset, Outcome
@@ -43,6 +43,7 @@ class DPSGLD:
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = "The seeds are those of batches and noise."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
         "steps": (200, 500, 1000),
         "rate": (0.01, 0.05, 0.2),
         "clip": (0.25, 0.5, 1.0),

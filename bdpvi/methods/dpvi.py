@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from bdpvi.dp_noise import Run
 from bdpvi.dpvi import DPVISettings, dpvi_runs
 from bdpvi.guides import MeanField
-from bdpvi.methods.method import WORST_CASE
+from bdpvi.methods.method import MODEL_SPACE, WORST_CASE
 from bdpvi.methods.noisy import NoisyTraining
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.svi import default_optimiser
@@ -43,6 +43,7 @@ class DPVI:
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = "The seeds are those of batches, base noise, privacy noise and draws."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
         "steps": (200, 500, 1000),
         "rate": (0.005, 0.05, 0.2),
         "clip": (0.1, 0.25, 0.5, 1.0, 2.0),

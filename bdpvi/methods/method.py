@@ -25,6 +25,14 @@ SENTENCES: Mapping[str, str] = {
 """What each guarantee means."""
 
 
+MODEL_SPACE: Mapping[str, Sequence[Any]] = {
+    "model.intercept": (False, True),
+    "model.limit": (None, 1.0, 2.0),
+    "model.correlation": (0.0, 0.5, 0.9),
+}
+"""For tuning: what every method may make of the features. All of it is public."""
+
+
 class Prepared(Protocol):
     """A method that has seen the training records, at one δ."""
 

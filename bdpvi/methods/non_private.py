@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from bdpvi.dp_noise import Run
 from bdpvi.dpvi import DPVISettings, dpvi_runs
 from bdpvi.guides import MeanField
-from bdpvi.methods.method import NONE
+from bdpvi.methods.method import MODEL_SPACE, NONE
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.svi import default_optimiser
 from bdpvi.types import Dataset, Outcome
@@ -38,6 +38,7 @@ class NonPrivate:
     guarantee: ClassVar[str] = NONE
     note: ClassVar[str] = "The seeds are those of batches, base noise and draws."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
         "model.prior_scale": (1.0, 3.0),
         "steps": (500, 1000, 2000),
         "rate": (0.05, 0.2),

@@ -14,7 +14,7 @@ from bdpvi.fit import Fit, fit
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
 from bdpvi.methods.accounting import Accounting
-from bdpvi.methods.method import BAYESIAN
+from bdpvi.methods.method import BAYESIAN, MODEL_SPACE
 from bdpvi.methods.temperature import TemperatureSearch
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Remove
@@ -31,6 +31,7 @@ class PosteriorRelease:
         model: with the clip that bounds a record's influence.
         accountant: makes the accountant that decides ε.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
+        noise_scale: of the guide; a number releases a covariance that no record can move.
         draws: released samples k.
         records: how many are left out in turn; None is all.
     """
@@ -40,6 +41,7 @@ class PosteriorRelease:
     )
     accountant: Accounting = field(default_factory=lambda: Accounting(failure_probability=1e-30))
     ridge: float = 0.0
+    noise_scale: float | None = None
     draws: int = 1
     records: int | None = None
 
@@ -51,20 +53,23 @@ class PosteriorRelease:
         "nothing is charged for making it known."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "model.clip": (0.03, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0),
-        "model.prior_scale": (0.3, 0.5, 1.0, 2.0),
-        "ridge": (0.0, 3.0, 30.0, 300.0),
+        **MODEL_SPACE,
+        "model.clip": (0.05, 0.1, 0.2, 0.4, 1.0),
+        "model.prior_scale": (0.1, 0.15, 0.3, 0.6, 1.0, 2.0),
+        "noise_scale": (None, 1.0),
     }
 
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
         _validate.non_negative("ridge", self.ridge)
+        if self.noise_scale is not None:
+            _validate.positive("noise_scale", self.noise_scale)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedRelease:
         """Fit the guide and its neighbours."""
         fitted = fit(
             self.model,
-            self.guide(self.model, ridge=self.ridge),
+            self.guide(self.model, ridge=self.ridge, noise_scale=self.noise_scale),
             train,
             neighbours=Optimum(Remove(self.records)),
             progress=False,

@@ -17,7 +17,7 @@ from bdpvi.divergences import summarise
 from bdpvi.events import PosteriorDraws, Tally
 from bdpvi.guides import MeanField
 from bdpvi.methods.accounting import Accounting
-from bdpvi.methods.method import BAYESIAN
+from bdpvi.methods.method import BAYESIAN, MODEL_SPACE
 from bdpvi.methods.temperature import HOTTEST, TemperatureSearch
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Remove
@@ -65,6 +65,7 @@ class TrainingRelease:
         "making it known."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
         "model.clip": (0.1, 0.25, 0.5, 1.0),
         "steps": (30, 100),
         "learning_rate": (0.05, 0.1, 0.3),
