@@ -14,14 +14,17 @@ import argparse
 import math
 import platform
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
 from bdpvi.evaluate import expected_accuracy
-from bdpvi.guides import FullRank, MeanField
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
 from bdpvi.methods.accounting import Accounting
 from bdpvi.methods.temperature import HOTTEST, TemperatureSearch
@@ -29,23 +32,51 @@ from bdpvi.methods.temperature import HOTTEST, TemperatureSearch
 CKS, TIGHT = Accounting(), Accounting(conversion="hockey-stick")
 SMALL = Accounting(conversion="hockey-stick", failure_probability=1e-30)
 
-# What changes, guide, clip, prior scale, ridge, accountant.
-LEVERS = (
-    ("start", FullRank, 0.25, 1.0, 0.0, CKS),
-    ("mean-field guide", MeanField, 0.25, 1.0, 0.0, CKS),
-    ("hockey-stick conversion", FullRank, 0.25, 1.0, 0.0, TIGHT),
-    ("γ = 1e-30", FullRank, 0.25, 1.0, 0.0, SMALL),
-    ("lower clip", FullRank, 0.05, 1.0, 0.0, SMALL),
-    ("lower clip, stronger prior", FullRank, 0.05, 0.6, 0.0, SMALL),
-    ("and a ridge", FullRank, 0.05, 0.6, 3.0, SMALL),
-    ("stronger prior alone", FullRank, 0.25, 0.3, 0.0, SMALL),
-    ("and a ridge", FullRank, 0.25, 0.3, 10.0, SMALL),
-)
+
+@dataclass(frozen=True)
+class Lever:
+    """A row: what it changes, and all settings with the change."""
+
+    words: str
+    model: Mapping[str, Any]
+    accountant: Accounting = SMALL
+    guide: type[GaussianGuide] = FullRank
+    released: Mapping[str, float] = field(default_factory=dict)
+
+
+PLAIN = {"clip": 0.25, "prior_scale": 1.0}
+PUBLIC = {"noise_scale": 1.0}
+TOGETHER = {"clip": 0.2, "prior_scale": 0.15, "correlation": 0.9}
+OUTLIERS = {"clip": 0.5, "prior_scale": 0.3}
+LEVERS: Mapping[str, Sequence[Lever]] = {
+    "abalone": (
+        Lever("start", PLAIN, CKS),
+        Lever("mean-field guide", PLAIN, CKS, MeanField),
+        Lever("hockey-stick conversion", PLAIN, TIGHT),
+        Lever("γ = 1e-30", PLAIN),
+        Lever("lower clip", {**PLAIN, "clip": 0.05}),
+        Lever("and a stronger prior", {"clip": 0.05, "prior_scale": 0.6}),
+        Lever("and a ridge", {"clip": 0.05, "prior_scale": 0.6}, released={"ridge": 3.0}),
+        Lever("correlation 0.9, C and s for it", TOGETHER),
+        Lever("and a public noise scale", TOGETHER, released=PUBLIC),
+    ),
+    "adult": (
+        Lever("start", {**PLAIN, "clip": 0.5}),
+        Lever("stronger prior", OUTLIERS),
+        Lever("and features within ±1", {**OUTLIERS, "limit": 1.0}),
+        Lever("and an intercept", {**OUTLIERS, "limit": 1.0, "intercept": True}),
+        Lever(
+            "and a public noise scale",
+            {**OUTLIERS, "limit": 1.0, "intercept": True},
+            released=PUBLIC,
+        ),
+    ),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="abalone", choices=sorted(datasets.LOADERS))
+    parser.add_argument("--data", default="abalone", choices=sorted(LEVERS))
     parser.add_argument("--epsilon", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=5)
     options = parser.parse_args()
@@ -57,16 +88,16 @@ def main() -> None:
     print(
         f"{options.data}: Bayesian-DP ε = {options.epsilon:g} at δ = 1e-5, every record left out\n"
     )
-    print("| lever | guide | C | s | ridge | conversion | γ | floor | τ | skewness | ok | acc. |")
-    print("| --- " * 12 + "|")
+    print("| lever | guide | model, released | conversion | γ | floor | τ | skewness | ok | acc. |")
+    print("| --- " * 10 + "|")
     train = datasets.LOADERS[options.data]().train
-    for words, guide, clip, prior, ridge, accountant in LEVERS:
-        model = BayesianLogisticRegression(clip=clip, prior_scale=prior)
+    for lever in LEVERS[options.data]:
+        model, accountant = BayesianLogisticRegression(**lever.model), lever.accountant
 
         def fit(data: Dataset, records: int | None) -> bdpvi.Fit:
             return bdpvi.fit(
                 model,  # noqa: B023
-                guide(model, ridge=ridge),  # noqa: B023
+                lever.guide(model, **lever.released),  # noqa: B023
                 data,
                 neighbours=Optimum(Remove(records)),
                 progress=False,
@@ -81,7 +112,8 @@ def main() -> None:
                 accountant=accountant,  # noqa: B023
             )
 
-        about = f"| {words} | {guide.__name__} | {clip:g} | {prior:g} | {ridge:g} | "
+        settings = ", ".join(f"{k}={v:g}" for k, v in {**lever.model, **lever.released}.items())
+        about = f"| {lever.words} | {lever.guide.__name__} | {settings} | "
         about += f"{accountant.conversion} | {accountant.failure_probability:g} | "
         about += f"{price(HOTTEST).epsilon:.3f} | "
         try:
