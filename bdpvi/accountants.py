@@ -166,23 +166,23 @@ class BayesianAccountant:
     def _by_hockey_stick(self, direction: str, beta: float) -> Solution:
         events = self._totals.events if isinstance(self._totals, Recorded) else []
         views = [(views[direction], count) for views, count in events]
-        if not views or self.composition != ByPanel() or any(v.log_mgf is None for v, _ in views):
+        if not views or self.composition != ByPanel() or any(v.log_mgf_of is None for v, _ in views):
             raise ValueError(
                 "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
                 "and without fixed orders"
             )
 
-        def log_mgf(s: Tensor, records: Tensor | slice) -> Tensor:
-            terms = [count * v.log_mgf(s, records) for v, count in views if v.log_mgf is not None]
-            return torch.stack(terms).sum(0)
+        def log_mgf_of(records: Tensor | slice) -> Callable[[Tensor], Tensor]:
+            parts = [(n, v.log_mgf_of(records)) for v, n in views if v.log_mgf_of is not None]
+            return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
         variances = [count * v.variance for v, count in views if v.variance is not None]
         if len(variances) == len(views):
             gaussian = partial(equal_covariance, torch.stack(variances).sum(0))
             epsilon, estimate = smallest_epsilon(gaussian, beta, self._bound)
         else:
-            bound_of = moment_delta(log_mgf)
-            delta_of = certified_delta(log_mgf, bound_of, beta)
+            bound_of = moment_delta(log_mgf_of(slice(None)))
+            delta_of = certified_delta(log_mgf_of, bound_of, beta)
             epsilon, estimate = smallest_epsilon(delta_of, beta, self._bound, bound_of)
         return Solution(epsilon, None, estimate)
 

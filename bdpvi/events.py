@@ -32,15 +32,16 @@ class View:
         ids: the records, (m,). Costs of several events add up record by record.
         log_moment: from orders λ (K,) to λ·D_{λ+1} per record, (K, m).
         orders: the only orders at which the cost is known; None where every λ > 0 will do.
-        log_mgf: from complex s (J,) or (J, n) and the positions of n records to log E exp(s L),
-            (J, n), where the privacy loss L has a known moment generating function.
+        log_mgf_of: from the positions of n records to the function that maps s, (J,) or (J, n)
+            with real parts above 0, to log E exp(s L), (J, n), where the privacy loss L has a
+            known moment generating function; as exact as inverting it takes.
         variance: of the privacy loss, (m,), where it is Gaussian (equal covariances).
     """
 
     ids: Tensor
     log_moment: Callable[[Tensor], Tensor]
     orders: Orders | None = None
-    log_mgf: Callable[[Tensor, Tensor | slice], Tensor] | None = None
+    log_mgf_of: Callable[[Tensor | slice], Callable[[Tensor], Tensor]] | None = None
     variance: Tensor | None = None
 
 
@@ -99,14 +100,16 @@ class PosteriorDraws:
                 views[f"{panel.kind} {direction}"] = View(
                     panel.ids,
                     cost,
-                    log_mgf=partial(self._log_mgf, pairs),
+                    log_mgf_of=partial(self._log_mgf_of, pairs),
                     variance=self._variance(pairs),
                 )
         return views
 
-    def _log_mgf(self, pairs: GaussianPairs, s: Tensor, records: Tensor | slice) -> Tensor:
-        chosen = GaussianPairs(pairs.r[records], pairs.b2[records])
-        return self.draws * chosen.log_mgf(s, self.temperature)
+    def _log_mgf_of(
+        self, pairs: GaussianPairs, records: Tensor | slice
+    ) -> Callable[[Tensor], Tensor]:
+        log_mgf = pairs.select(records).log_mgf_for_inversion(self.temperature)
+        return lambda s: self.draws * log_mgf(s)
 
     def _variance(self, pairs: GaussianPairs) -> Tensor | None:
         if not bool((pairs.r == 1).all()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from bdpvi.composition import Estimator
 from bdpvi.estimators import Estimate
 from bdpvi.hockey_stick import Contour, contour_for, hockey_stick_from_log_mgf
 
-LogMgf = Callable[[Tensor, Tensor | slice], Tensor]
-"""From s (J,) or (J, n) and the positions of n records to log E exp(s L), (J, n)."""
+LogMgf = Callable[[Tensor], Tensor]
+"""From s (J,) or (J, n) to log E exp(s L) of n records, (J, n)."""
 
 EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
 """The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
@@ -78,12 +77,12 @@ def smallest_epsilon(
 
 def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:
     """Return a bound on δ_x′ as a function of ε: :func:`bdpvi.conversions.delta` at its best λ."""
-    moments = log_mgf(_SCREEN, slice(None))
+    moments = log_mgf(_SCREEN)
     return lambda epsilon: conversions.delta(moments, _SCREEN[:, None], epsilon).amin(0)
 
 
 def certified_delta(
-    log_mgf: LogMgf, bound_of: Callable[[float], Tensor], beta: float
+    log_mgf_of: Callable[[Tensor], LogMgf], bound_of: Callable[[float], Tensor], beta: float
 ) -> Callable[[float], Tensor]:
     """Return a certified upper bound on δ_x′ as a function of ε, tight for exposed records.
 
@@ -92,7 +91,7 @@ def certified_delta(
     its contour was made for, so nearby ε share a contour.
 
     Args:
-        log_mgf: log E exp(s L) of all releases together.
+        log_mgf_of: from positions of records to log E exp(s L) of all releases together.
         bound_of: the moment bound, :func:`moment_delta`.
         beta: the mean of δ that is looked for.
     """
@@ -105,8 +104,9 @@ def certified_delta(
         exposed = (bound_of(epsilon / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
         blocks.clear()
         for rows in exposed.split(_BLOCK // _NODES):
-            contour = contour_for(partial(_at, log_mgf, rows), epsilon, _NODES, _SMOOTHING)
-            blocks.append((rows, contour, log_mgf(contour.s, rows)))
+            log_mgf = log_mgf_of(rows)
+            contour = contour_for(log_mgf, epsilon, _NODES, _SMOOTHING)
+            blocks.append((rows, contour, log_mgf(contour.s)))
         made_for = epsilon
 
     def delta_of(epsilon: float) -> Tensor:
@@ -119,7 +119,3 @@ def certified_delta(
         return delta
 
     return delta_of
-
-
-def _at(log_mgf: LogMgf, records: Tensor, s: Tensor) -> Tensor:
-    return log_mgf(s, records)
