@@ -164,43 +164,88 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float 
     >>> hockey_stick_from_log_mgf(s * (s + 1) / 2, contour, 1.0)  # means one deviation apart
     tensor([0.1269], dtype=torch.float64)
     """
-    delta, _ = _invert(log_mgf, contour, epsilon)
+    delta, _ = Inversion.of(log_mgf, contour).bound(epsilon)
     return delta[0] if _is_scalar(epsilon) else delta
 
 
-def _invert(log_mgf: Tensor, contour: Contour, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bound, (E, m), and what share of it cut and rounding added."""
-    if log_mgf.ndim != 2 or len(log_mgf) != contour.nodes:
-        raise ValueError(
-            f"log_mgf must have shape ({contour.nodes}, records), got {tuple(log_mgf.shape)}"
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    """The trapezoid sums of m records on a contour, as far as no ε enters.
+
+    Attributes:
+        contour: the nodes.
+        exists: whether M does, (m,).
+        log_top: log M at the first node, on the real axis, (m,).
+        terms: M over its value at the top and over s(s+1), (J, m); half that at the first node.
+        noise: rounding per node size, (m,): the part that is fixed and the part that ε multiplies.
+        tail: what the nodes that are cut off add at most, (m,).
+    """
+
+    contour: Contour
+    exists: Tensor
+    log_top: Tensor
+    terms: Tensor
+    noise: tuple[Tensor, Tensor]
+    tail: Tensor
+
+    @classmethod
+    def of(cls, log_mgf: Tensor, contour: Contour) -> Inversion:
+        """Prepare the inversion of ``log_mgf`` at the nodes; `hockey_stick_from_log_mgf` says how.
+
+        Raises:
+            ValueError: if ``log_mgf`` does not have J rows, or a value is NaN.
+        """
+        if log_mgf.ndim != 2 or len(log_mgf) != contour.nodes:
+            raise ValueError(
+                f"log_mgf must have shape ({contour.nodes}, records), got {tuple(log_mgf.shape)}"
+            )
+        if bool(log_mgf.isnan().any()):
+            raise ValueError("log_mgf has a value that is nan")
+        s = contour.s.reshape(contour.nodes, -1)
+        square = s * (s + 1)
+        exists = (log_mgf.real < math.inf).all(0)
+        exponents = torch.where(exists, log_mgf, 0) + square * (contour.smoothing / 2)
+        log_top = exponents[0].real
+        terms = (exponents - log_top).exp().div_(square)
+        terms[0] /= 2  # the nodes below the real axis are the conjugates of those above
+        sizes = terms.abs()
+        c, y = s[0].real, s[-1].imag
+        return cls(
+            contour,
+            exists,
+            log_top,
+            terms,
+            (
+                (sizes * (1 + exponents.abs() + log_top.abs())).sum(0),
+                (sizes * s.abs()).sum(0),
+            ),
+            (exponents[-1].real - log_top).exp() * torch.atan2(c, y) / (math.pi * c),
         )
-    if bool(log_mgf.isnan().any()):
-        raise ValueError("log_mgf has a value that is nan")
-    eps = _epsilon(epsilon, log_mgf.device)
-    s = contour.s.reshape(contour.nodes, -1)
-    c, y = s[0].real, s.imag
-    exists = (log_mgf.real < math.inf).all(0)
-    exponents = torch.where(exists, log_mgf, 0) + s * (s + 1) * (contour.smoothing / 2)
-    log_top = exponents[0].real
-    terms = (exponents - log_top).exp() / (s * (s + 1))
-    terms[0] /= 2  # the nodes below the real axis are the conjugates of those above
-    sizes = terms.abs()
-    noise_fixed = (sizes * (1 + exponents.abs() + log_top.abs())).sum(0)
-    noise_per_epsilon = (sizes * s.abs()).sum(0)
-    tail = (exponents[-1].real - log_top).exp() * torch.atan2(c, y[-1]) / (math.pi * c)
-    deltas, shares = [], []
-    for e in eps:
-        total = (terms * torch.polar(torch.ones_like(y), -y * e)).real.sum(0)
-        noise = _ROUNDING * (noise_fixed + noise_per_epsilon * e.abs())
-        added = contour.step / math.pi * noise + tail
-        trapezoid = contour.step / math.pi * total + added
-        log_size = log_top - c * e
-        log_size = log_size + _ROUNDING * (1 + log_top.abs() + (c * e).abs())
-        bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
-        deltas.append(torch.where(exists, bound, 1.0))
-        shares.append(added / trapezoid)
-    tiny = torch.finfo(torch.float64).tiny
-    return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(shares)
+
+    def bound(self, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bound at ε, a number or (E,), and what share of it cut and rounding added.
+
+        Returns:
+            Two of (E, m), E = 1 for a number.
+        """
+        eps = _epsilon(epsilon, self.terms.device)
+        s = self.contour.s.reshape(self.contour.nodes, -1)
+        c, y = s[0].real, s.imag
+        deltas, shares = [], []
+        for e in eps:
+            angle = y * e
+            # The real part of terms · exp(-i y ε).
+            total = (self.terms.real * angle.cos()).addcmul_(self.terms.imag, angle.sin()).sum(0)
+            noise = _ROUNDING * (self.noise[0] + self.noise[1] * e.abs())
+            added = self.contour.step / math.pi * noise + self.tail
+            trapezoid = self.contour.step / math.pi * total + added
+            log_size = self.log_top - c * e
+            log_size = log_size + _ROUNDING * (1 + self.log_top.abs() + (c * e).abs())
+            bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
+            deltas.append(torch.where(self.exists, bound, 1.0))
+            shares.append(added / trapezoid)
+        tiny = torch.finfo(torch.float64).tiny
+        return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(shares)
 
 
 def contour_for(
@@ -297,7 +342,7 @@ def hockey_stick_bound(
             rows = todo[start : start + size]
             log_mgf = log_mgf_of(rows)
             contour = contour_for(log_mgf, epsilon, nodes, smoothing)
-            bound, added = _invert(log_mgf(contour.s), contour, epsilon)
+            bound, added = Inversion.of(log_mgf(contour.s), contour).bound(epsilon)
             delta[rows] = torch.minimum(delta[rows], bound[0].to(delta))
             loose.append(rows[((added[0] > _LOOSE) & (bound[0] > _NEGLIGIBLE)).cpu()])
         todo = torch.cat(loose) if loose else todo

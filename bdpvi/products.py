@@ -18,8 +18,8 @@ from torch import Tensor
 
 _BLOCK = 1 << 15
 """Points × pairs at a time, which stay in cache."""
-_LARGEST = 600.0
-"""Of log |W|, so that no product overflows."""
+_LARGEST = 300.0
+"""Of log |W|, so that no square overflows."""
 
 
 def log_mgf_by_products(
@@ -73,20 +73,28 @@ def _log_mgf(s: Tensor, x: Tensor, b2: Tensor, drift: Tensor) -> Tensor:
             w = 1 - s * x[j]
             fraction = (fraction * w).addcmul_(product, b2[j].to(s.dtype))
             product.mul_(w)
-        total = total + square * (fraction / product) - _log(product)
+        total = total.addcmul_(square, fraction / product).sub_(_log(product))
     return (total / 2).masked_fill_(s.real * x.amax(0) >= 1, math.inf)
 
 
 def _groups(s: Tensor, x: Tensor) -> Iterator[list[int]]:
-    """Split the coordinates so that each product's argument stays within (-π, π).
+    """Split the coordinates so that no product overflows, and all can be followed along s.
 
-    ``arg w = -atan(y x/(1 - c x))`` has the sign of -x for every y > 0 and grows with y, so the
-    positive and the negative ones of a group are bounded apart.
+    From one point to the next, on the straight line between them, ``arg w`` changes by at most
+    ``|Δs x|/min Re w``, and by less than π/2 from the real axis. A group's changes add up to less
+    than π, or it is one coordinate.
     """
-    c, y = s.real.amax(0), s.imag.abs().amax(0) if s.is_complex() else torch.zeros(())
-    angle = torch.atan2(y * x.abs(), (1 - c * x.clamp(min=0)).clamp(min=0))
-    size = torch.log1p((c + y) * x.abs())
-    bounds = torch.stack([angle * (x > 0), angle * (x < 0), size * (math.pi / _LARGEST)])
+    sizes = torch.log1p(s.abs().amax(0) * x.abs()) * (math.pi / _LARGEST)
+    bounds = sizes.unsqueeze(0)
+    if s.is_complex():
+        c = torch.stack([s.real.amin(0), s.real.amax(0)])
+        least = 1 - (c.unsqueeze(1) * x).amax(0)
+        stride = torch.cat([s[:1].imag.abs(), s.diff(dim=0).abs()]).amax(0)
+        turns = torch.where(least > 0, stride * x.abs() / least, math.inf).clamp(max=math.pi / 2)
+        bounds = torch.stack([sizes, turns])
+    if float(bounds.sum(1).max()) < math.pi:
+        yield list(range(len(x)))
+        return
     group: list[int] = []
     within = torch.zeros_like(bounds[:, 0])
     for j in range(len(x)):
@@ -99,7 +107,14 @@ def _groups(s: Tensor, x: Tensor) -> Iterator[list[int]]:
 
 
 def _log(w: Tensor) -> Tensor:
-    """Return log w. The complex one in real steps, several times as fast as torch's own."""
+    """Return log w; where w is complex, with an argument that is followed down each column.
+
+    It turns by less than π from one row to the next, and to the first from the real axis.
+    """
     if not w.is_complex():
         return w.log()
-    return torch.complex((w.real**2 + w.imag**2).log() / 2, torch.atan2(w.imag, w.real))
+    # In real steps, several times as fast as torch's own.
+    angle = torch.atan2(w.imag, w.real)
+    turns = (angle.diff(dim=0) / (2 * math.pi)).round_().cumsum(0)
+    angle[1:].sub_(turns, alpha=2 * math.pi)
+    return torch.complex((w.real**2 + w.imag**2).log_().div_(2), angle)
