@@ -12,11 +12,11 @@ from torch import Tensor
 
 from bdpvi import _validate, estimators
 from bdpvi.composition import ByPanel, Composition
-from bdpvi.conversions import Orders, minimise_epsilon, split_delta
+from bdpvi.conversions import Orders, minimise_delta, minimise_epsilon, split_delta
 from bdpvi.estimators import Estimate, Estimator
 from bdpvi.events import Event, Tally
 from bdpvi.hockey_stick import equal_covariance
-from bdpvi.pointwise import EPSILONS, certified_delta, moment_delta, smallest_epsilon
+from bdpvi.pointwise import EPSILONS, Deltas, certified, mean_delta, smallest_epsilon
 from bdpvi.reliability import reliable, why
 from bdpvi.totals import Recorded, Streamed, Totals, Views
 from bdpvi.types import Diagnostics, Spent
@@ -27,7 +27,8 @@ GUARANTEE = (
     "every set S of outputs and either order of D and D′, where D′ has {change}"
 )
 CHANGES = {"remove": "x′ removed", "add": "x′ added"}
-CONVERSIONS = ("cks", "chernoff", "hockey-stick")
+HOCKEY_STICK = "hockey-stick"
+CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
 
 MISSES = 0.01
 """What the misses that an estimate's skewness predicts may add up to, as a share of δ, over all
@@ -114,6 +115,29 @@ class BayesianAccountant:
         """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
         return self.spent(delta).epsilon
 
+    def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
+        """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
+
+        It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. As
+        many estimates are charged as there: the answer could be that of any order or ε.
+
+        Args:
+            epsilon: ε ≥ 0.
+            near: δ about where the answer is expected, or wanted: with conversion="hockey-stick"
+                records whose δ is negligible beside it are not looked at closely. The answer is
+                valid whatever it is.
+
+        Raises:
+            ValueError: if nothing was charged, epsilon is not finite and at least 0, or ``near``
+                does not exceed what the estimates take of it.
+        """
+        _validate.non_negative("epsilon", epsilon)
+        _validate.probability("near", near)
+        directions, choices = self._charged()
+        gamma, estimates = self.failure_probability, len(directions) * choices
+        beta_at = partial(self._beta, epsilon, split_delta(near, gamma, estimates))
+        return min(1.0, max(map(beta_at, directions)) + estimates * gamma)
+
     def cost(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,)."""
         return self._totals.cost(direction, order)
@@ -140,16 +164,10 @@ class BayesianAccountant:
                 or no order has a finite divergence.
         """
         _validate.probability("delta", delta)
-        if self._first is None:
-            raise ValueError("nothing has been charged yet, so there is no ε to report")
-        if self.conversion == "hockey-stick":
-            choices, solve = len(EPSILONS), self._by_hockey_stick
-        else:
-            choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
-            solve = self._by_order
+        directions, choices = self._charged()
         return settle(
-            solve,
-            tuple(self._first),
+            self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order,
+            directions,
             delta,
             orders=self._totals.orders,
             choices=choices,
@@ -159,32 +177,54 @@ class BayesianAccountant:
             estimator=getattr(self.estimator, "__name__", repr(self.estimator)),
         )
 
-    def _by_order(self, direction: str, beta: float) -> Solution:
+    def _charged(self) -> tuple[Sequence[str], int]:
+        """Return the directions and the number of estimates, in each, behind an answer."""
+        if self._first is None:
+            raise ValueError("nothing has been charged yet, so there is no ε to report")
+        if self.conversion == HOCKEY_STICK:
+            return tuple(self._first), len(EPSILONS)
+        choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
+        return tuple(self._first), choices
+
+    def _by_order(self, direction: str, beta: float, enough: float) -> Solution:
         cost = partial(self.cost, direction)
         return solve_by_order(cost, beta, self._totals.orders, self.conversion)
 
-    def _by_hockey_stick(self, direction: str, beta: float) -> Solution:
+    def _by_hockey_stick(self, direction: str, beta: float, enough: float) -> Solution:
+        deltas = self._deltas(direction, beta)
+        epsilon, estimate = smallest_epsilon(deltas, beta, self._bound, enough)
+        return Solution(epsilon, None, estimate)
+
+    def _beta(self, epsilon: float, near: float, direction: str) -> float:
+        """Return what one direction has for δ at ε, less what the estimates take."""
+        if self.conversion != HOCKEY_STICK:
+            cost = partial(self.cost, direction)
+            orders, rule = self._totals.orders, self.conversion
+            return minimise_delta(lambda order: cost(order).log_bound, epsilon, orders, rule).value
+        return mean_delta(self._deltas(direction, near), epsilon, self._bound)
+
+    def _deltas(self, direction: str, beta: float) -> Deltas:
+        """Return every record's own δ as a function of ε."""
         events = self._totals.events if isinstance(self._totals, Recorded) else []
         views = [(views[direction], count) for views, count in events]
-        if not views or self.composition != ByPanel() or any(v.log_mgf_of is None for v, _ in views):
+        if (
+            not views
+            or self.composition != ByPanel()
+            or any(v.log_mgf_of is None for v, _ in views)
+        ):
             raise ValueError(
                 "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
                 "and without fixed orders"
             )
+        variances = [count * v.variance for v, count in views if v.variance is not None]
+        if len(variances) == len(views):
+            return Deltas(partial(equal_covariance, torch.stack(variances).sum(0)))
 
         def log_mgf_of(records: Tensor | slice) -> Callable[[Tensor], Tensor]:
             parts = [(n, v.log_mgf_of(records)) for v, n in views if v.log_mgf_of is not None]
             return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
-        variances = [count * v.variance for v, count in views if v.variance is not None]
-        if len(variances) == len(views):
-            gaussian = partial(equal_covariance, torch.stack(variances).sum(0))
-            epsilon, estimate = smallest_epsilon(gaussian, beta, self._bound)
-        else:
-            bound_of = moment_delta(log_mgf_of(slice(None)))
-            delta_of = certified_delta(log_mgf_of, bound_of, beta)
-            epsilon, estimate = smallest_epsilon(delta_of, beta, self._bound, bound_of)
-        return Solution(epsilon, None, estimate)
+        return certified(log_mgf_of, beta)
 
     def _bound(self, log_values: Tensor) -> Estimate:
         return self.estimator(log_values, self.failure_probability)
@@ -199,7 +239,7 @@ def solve_by_order(
 
 
 def settle(
-    solve: Callable[[str, float], Solution],
+    solve: Callable[[str, float, float], Solution],
     directions: Sequence[str],
     delta: float,
     *,
@@ -213,7 +253,8 @@ def settle(
     """Return ε at ``delta`` of the direction that costs most, with all that belongs to it.
 
     Args:
-        solve: from a direction and the β that is left for it to its ε.
+        solve: from a direction, the β that is left for it, and the ε that another direction
+            costs, below which nothing smaller is needed, to its ε.
         directions: of the neighbour relations, such as "remove D‖D′".
         delta: δ.
         orders: that an answer may have.
@@ -228,7 +269,10 @@ def settle(
     gamma, estimates = failure_probability, len(directions) * choices
     beta = split_delta(delta, gamma, estimates)
     tolerated = max(gamma, MISSES * delta / estimates)
-    solutions = {name: solve(name, beta) for name in directions}
+    solutions: dict[str, Solution] = {}
+    for name in directions:
+        enough = max((s.epsilon for s in solutions.values()), default=0.0)
+        solutions[name] = solve(name, beta, enough)
     direction = max(solutions, key=lambda name: solutions[name].epsilon)
     epsilon, order, estimate = solutions[direction]
     if not math.isfinite(epsilon):

@@ -104,12 +104,21 @@ def delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Te
     >>> round(float(delta(0.5, order=10.0, epsilon=eps)), 12)
     1e-05
     """
+    return log_delta(cost, order, epsilon, rule).exp().clamp(max=1)
+
+
+def log_delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Tensor:
+    """Return the logarithm of :func:`delta`, which may be above 0; linear in ε with slope -λ.
+
+    >>> round(float(log_delta(0.5, order=10.0, epsilon=0.0) - 10.0 * 0.3), 4)
+    -5.851
+    """
     cost, order = _cost(cost), _positive("order", order)
     epsilon = _tensor(epsilon)
     _validate.every(
         "epsilon", epsilon, (epsilon >= 0) & epsilon.isfinite(), "be finite and at least 0"
     )
-    return torch.exp(cost + _offset(rule, order) - order * epsilon).clamp(max=1)
+    return cost + _offset(rule, order) - order * epsilon
 
 
 def split_delta(delta: float, failure_probability: float, estimates: int) -> float:

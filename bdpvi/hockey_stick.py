@@ -22,6 +22,8 @@ from bdpvi import _validate
 _ROUNDING = 1e-13
 # What one neighbour of the trapezoid sum may add, relative to the Chernoff value.
 _ALIASING = 3e-5
+# Steps of the search for the saddle point, which leave 1 %, and lines tried on either side of it.
+_ROUNDS, _BELOW, _ABOVE = 18, 12, 20
 # Nodes and smoothing tried in turn; what counts as loose, and what is too small to care.
 _TRIES = ((64, 0.0), (1024, 0.0015))
 _LOOSE = 0.002
@@ -289,10 +291,10 @@ def contour_for(
         return log_mgf(c) - c * eps + _log_peak(c)
 
     saddle = _minimise(
-        lambda u: curve(u.exp().unsqueeze(0))[0], like, math.log(1e-6), math.log(1e14), rounds=45
+        lambda u: curve(u.exp().unsqueeze(0))[0], like, math.log(1e-6), math.log(1e14), _ROUNDS
     ).exp()
     variance = 2 * share / (saddle * (saddle + 1))
-    below, above = torch.logspace(-3, -0.0005, 24), torch.logspace(-3, 6, 40)
+    below, above = torch.logspace(-3, -0.0005, _BELOW), torch.logspace(-3, 6, _ABOVE)
     factors = torch.cat([1 - below.flip(0), torch.ones(1), 1 + above]).to(like)
     c = factors.unsqueeze(-1) * saddle
     phi = curve(c) + c * (c + 1) * variance / 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from bdpvi import conversions
 from bdpvi.composition import Estimator
 from bdpvi.estimators import Estimate
-from bdpvi.hockey_stick import Contour, contour_for, hockey_stick_from_log_mgf
+from bdpvi.hockey_stick import Inversion, contour_for
 
 LogMgf = Callable[[Tensor], Tensor]
 """From s (J,) or (J, n) to log E exp(s L) of n records, (J, n)."""
@@ -20,17 +22,34 @@ EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
 """The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
 
 _SCREEN = torch.logspace(-1, 5, 97, dtype=torch.float64)
-_NEGLIGIBLE = 1e-4
-_NODES, _SMOOTHING = 128, 0.0015
-_REACH = 1.2
-_BLOCK = 1 << 19
+_NEGLIGIBLE = 1e-3
+_TRIES = ((24, 0.0), (128, 0.0015))
+"""Nodes and smoothing tried in turn; the second where the first is loose."""
+_LOOSE = 1e-3
+_ANCHORS = EPSILONS[::32].clone()
+"""The ε that contours are made for; one serves 16 of the grid on either side, up to 8.5 %."""
+_REACH = 1.085
+_RECORDS = 4096
+_GAP = 1.2
+"""How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
+_GUESSES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Deltas:
+    """Every record's own δ.
+
+    Attributes:
+        at: from ε to δ_x′(ε), (m,), or an upper bound on it.
+        guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
+    """
+
+    at: Callable[[float], Tensor]
+    guide: Callable[[float], Tensor] | None = None
 
 
 def smallest_epsilon(
-    delta_of: Callable[[float], Tensor],
-    beta: float,
-    estimator: Estimator,
-    bound_of: Callable[[float], Tensor] | None = None,
+    deltas: Deltas, beta: float, estimator: Estimator, enough: float = 0.0
 ) -> tuple[float, Estimate]:
     """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
 
@@ -39,83 +58,126 @@ def smallest_epsilon(
     estimate used, since the answer could have been any.
 
     Args:
-        delta_of: from ε to δ_x′(ε) of every record, (m,).
+        deltas: δ_x′(ε) of every record.
         beta: what the mean may be.
         estimator: bounds the mean from the log of δ per record.
-        bound_of: a quicker upper bound on ``delta_of``, to start from.
+        enough: an ε of the grid: the answer if it suffices, whatever smaller ones do.
 
     Returns:
         ε, +inf where the largest of the grid is too small; and the estimate.
     """
+    estimates: dict[int, Estimate] = {}
 
-    def estimate(of: Callable[[float], Tensor], index: int) -> Estimate:
-        delta = of(float(EPSILONS[index]))
-        return estimator(delta.clamp(min=torch.finfo(delta.dtype).tiny).log().unsqueeze(0))
+    def excess(index: int) -> float:
+        estimates[index] = estimate(deltas, float(EPSILONS[index]), estimator)
+        return float(estimates[index].log_bound) - math.log(beta)
 
-    def suffices(of: Callable[[float], Tensor], index: int) -> bool:
-        return float(estimate(of, index).log_bound) <= math.log(beta)
+    @cache
+    def guide(index: int) -> float:
+        return float((deltas.guide or deltas.at)(float(EPSILONS[index])).mean().log())
 
-    def smallest(of: Callable[[float], Tensor], low: int, high: int) -> int:
-        """Return the least index in (low, high] that suffices, given that high does."""
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if suffices(of, middle) else (middle, high)
-        return high
+    low, high = -1, len(EPSILONS)
+    least = position(enough) if math.isfinite(enough) else -1
+    level = math.log(beta) + (_GAP if deltas.guide else 0.0)  # where the guide will stand
+    guess = least if least >= 0 else _first(guide, level, low, high)
+    for attempt in range(len(EPSILONS)):
+        above = excess(guess)
+        low, high = (guess, high) if above > 0 else (low, guess)
+        if high - low <= 1 or high == least:
+            break
+        level = guide(guess) - above
+        far = attempt >= _GUESSES
+        guess = (low + high) // 2 if far else _first(guide, level, low, high)
+    if high == len(EPSILONS):
+        return math.inf, estimates[high - 1]
+    return float(EPSILONS[high]), estimates[high]
 
-    last = len(EPSILONS) - 1
-    start = bound_of or delta_of
-    if not suffices(start, last):
-        return math.inf, estimate(start, last)
-    best = smallest(start, -1, last)
-    if bound_of is not None:
-        stride, low = 16, best
-        while low > -1 and suffices(delta_of, low):  # down in growing strides, then in between
-            best, low, stride = low, max(low - stride, -1), 2 * stride
-        best = smallest(delta_of, low, best)
-    return float(EPSILONS[best]), estimate(delta_of, best)
+
+def mean_delta(deltas: Deltas, epsilon: float, estimator: Estimator) -> float:
+    """Return the bound on E_x′ δ_x′ at the largest of :data:`EPSILONS` that is at most ``epsilon``.
+
+    It is at most β where :func:`smallest_epsilon` at β is at most ``epsilon``; 1 below the grid.
+    """
+    index = position(epsilon)
+    if index < 0:
+        return 1.0
+    return float(estimate(deltas, float(EPSILONS[index]), estimator).log_bound.exp())
+
+
+def estimate(deltas: Deltas, epsilon: float, estimator: Estimator) -> Estimate:
+    """Return the bound on the log of E_x′ δ_x′(ε)."""
+    delta = deltas.at(epsilon)
+    return estimator(delta.clamp(min=torch.finfo(delta.dtype).tiny).log().unsqueeze(0))
+
+
+def position(epsilon: float) -> int:
+    """Return where in :data:`EPSILONS` the largest that is at most ``epsilon`` stands, or -1.
+
+    >>> position(float(EPSILONS[7])), position(0.0)
+    (7, -1)
+    """
+    return int(torch.searchsorted(EPSILONS, epsilon, right=True)) - 1
 
 
 def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:
     """Return a bound on δ_x′ as a function of ε: :func:`bdpvi.conversions.delta` at its best λ."""
-    moments = log_mgf(_SCREEN)
-    return lambda epsilon: conversions.delta(moments, _SCREEN[:, None], epsilon).amin(0)
+    orders = _SCREEN[:, None]
+    at_zero = conversions.log_delta(log_mgf(_SCREEN), orders, 0.0)
+    return lambda epsilon: torch.sub(at_zero, orders, alpha=epsilon).amin(0).exp().clamp(max=1)
 
 
-def certified_delta(
-    log_mgf_of: Callable[[Tensor], LogMgf], bound_of: Callable[[float], Tensor], beta: float
-) -> Callable[[float], Tensor]:
-    """Return a certified upper bound on δ_x′ as a function of ε, tight for exposed records.
+def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> Deltas:
+    """Return a certified upper bound on δ_x′, tight for exposed records.
 
     A record keeps its moment bound where that is negligible beside ``beta``; the others are
     inverted (:mod:`bdpvi.hockey_stick`). The inversion holds at every ε and is tight near the one
-    its contour was made for, so nearby ε share a contour.
+    its contour was made for, so nearby ε share a contour. Which ε contours are made for is fixed
+    beforehand: what a record's δ is said to be depends on that record and ε alone.
 
     Args:
         log_mgf_of: from positions of records to log E exp(s L) of all releases together.
-        bound_of: the moment bound, :func:`moment_delta`.
         beta: the mean of δ that is looked for.
     """
-    blocks: list[tuple[Tensor, Contour, Tensor]] = []
+    bound_of = moment_delta(log_mgf_of(slice(None)))
+    parts: list[tuple[Tensor, Inversion]] = []
     made_for = math.nan
 
-    def prepare(epsilon: float) -> None:
+    def prepare(anchor: float) -> None:
         nonlocal made_for
+        parts.clear()
         # Exposed at any ε that this contour will serve.
-        exposed = (bound_of(epsilon / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
-        blocks.clear()
-        for rows in exposed.split(_BLOCK // _NODES):
-            log_mgf = log_mgf_of(rows)
-            contour = contour_for(log_mgf, epsilon, _NODES, _SMOOTHING)
-            blocks.append((rows, contour, log_mgf(contour.s)))
-        made_for = epsilon
+        exposed = (bound_of(anchor / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
+        for block in exposed.split(_RECORDS):
+            rows = block
+            for nodes, smoothing in _TRIES:
+                log_mgf = log_mgf_of(rows)
+                contour = contour_for(log_mgf, anchor, nodes, smoothing)
+                inversion = Inversion.of(log_mgf(contour.s), contour)
+                parts.append((rows, inversion))
+                delta, added = inversion.bound(anchor)
+                matters = delta * added > _LOOSE * _NEGLIGIBLE * beta
+                rows = rows[((added > _LOOSE) & matters)[0]]
+        made_for = anchor
 
-    def delta_of(epsilon: float) -> Tensor:
+    def at(epsilon: float) -> Tensor:
         delta = bound_of(epsilon)
-        if not made_for / _REACH <= epsilon <= made_for * _REACH:
-            prepare(epsilon)
-        for rows, contour, values in blocks:
-            exact = hockey_stick_from_log_mgf(values, contour, epsilon)
-            delta[rows] = torch.minimum(delta[rows], exact)
+        anchor = float(_ANCHORS[(_ANCHORS.log() - math.log(epsilon)).abs().argmin()])
+        if anchor != made_for:
+            prepare(anchor)
+        for rows, inversion in parts:
+            delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0][0])
         return delta
 
-    return delta_of
+    return Deltas(at, bound_of)
+
+
+def _first(falls: Callable[[int], float], level: float, low: int, high: int) -> int:
+    """Return the least index strictly between low and high where ``falls`` is at most ``level``.
+
+    The largest of them where it is nowhere.
+    """
+    high -= 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if falls(middle) <= level else (middle, high)
+    return high

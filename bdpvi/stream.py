@@ -283,7 +283,7 @@ class _Known:
     looked: Sequence[Tensor]
     estimates: Sequence[Estimate]
 
-    def solve(self, direction: str, beta: float, *, rule: str) -> Solution:
+    def solve(self, direction: str, beta: float, enough: float, *, rule: str) -> Solution:
         """Return the smallest ε of one direction."""
         place = DIRECTIONS.index(direction)
 
