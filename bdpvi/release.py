@@ -71,12 +71,19 @@ def spent(
     accountant: Accountant = BayesianAccountant,
 ) -> Spent:
     """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing."""
+    return account(fit, planned, accountant).spent(delta)
+
+
+def account(
+    fit: Fit, planned: Charge | None = None, accountant: Accountant = BayesianAccountant
+) -> BayesianAccountant:
+    """Return an accountant with all releases from ``fit`` charged, and ``planned`` on top."""
     ledger = accountant()
     if fit.training is not None:
         ledger.step(fit.training.panel.tally())
     for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
         ledger.step(PosteriorDraws(fit.panels, charge.draws, charge.temperature))
-    return ledger.spent(delta)
+    return ledger
 
 
 def release(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +20,7 @@ from bdpvi.methods.temperature import TemperatureSearch
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Remove
 from bdpvi.optimum import Optimum
-from bdpvi.release import rehearse, spent
+from bdpvi.release import account, rehearse
 from bdpvi.types import Dataset, Outcome, Spent
 
 
@@ -101,11 +102,14 @@ class PreparedRelease:
 
         @cache
         def price(temperature: float) -> Spent:
-            planned = Charge(draws, temperature)
-            return spent(fitted, delta=delta, planned=planned, accountant=accountant)
+            return account(fitted, Charge(draws, temperature), accountant).spent(delta)
+
+        def excess(temperature: float, epsilon: float) -> float:
+            planned = account(fitted, Charge(draws, temperature), accountant)
+            return math.log(planned.get_delta(epsilon, near=delta) / delta)
 
         self._price = price
-        self._search = TemperatureSearch(price)
+        self._search = TemperatureSearch(price, excess)
 
     def calibrate(self, epsilon: float) -> float:
         """Return the temperature."""

@@ -9,31 +9,37 @@ from bdpvi import _validate
 from bdpvi.types import Spent
 
 COLDEST, HOTTEST = 1e-9, 1e12
-_LANDING = 0.005
-_STRIDE = math.log(4)
+_LANDING, _NEAR = 0.01, 0.005
+_LEAST, _STRIDE, _MOST = 0.02, math.log(4), math.log(64)
 
 
 class TemperatureSearch:
     """Inverts a price that falls with the temperature, down to a floor.
 
-    Every evaluation is kept, so that later targets start from a bracket.
-
     Args:
         price: from a temperature to what a release there costs; a ValueError counts as an
             infinite price.
+        excess: from a temperature and ε to a number that falls with both and is 0 where the price
+            is ε: the logarithm of the δ that ε costs over the one that is paid for, say, where that
+            is quicker to have than the price. By default the logarithm of the price over ε.
 
     >>> from types import SimpleNamespace
     >>> search = TemperatureSearch(lambda tau: SimpleNamespace(epsilon=0.1 + 1 / tau))
-    >>> 0.995 * 0.3 <= 0.1 + 1 / search.solve(0.3) <= 0.3
+    >>> 0.99 * 0.3 <= 0.1 + 1 / search.solve(0.3) <= 0.3
     True
     """
 
-    def __init__(self, price: Callable[[float], Spent]) -> None:
+    def __init__(
+        self,
+        price: Callable[[float], Spent],
+        excess: Callable[[float, float], float] | None = None,
+    ) -> None:
         self.price = price
-        self._known: dict[float, float] = {}
+        self.excess = excess or (lambda tau, epsilon: math.log(self._cost(tau) / epsilon))
+        self._last: tuple[float, float] | None = None
 
     def solve(self, epsilon: float) -> float:
-        """Return a temperature that costs at most ``epsilon``, and at least 0.995 of it.
+        """Return a temperature that costs at most ``epsilon``, and at least 0.99 of it.
 
         At the coldest, 1e-9, it may cost less.
 
@@ -41,48 +47,82 @@ class TemperatureSearch:
             ValueError: if even the hottest costs more; the message gives the floor.
         """
         _validate.positive("epsilon", epsilon)
-        floor = self._epsilon(math.log(HOTTEST))
-        if not floor <= epsilon:
+        if not self.excess(HOTTEST, epsilon) <= 0:
             raise ValueError(
                 f"epsilon={epsilon:g} cannot be reached: what the covariances give away costs "
-                f"{floor:.4g} at any temperature"
+                f"{self._cost(HOTTEST):.4g} at any temperature"
             )
-        low, high = self._bracket(epsilon)
-        if low is None:
-            return math.exp(high)
+        known, tolerance = self._bracket(epsilon), _NEAR
         for attempt in range(200):
-            if self._epsilon(high) >= (1 - _LANDING) * epsilon or high - low < 1e-9:
+            low, high = _around(known)
+            if low is None or high is None or high - low < 1e-9:
                 break
-            middle = low + (high - low) * self._share(low, high, epsilon, attempt)
-            low, high = (low, middle) if self._epsilon(middle) <= epsilon else (middle, high)
-        return math.exp(high)
+            if known[high] >= -tolerance:
+                if self._cost(math.exp(high)) >= (1 - _LANDING) * epsilon:
+                    break
+                tolerance /= 4
+            share = 0.5 if attempt % 4 == 3 else _crossing(known, low, high, -tolerance / 2)
+            self._look(known, low + share * (high - low), epsilon)
+        found = _around(known)[1]
+        assert found is not None
+        while self._cost(math.exp(found)) > epsilon and found < math.log(HOTTEST):
+            found += 1e-3  # the excess said otherwise, by a rounding
+        self._last = found, epsilon
+        return math.exp(found)
 
-    def _bracket(self, epsilon: float) -> tuple[float | None, float]:
-        """Return logarithms of temperatures: one too cold, if there is one, and one hot enough."""
-        cold, log_temperature = math.log(COLDEST), 0.0
-        while self._epsilon(log_temperature) > epsilon:
-            log_temperature += _STRIDE
-        while log_temperature > cold and self._epsilon(log_temperature) <= epsilon:
-            log_temperature = max(cold, log_temperature - _STRIDE)
-        self._epsilon(log_temperature)
-        high = min(t for t, cost in self._known.items() if cost <= epsilon)
-        low = max((t for t, cost in self._known.items() if cost > epsilon), default=None)
-        return low, high
+    def _bracket(self, epsilon: float) -> dict[float, float]:
+        """Return the excess at logarithms of temperatures: one hot enough, and one not if any is.
 
-    def _share(self, low: float, high: float, epsilon: float, attempt: int) -> float:
-        """Return where between the two ε is expected: on a straight line between logarithms."""
-        above, below = self._known[low], self._known[high]
-        if attempt % 3 == 2 or not 0 < below < above < math.inf:
-            return 0.5
-        aim = math.log((1 - _LANDING / 2) * epsilon)
-        share = (math.log(above) - aim) / (math.log(above) - math.log(below))
-        return min(max(share, 0.05), 0.95)
+        The search starts where the last answer leads to if ε falls with the root of temperature.
+        """
+        known: dict[float, float] = {}
+        start = 0.0 if self._last is None else self._last[0] + 2 * math.log(self._last[1] / epsilon)
+        self._look(known, start, epsilon)
+        while True:
+            low, high = _around(known)
+            if high is None:
+                assert low is not None
+                self._look(known, low + _stride(known, low), epsilon)
+            elif low is None and high > math.log(COLDEST):
+                self._look(known, high - _stride(known, high), epsilon)
+            else:
+                return known
 
-    def _epsilon(self, log_temperature: float) -> float:
-        if log_temperature not in self._known:
-            try:
-                cost = self.price(math.exp(log_temperature)).epsilon
-            except ValueError:
-                cost = math.inf
-            self._known[log_temperature] = cost
-        return self._known[log_temperature]
+    def _look(self, known: dict[float, float], place: float, epsilon: float) -> None:
+        place = min(max(place, math.log(COLDEST)), math.log(HOTTEST))
+        known[place] = self.excess(math.exp(place), epsilon)
+
+    def _cost(self, temperature: float) -> float:
+        try:
+            return self.price(temperature).epsilon
+        except ValueError:
+            return math.inf
+
+
+def _around(known: dict[float, float]) -> tuple[float | None, float | None]:
+    """Return the hottest place that is too cold and the coldest that is hot enough."""
+    low = max((t for t, excess in known.items() if excess > 0), default=None)
+    high = min((t for t, excess in known.items() if excess <= 0), default=None)
+    return low, high
+
+
+def _stride(known: dict[float, float], place: float) -> float:
+    """Return how far to go on from ``place`` to find the other sign: a bit beyond the crossing."""
+    if len(known) == 1:
+        return _STRIDE
+    crossing = _secant(known, 0.0)
+    return _MOST if crossing is None else min(1.2 * abs(crossing - place) + _LEAST, _MOST)
+
+
+def _crossing(known: dict[float, float], low: float, high: float, aim: float) -> float:
+    """Return where between the two the excess is expected to be ``aim``."""
+    crossing = _secant(known, aim)
+    share = 0.5 if crossing is None else (crossing - low) / (high - low)
+    return min(max(share, 0.02), 0.98) if 0 < share < 1 else 0.5
+
+
+def _secant(known: dict[float, float], aim: float) -> float | None:
+    """Return where the line through the two places nearest to ``aim`` gets there, if it does."""
+    (s, at_s), (t, at_t) = sorted(known.items(), key=lambda item: abs(item[1] - aim))[:2]
+    slope = (at_t - at_s) / (t - s)
+    return s + (aim - at_s) / slope if math.isfinite(slope) and slope < 0 else None
