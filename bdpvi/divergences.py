@@ -162,7 +162,7 @@ class GaussianPairs:
         return value.mul_(s if s.ndim == 2 else s.unsqueeze(-1)).masked_fill_(missing, math.inf)
 
     def log_mgf_for_inversion(self, temperature: float = 1.0) -> Callable[[Tensor], Tensor]:
-        """Return :meth:`log_mgf` as a function of s with a real part above 0, to 1e-13 (1 + |log M|).
+        """Return :meth:`log_mgf` as a function of s, Re s > 0, to 1e-13 of 1 + |log M|.
 
         Several times as fast, and what `hockey_stick_from_log_mgf` allows for.
         """
