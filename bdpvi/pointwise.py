@@ -21,7 +21,7 @@ LogMgf = Callable[[Tensor], Tensor]
 EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
 """The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
 
-_SCREEN = torch.logspace(-1, 5, 97, dtype=torch.float64)
+_SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64)
 _NEGLIGIBLE = 1e-3
 _TRIES = ((24, 0.0), (128, 0.0015))
 """Nodes and smoothing tried in turn; the second where the first is loose."""

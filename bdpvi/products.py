@@ -66,12 +66,13 @@ def _log_mgf(s: Tensor, x: Tensor, b2: Tensor, drift: Tensor) -> Tensor:
     """Return log M for s of shape (J, 1) or (J, n), x and b² of shape (d, n)."""
     total = -s * drift
     square = s * (s + 1)
+    b2 = b2.to(s.dtype)
     for group in _groups(s, x):
         first, *others = group
-        product, fraction = 1 - s * x[first], b2[first].to(s.dtype)
+        product, fraction = (s * -x[first]).add_(1), b2[first]
         for j in others:
-            w = 1 - s * x[j]
-            fraction = (fraction * w).addcmul_(product, b2[j].to(s.dtype))
+            w = (s * -x[j]).add_(1)
+            fraction = (fraction * w).addcmul_(product, b2[j])
             product.mul_(w)
         total = total.addcmul_(square, fraction / product).sub_(_log(product))
     return (total / 2).masked_fill_(s.real * x.amax(0) >= 1, math.inf)
@@ -84,6 +85,10 @@ def _groups(s: Tensor, x: Tensor) -> Iterator[list[int]]:
     ``|Δs x|/min Re w``, and by less than π/2 from the real axis. A group's changes add up to less
     than π, or it is one coordinate.
     """
+    largest = len(x) * math.log1p(float(s.abs().max() * x.abs().max()))
+    if largest < _LARGEST and not s.is_complex():
+        yield list(range(len(x)))
+        return
     sizes = torch.log1p(s.abs().amax(0) * x.abs()) * (math.pi / _LARGEST)
     bounds = sizes.unsqueeze(0)
     if s.is_complex():
