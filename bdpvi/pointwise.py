@@ -66,22 +66,23 @@ def smallest_epsilon(
     Returns:
         ε, +inf where the largest of the grid is too small; and the estimate.
     """
-    estimates: dict[int, Estimate] = {}
 
-    def excess(index: int) -> float:
-        estimates[index] = estimate(deltas, float(EPSILONS[index]), estimator)
-        return float(estimates[index].log_bound) - math.log(beta)
+    @cache
+    def at(index: int) -> Estimate:
+        return estimate(deltas, float(EPSILONS[index]), estimator)
 
     @cache
     def guide(index: int) -> float:
-        return float((deltas.guide or deltas.at)(float(EPSILONS[index])).mean().log())
+        if deltas.guide is None:
+            return float(at(index).log_bound)
+        return float(deltas.guide(float(EPSILONS[index])).mean().log())
 
     low, high = -1, len(EPSILONS)
     least = position(enough) if math.isfinite(enough) else -1
     level = math.log(beta) + (_GAP if deltas.guide else 0.0)  # where the guide will stand
     guess = least if least >= 0 else _first(guide, level, low, high)
     for attempt in range(len(EPSILONS)):
-        above = excess(guess)
+        above = float(at(guess).log_bound) - math.log(beta)
         low, high = (guess, high) if above > 0 else (low, guess)
         if high - low <= 1 or high == least:
             break
@@ -89,8 +90,8 @@ def smallest_epsilon(
         far = attempt >= _GUESSES
         guess = (low + high) // 2 if far else _first(guide, level, low, high)
     if high == len(EPSILONS):
-        return math.inf, estimates[high - 1]
-    return float(EPSILONS[high]), estimates[high]
+        return math.inf, at(high - 1)
+    return float(EPSILONS[high]), at(high)
 
 
 def mean_delta(deltas: Deltas, epsilon: float, estimator: Estimator) -> float:

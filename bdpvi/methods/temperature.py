@@ -35,7 +35,7 @@ class TemperatureSearch:
         excess: Callable[[float, float], float] | None = None,
     ) -> None:
         self.price = price
-        self.excess = excess or (lambda tau, epsilon: math.log(self._cost(tau) / epsilon))
+        self.excess = excess or self._log_ratio
         self._last: tuple[float, float] | None = None
 
     def solve(self, epsilon: float) -> float:
@@ -92,6 +92,10 @@ class TemperatureSearch:
         place = min(max(place, math.log(COLDEST)), math.log(HOTTEST))
         known[place] = self.excess(math.exp(place), epsilon)
 
+    def _log_ratio(self, temperature: float, epsilon: float) -> float:
+        cost = self._cost(temperature)
+        return math.log(cost / epsilon) if cost > 0 else -math.inf
+
     def _cost(self, temperature: float) -> float:
         try:
             return self.price(temperature).epsilon
@@ -125,4 +129,4 @@ def _secant(known: dict[float, float], aim: float) -> float | None:
     """Return where the line through the two places nearest to ``aim`` gets there, if it does."""
     (s, at_s), (t, at_t) = sorted(known.items(), key=lambda item: abs(item[1] - aim))[:2]
     slope = (at_t - at_s) / (t - s)
-    return s + (aim - at_s) / slope if math.isfinite(slope) and slope < 0 else None
+    return s + (aim - at_s) / slope if -math.inf < slope < 0 else None
