@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from bdpvi.hockey_stick import equal_covariance
 from bdpvi.pointwise import EPSILONS, Deltas, certified, mean_delta, smallest_epsilon
 from bdpvi.reliability import reliable, why
 from bdpvi.totals import Recorded, Streamed, Totals, Views
-from bdpvi.types import Diagnostics, Spent
+from bdpvi.types import Diagnostics, Spent, WorstCase
+from bdpvi.worst_case import GaussianAccountant, guarantee
 
 GUARANTEE = (
     "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
@@ -48,6 +50,11 @@ class BayesianAccountant:
 
     Each direction of each neighbour relation is estimated by itself and the largest ε counts: the
     cost is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)) in either order of D and D′.
+
+    With conversion="hockey-stick", where the releases bound what any record whatever can cost
+    (:attr:`bdpvi.panel.Panel.largest`), the mean is bounded by
+    :func:`~bdpvi.estimators.empirical_bernstein` in the place of ``estimator``: for every
+    distribution of the records, whatever the diagnostics say.
 
     Args:
         estimator: upper bound on an expectation, from sampled records.
@@ -165,7 +172,9 @@ class BayesianAccountant:
         """
         _validate.probability("delta", delta)
         directions, choices = self._charged()
-        return settle(
+        ranged = self.conversion == HOCKEY_STICK and self._ranged()
+        used = estimators.empirical_bernstein if ranged else self.estimator
+        found = settle(
             self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order,
             directions,
             delta,
@@ -174,8 +183,27 @@ class BayesianAccountant:
             failure_probability=self.failure_probability,
             composition=self.composition.name,
             conversion=self.conversion,
-            estimator=getattr(self.estimator, "__name__", repr(self.estimator)),
+            estimator=getattr(used, "__name__", repr(used)),
         )
+        return replace(found, worst_case=self._worst_case(delta))
+
+    def _ranged(self) -> bool:
+        """Whether every event bounds what any record whatever can cost."""
+        bounds = [v.largest for views, _ in self._events() for v in views.values()]
+        return bool(bounds) and None not in bounds
+
+    def _worst_case(self, delta: float) -> WorstCase | None:
+        """Return the guarantee for any record whatever: all events are one Gaussian mechanism."""
+        if not self._ranged():
+            return None
+        variance = max(
+            sum(count * (views[name].largest or 0.0) for views, count in self._events())
+            for name in self._first or ()
+        )
+        return guarantee(GaussianAccountant(), variance**-0.5, 1.0, 1, delta)
+
+    def _events(self) -> Sequence[tuple[Views, int]]:
+        return self._totals.events if isinstance(self._totals, Recorded) else []
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
@@ -205,8 +233,7 @@ class BayesianAccountant:
 
     def _deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε."""
-        events = self._totals.events if isinstance(self._totals, Recorded) else []
-        views = [(views[direction], count) for views, count in events]
+        views = [(views[direction], count) for views, count in self._events()]
         if (
             not views
             or self.composition != ByPanel()
@@ -218,7 +245,14 @@ class BayesianAccountant:
             )
         variances = [count * v.variance for v, count in views if v.variance is not None]
         if len(variances) == len(views):
-            return Deltas(partial(equal_covariance, torch.stack(variances).sum(0)))
+            bounds = [count * v.largest for v, count in views if v.largest is not None]
+            if len(bounds) < len(views):
+                return Deltas(partial(equal_covariance, torch.stack(variances).sum(0)))
+            largest = torch.tensor([sum(bounds)], dtype=torch.float64)
+            return Deltas(
+                partial(equal_covariance, torch.stack(variances).sum(0).clamp(max=largest)),
+                largest=lambda epsilon: float(equal_covariance(largest, epsilon)),
+            )
 
         def log_mgf_of(records: Tensor | slice) -> Callable[[Tensor], Tensor]:
             parts = [(n, v.log_mgf_of(records)) for v, n in views if v.log_mgf_of is not None]
@@ -226,8 +260,12 @@ class BayesianAccountant:
 
         return certified(log_mgf_of, beta)
 
-    def _bound(self, log_values: Tensor) -> Estimate:
-        return self.estimator(log_values, self.failure_probability)
+    def _bound(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
+        if log_largest is None:
+            return self.estimator(log_values, self.failure_probability)
+        return estimators.empirical_bernstein(
+            log_values, self.failure_probability, log_largest, -math.inf
+        )
 
 
 def solve_by_order(

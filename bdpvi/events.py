@@ -36,6 +36,7 @@ class View:
             with real parts above 0, to log E exp(s L), (J, n), where the privacy loss L has a
             known moment generating function; as exact as inverting it takes.
         variance: of the privacy loss, (m,), where it is Gaussian (equal covariances).
+        largest: what that variance is at most for any record whatever, if anything.
     """
 
     ids: Tensor
@@ -43,6 +44,7 @@ class View:
     orders: Orders | None = None
     log_mgf_of: Callable[[Tensor | slice], Callable[[Tensor], Tensor]] | None = None
     variance: Tensor | None = None
+    largest: float | None = None
 
 
 class Event(Protocol):
@@ -83,11 +85,18 @@ class PosteriorDraws:
     draws: int = 1
     temperature: float = 1.0
 
-    worst_case = None
-
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
         _validate.positive("temperature", self.temperature)
+
+    @property
+    def worst_case(self) -> SampledGaussian | None:
+        """One Gaussian mechanism for all draws, if a bound holds for any record whatever."""
+        largest = [self._largest(panel) for panel in self.panels]
+        bounds = [bound for bound in largest if bound is not None]
+        if len(bounds) < len(largest) or not max(bounds, default=0.0) > 0:
+            return None
+        return SampledGaussian(max(bounds) ** -0.5, 1.0)
 
     def views(self) -> Mapping[str, View]:
         """Return the costs of D against D′ and of D′ against D for every kind of neighbour."""
@@ -102,6 +111,7 @@ class PosteriorDraws:
                     cost,
                     log_mgf_of=partial(self._log_mgf_of, pairs),
                     variance=self._variance(pairs),
+                    largest=self._largest(panel),
                 )
         return views
 
@@ -110,6 +120,9 @@ class PosteriorDraws:
     ) -> Callable[[Tensor], Tensor]:
         log_mgf = pairs.select(records).log_mgf_for_inversion(self.temperature)
         return lambda s: self.draws * log_mgf(s)
+
+    def _largest(self, panel: Panel) -> float | None:
+        return None if panel.largest is None else self.draws * panel.largest / self.temperature
 
     def _variance(self, pairs: GaussianPairs) -> Tensor | None:
         if not bool((pairs.r == 1).all()):

@@ -103,14 +103,20 @@ class Optimum:
             records = Records.of(model, rows.records)
             ids = [int(i) for i in rows.records.ids]
             moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
-            panels.append(self._panel(rows, pairs(expansion, moves, problem.guide)))
+            panels.append(
+                self._panel(
+                    rows,
+                    pairs(expansion, moves, problem.guide),
+                    largest(model, problem.guide, self.tolerance * expansion.coordinates.stretch),
+                )
+            )
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
 
-    def _panel(self, rows: Rows, pairs: GaussianPairs) -> Panel:
+    def _panel(self, rows: Rows, pairs: GaussianPairs, largest: float | None) -> Panel:
         """Return the panel of all workers' neighbours."""
         ids, r, b2 = map(self.reduction.join, (rows.records.ids, pairs.r, pairs.b2))
-        return Panel(rows.kind, ids.cpu(), GaussianPairs(r.cpu(), b2.cpu()))
+        return Panel(rows.kind, ids.cpu(), GaussianPairs(r.cpu(), b2.cpu()), largest)
 
     def moves(
         self,
@@ -277,6 +283,36 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         blocks = list(pool.map(some, columns))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
+
+
+def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> float | None:
+    """Return what Σb² is at most for any record whatever, if the model and the guide bound it.
+
+    The negative ELBO is convex in (μ, L), Σ = LLᵀ, and by the prior strongly so with 1/s² (Challis
+    and Barber 2013). The gradient of a record's term E ℓ(xᵀ(μ + Lz)) is x (E ℓ′, E ℓ′zᵀ); 1 and the
+    coordinates of z are orthonormal under z ~ N(0, I), so by Bessel's inequality its norm is at
+    most ‖x‖ (E ℓ′²)^½ ≤ C. With the record or without it, the maximiser is then within Cs² of the
+    other one (as for strongly convex losses in general: Chaudhuri, Monteleoni and Sarwate, JMLR
+    2011, Lemma 7).
+
+    Args:
+        model: with C its clip and s its prior scale.
+        guide: whose noise scale the distance is measured in.
+        slack: by how much a gradient may miss 0, in units of the guide's standard deviations, none
+            of which exceeds s.
+
+    Returns:
+        None where nothing bounds it: without a clip or a noise scale.
+
+    >>> from bdpvi.guides import FullRank
+    >>> model = BayesianLogisticRegression(clip=0.5, prior_scale=2.0)
+    >>> largest(model, FullRank(model, noise_scale=10.0), 0.0)
+    0.04
+    """
+    if model.clip is None or guide.noise_scale is None:
+        return None
+    distance = model.clip * model.prior_scale**2 + 4 * slack * model.prior_scale
+    return (distance / guide.noise_scale) ** 2
 
 
 def scale_name(model: Model, guide: Guide) -> str:

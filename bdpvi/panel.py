@@ -18,11 +18,14 @@ class Panel:
         kind: "remove" (records of the data, left out) or "add" (held-out records, joined).
         ids: record identities, (m,).
         pairs: the posterior against that of each neighbour, m pairs. Secret.
+        largest: what Σb² of no record whatever exceeds, in these data or any others, where
+            covariances are equal and that is known; see :func:`bdpvi.optimum.largest`.
     """
 
     kind: str
     ids: Tensor
     pairs: GaussianPairs
+    largest: float | None = None
 
     def __post_init__(self) -> None:
         _validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)

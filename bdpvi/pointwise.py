@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bdpvi import conversions
-from bdpvi.composition import Estimator
 from bdpvi.estimators import Estimate
 from bdpvi.hockey_stick import Inversion, contour_for
 
@@ -42,10 +42,19 @@ class Deltas:
     Attributes:
         at: from ε to δ_x′(ε), (m,), or an upper bound on it.
         guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
+        largest: from ε to what δ_x′(ε) is at most for any record whatever, if that is known.
     """
 
     at: Callable[[float], Tensor]
     guide: Callable[[float], Tensor] | None = None
+    largest: Callable[[float], float] | None = None
+
+
+class Estimator(Protocol):
+    """Bounds a mean from the logarithms of the values, and of what none exceeds, if known."""
+
+    def __call__(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
+        """Return the bound on the logarithm of the mean."""
 
 
 def smallest_epsilon(
@@ -108,7 +117,11 @@ def mean_delta(deltas: Deltas, epsilon: float, estimator: Estimator) -> float:
 def estimate(deltas: Deltas, epsilon: float, estimator: Estimator) -> Estimate:
     """Return the bound on the log of E_x′ δ_x′(ε)."""
     delta = deltas.at(epsilon)
-    return estimator(delta.clamp(min=torch.finfo(delta.dtype).tiny).log().unsqueeze(0))
+    tiny = torch.finfo(delta.dtype).tiny
+    logs = delta.clamp(min=tiny).log().unsqueeze(0)
+    if deltas.largest is None:
+        return estimator(logs)
+    return estimator(logs, math.log(max(deltas.largest(epsilon), tiny)))
 
 
 def position(epsilon: float) -> int:

@@ -59,6 +59,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         "fingerprint": fit.fingerprint,
         "ridge": fit.guide.ridge,
         "noise_scale": fit.guide.noise_scale,
+        "largest": {panel.kind: panel.largest for panel in fit.panels},
         "extra": dict(extra or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +105,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
             kind,
             tensors[f"panels.{kind}.ids"],
             GaussianPairs(tensors[f"panels.{kind}.r"], tensors[f"panels.{kind}.b2"]),
+            about.get("largest", {}).get(kind),
         )
         for kind in kinds
     )

@@ -32,10 +32,10 @@ ALLOWED = {
     "composition": {"_validate", "estimators"},
     "dp_accountants": {"_validate", "conversions", "events", "mechanisms", "types"},
     "totals": {"composition", "conversions", "estimators", "events"},
-    "pointwise": {"composition", "conversions", "estimators", "hockey_stick"},
+    "pointwise": {"conversions", "estimators", "hockey_stick"},
     "accountants": {
         "_validate", "composition", "conversions", "estimators", "events", "pointwise",
-        "hockey_stick", "reliability", "totals", "types",
+        "hockey_stick", "reliability", "totals", "types", "worst_case",
     },
     "models": {"_validate", "types"},
     "svi": {"models", "plan", "progress", "types"},

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dp_accounting
 import pytest
 import torch
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import Coupled, Optimum, Remove
+from bdpvi import BayesianAccountant, Coupled, Optimum, Remove, estimators
 from bdpvi.divergences import summarise
+from bdpvi.events import PosteriorDraws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.ledger import Charge
 from bdpvi.storage import load_fit, save_fit
 
 GUIDES = [MeanField, FullRank]
@@ -143,3 +146,77 @@ def test_a_fit_is_read_back_with_its_noise_scale(tmp_path: Path) -> None:
         load_fit(tmp_path / "fit", model, FullRank(model))
     with pytest.raises(ValueError, match="ridge=2"):
         FullRank(model, ridge=2.0, noise_scale=0.3)
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_no_record_whatever_moves_the_mean_further_than_the_bound(
+    kind: type[GaussianGuide],
+) -> None:
+    """Brute force: records far out and on the wrong side, added to data of several sizes."""
+    clip, prior, scale = 0.4, 1.5, 0.2
+    model = bdpvi.BayesianLogisticRegression(clip=clip, prior_scale=prior)
+    worst = 0.0
+    for size in (4, 40):
+        data = logistic_data(size, 3)
+        data = bdpvi.Dataset(data.x, (torch.arange(size) % 2).double())
+        fit = bdpvi.fit(
+            model, kind(model, noise_scale=scale), data, neighbours=Optimum(), progress=False
+        )
+        bound = fit.panels[0].largest
+        assert bound is not None
+        assert bool((fit.panels[0].pairs.b2.sum(1) <= bound * (1 + 1e-6)).all())
+        for direction in torch.eye(3, dtype=torch.float64):
+            for far, label in ((0.1, 0.0), (30.0, 1.0), (30.0, 0.0)):
+                x = torch.cat([data.x, far * direction[None]])
+                joined = bdpvi.Dataset(x, torch.cat([data.y, torch.tensor([label]).double()]))
+                guide = kind(model, noise_scale=scale)
+                there = bdpvi.fit(
+                    model, guide, joined, neighbours=Optimum(Remove(3)), progress=False
+                )
+                moved = (there.released.mean - fit.released.mean).norm() / scale
+                worst = max(worst, float(moved**2) / bound)
+    assert 0.2 < worst <= 1 + 1e-6  # near the bound where the data say little
+
+
+def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.1, prior_scale=0.5)
+    guide = FullRank(model, noise_scale=1.0)
+    fit = bdpvi.fit(model, guide, logistic_data(900, 3), neighbours=Optimum(), progress=False)
+
+    def account(estimator: estimators.Estimator = estimators.student_t) -> BayesianAccountant:
+        return BayesianAccountant(
+            conversion="hockey-stick", failure_probability=1e-10, estimator=estimator
+        )
+
+    found = bdpvi.spent(fit, planned=Charge(1, 0.01), accountant=account)
+    assert found.reliable
+    assert found.estimator == "empirical_bernstein"
+    # Against the analytic Gaussian mechanism of dp_accounting at the same sensitivity.
+    assert found.worst_case is not None
+    assert fit.panels[0].largest is not None
+    noise = (0.01 / fit.panels[0].largest) ** 0.5
+    exact = dp_accounting.get_epsilon_gaussian(noise, 1e-5)
+    assert found.worst_case.epsilon == pytest.approx(exact, rel=1e-6)
+    assert found.epsilon < found.worst_case.epsilon
+    # Two releases compose: as one of half the temperature.
+    both = account()
+    for _ in range(2):
+        both.step(PosteriorDraws(fit.panels, 1, 0.01))
+    half = bdpvi.spent(fit, planned=Charge(1, 0.005), accountant=account)
+    assert both.get_epsilon(1e-5) == pytest.approx(half.epsilon, rel=1e-9)
+
+
+def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
+    data = logistic_data(30, 2)
+    free = bdpvi.BayesianLogisticRegression()
+    clipped = bdpvi.BayesianLogisticRegression(clip=0.5)
+    fits = (
+        bdpvi.fit(
+            free, FullRank(free, noise_scale=1.0), data, neighbours=Optimum(), progress=False
+        ),
+        bdpvi.fit(clipped, FullRank(clipped), data, neighbours=Optimum(), progress=False),
+        bdpvi.fit(clipped, FullRank(clipped, noise_scale=1.0), data, steps=5, progress=False),
+    )
+    for fit in fits:
+        assert fit.panels[0].largest is None
+        assert bdpvi.spent(fit, planned=Charge(1, 100.0)).worst_case is None

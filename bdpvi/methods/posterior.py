@@ -55,9 +55,8 @@ class PosteriorRelease:
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "model.clip": (0.05, 0.1, 0.2, 0.4, 1.0),
-        "model.prior_scale": (0.1, 0.15, 0.3, 0.6, 1.0, 2.0),
-        "noise_scale": (None, 1.0),
+        "model.clip": (0.1, 0.2, 0.4, 1.0),
+        "model.prior_scale": (0.1, 0.15, 0.2, 0.3),
     }
 
     def __post_init__(self) -> None:
