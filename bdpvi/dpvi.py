@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import pyro
@@ -198,7 +199,7 @@ class DPVIGradient:
         """
         noise = self.streams.base(step, self.guide.dim)
         batch = self.streams.batch(step)
-        w = _each(self.guide.pushforward, free, noise)
+        w = _each(partial(_latents, self.guide), free, noise)
         chain = self.chain(self.guide, free, noise)
         clip = None if self.clip is None else Clip(self.clip, chain.norm)
         score = self.records.likelihood(w, batch, clip)
@@ -316,9 +317,14 @@ def _pullbacks(guide: Reparameterised, free: Free, noise: Tensor, rows: Tensor) 
 
     def one(free: Free, noise: Tensor) -> Free:
         repeated = {name: value.expand(len(rows), *value.shape) for name, value in free.items()}
-        return guide.pullback(repeated, noise, rows)
+        return guide.pushforward(repeated, noise)[1](rows)
 
     return _each(one, free, noise)  # type: ignore[no-any-return]
+
+
+def _latents(guide: Reparameterised, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+    """Return the latents of one guide, (d,)."""
+    return guide.pushforward({n: v.unsqueeze(0) for n, v in free.items()}, noise)[0].squeeze(0)
 
 
 def _each(function: Callable[[Free, Tensor], Any], free: Free, noise: Tensor) -> Any:
@@ -338,4 +344,4 @@ def _draws(
         noise = like.new_zeros(1, guide.dim)
     else:
         noise = streams.of_run[run].draws(settings.draws, guide.dim).to(like)
-    return torch.vmap(lambda e: guide.unpack(guide.pushforward(free, e)))(noise)
+    return torch.vmap(lambda e: guide.unpack(_latents(guide, free, e)))(noise)

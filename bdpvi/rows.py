@@ -58,9 +58,15 @@ class RowGradient(Protocol):
         """Return what the gradient needs of every record."""
 
     def __call__(
-        self, free: Free, extra: Seen, weight: Tensor, batch: Seen, generator: torch.Generator
-    ) -> Free:
-        """Return the gradients.
+        self,
+        free: Free,
+        extra: Seen,
+        weight: Tensor,
+        batch: Seen,
+        generator: torch.Generator,
+        out: Free,
+    ) -> None:
+        """Write the gradients into ``out``.
 
         Args:
             free: parameters of m rows.
@@ -68,6 +74,7 @@ class RowGradient(Protocol):
             weight: of the extra record in each row, (m,); 0 where it is not in the batch.
             batch: the batch that all rows share.
             generator: of the base noise, seeded for this step.
+            out: like ``free``.
         """
 
 
@@ -145,7 +152,9 @@ _LEAST_ROWS = 256
 
 
 def _split(records: Dataset, parts: int) -> Sequence[Tensor]:
-    return torch.arange(len(records), device=records.x.device).tensor_split(parts)
+    """Return the rows of every part, which begin where vectors do: no part has a ragged middle."""
+    size = -(-len(records) // (parts * _VECTOR)) * _VECTOR
+    return torch.arange(len(records), device=records.x.device).split(size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,28 +194,48 @@ class Course:
         guide, plan, x = self.problem.guide, self.problem.plan, self.problem.data.x
         optim = fused(fresh(self.problem.optim))
         transforms = {name: transform_to(c) for name, c in guide.constraints.items()}
-        free = {
-            name: transforms[name].inv(value).expand(len(rows.records), *value.shape).clone()
-            for name, value in guide.initial(x).items()
-        }
-        extra, place = self.gradient.see(rows.records), _places(rows.records, len(self.place))
+        start = {name: transforms[name].inv(v) for name, v in guide.initial(x).items()}
+        shapes = {name: value.shape for name, value in start.items()}
+        flat = torch.cat([value.flatten() for value in start.values()])
+        flat = flat.unsqueeze(1).repeat(1, len(rows.records))
+        flat.grad = torch.empty_like(flat)
+        free, slope = _parameters(flat, shapes), _parameters(flat.grad, shapes)
+        extra = tuple(_adjacent(part) for part in self.gradient.see(rows.records))
+        place = _places(rows.records, len(self.place))
         generator = torch.Generator(x.device)
+
+        def constrained() -> dict[str, Tensor]:
+            return {name: transforms[name](value).contiguous() for name, value in free.items()}
+
         for step in range(plan.steps):
             ids = self.batches[step].to(x.device)
             here, mine = self.place[ids], place[ids]
             weight = x.new_zeros(len(rows.records))
             weight[mine[mine >= 0]] = rows.sign
-            batch = tuple(part[here[here >= 0]] for part in self.seen)
+            here = here[here >= 0]
+            batch = tuple(part[here] for part in self.seen)
             generator.manual_seed(plan.noise_seed(step))
-            grads = self.gradient(free, extra, weight, batch, generator)
-            for name, value in free.items():
-                value.grad = grads[name]
-            optim(free.values())
+            self.gradient(free, extra, weight, batch, generator, slope)
+            optim([flat])
             decay(optim)
             tick()
             if observe is not None:
-                observe(step, {name: transforms[name](value) for name, value in free.items()})
-        return {name: transforms[name](value) for name, value in free.items()}
+                observe(step, constrained())
+        return constrained()
+
+
+def _parameters(flat: Tensor, shapes: Mapping[str, torch.Size]) -> Free:
+    """Return views of (entries, m) as parameters: adjacent in memory is one entry of all rows."""
+    parts = flat.split([shape.numel() for shape in shapes.values()])
+    return {
+        name: part.view(*shape, flat.shape[1]).movedim(-1, 0)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def _adjacent(part: Tensor) -> Tensor:
+    """Return the same (m, ...) tensor laid out as :func:`_parameters`."""
+    return part.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
 def _places(records: Dataset, limit: int) -> Tensor:
@@ -241,12 +270,20 @@ class TracedGradient:
         return data.x, data.y
 
     def __call__(
-        self, free: Free, extra: Seen, weight: Tensor, batch: Seen, generator: torch.Generator
-    ) -> Free:
-        """Return the gradients, see :class:`RowGradient`."""
+        self,
+        free: Free,
+        extra: Seen,
+        weight: Tensor,
+        batch: Seen,
+        generator: torch.Generator,
+        out: Free,
+    ) -> None:
+        """Write the gradients, see :class:`RowGradient`."""
         torch.manual_seed(generator.initial_seed())  # Pyro draws from the global generator
-        (x_extra, y_extra), (x, y) = extra, batch
-        return self.vmapped(free, x_extra, y_extra, weight, x, y)  # type: ignore[no-any-return]
+        alone = {name: value.contiguous() for name, value in free.items()}  # one row after another
+        x_extra, y_extra = (part.contiguous() for part in extra)
+        for name, value in self.vmapped(alone, x_extra, y_extra, weight, *batch).items():
+            out[name].copy_(value)
 
     def _loss(
         self, free: Free, x_extra: Tensor, y_extra: Tensor, weight: Tensor, x: Tensor, y: Tensor
@@ -269,11 +306,10 @@ class Reparameterised(Protocol):
     def dim(self) -> int:
         """Length of the flat vector."""
 
-    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return the latents of many guides for one base noise."""
-
-    def pullback(self, free: Mapping[str, Tensor], noise: Tensor, gradient: Tensor) -> Free:
-        """Return the gradient of a loss of the latents minus the entropy."""
+    def pushforward(
+        self, free: Mapping[str, Tensor], noise: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], Free]]:
+        """Return the latents of many guides for one base noise, and the chain rule back."""
 
 
 @dataclass(frozen=True)
@@ -293,45 +329,64 @@ class LogisticGradient:
         return (1 - 2 * data.y).unsqueeze(1) * design, bound
 
     def __call__(
-        self, free: Free, extra: Seen, weight: Tensor, batch: Seen, generator: torch.Generator
-    ) -> Free:
-        """Return the gradients, see :class:`RowGradient`."""
-        like, device = batch[0], batch[0].device
-        noise = torch.randn(self.guide.dim, generator=generator, dtype=like.dtype, device=device)
-        w = self.guide.pushforward(free, noise)
-        x, bound = extra
-        slope = weight * likelihood_slope_((w * x).sum(1, keepdim=True), bound).squeeze(1)
-        gradient = self._loss_gradient(w, batch).addcmul_(slope.unsqueeze(1), x)
-        gradient.div_(self.rate).add_(w, alpha=self.model.prior_scale**-2)
-        return self.guide.pullback(free, noise, gradient)
+        self,
+        free: Free,
+        extra: Seen,
+        weight: Tensor,
+        batch: Seen,
+        generator: torch.Generator,
+        out: Free,
+    ) -> None:
+        """Write the gradients, see :class:`RowGradient`."""
+        like, m = batch[0], len(weight)
+        noise = torch.randn(
+            self.guide.dim, generator=generator, dtype=like.dtype, device=like.device
+        )
+        height, width = (len(like), m) if like.is_cuda else _tile(like)
+        tiles = list(zip(*(part.split(max(1, height)) for part in batch), strict=True))
+        space = like.new_empty(min(height, len(like)) * min(width, m))
+        for start in range(0, m, width):
+            rows = slice(start, start + width)
+            w, pullback = self.guide.pushforward({n: v[rows] for n, v in free.items()}, noise)
+            gradient = self._loss_gradient(w, tiles, space)
+            x, bound = (part[rows] for part in extra)
+            slope = likelihood_slope_((w * x).sum(1, keepdim=True), bound)
+            slope.mul_(weight[rows].unsqueeze(1))
+            gradient.addcmul_(slope, x, value=1 / self.rate)
+            for name, value in pullback(gradient).items():
+                out[name][rows] = value
 
-    def _loss_gradient(self, w: Tensor, batch: Seen) -> Tensor:
-        """Return the sum over the batch for every row, (m, d), tile by tile in the cache.
+    def _loss_gradient(self, w: Tensor, batch: Sequence[Seen], space: Tensor) -> Tensor:
+        """Return the sum over the batch and the prior for every row, (m, d).
 
         Slopes are kept as (records, rows): both products then run along the long side.
         """
-        result = torch.empty_like(w)
-        size = len(w) if w.is_cuda else _TILE
-        tiles = [
-            (x, x.T.contiguous(), bound)
-            for x, bound in zip(*(part.split(size) for part in batch), strict=True)
-        ]
-        width = len(w) if w.is_cuda else max(32, _TILE**2 // max(1, len(batch[0])))
-        space = w.new_empty(min(size, len(batch[0])) * min(width, len(w)))
-        for start in range(0, len(w), width):
-            rows = w[start : start + width]
-            total = w.new_zeros(w.shape[1], len(rows))
-            for x, across, bound in tiles:
-                slope = space[: len(x) * len(rows)].view(len(x), len(rows))
-                torch.mm(x, rows.T, out=slope)
-                likelihood_slope_(slope, bound)
-                torch.addmm(total, across, slope, out=total)
-            result[start : start + width] = total.T
+        result = w * self.model.prior_scale**-2
+        across, total = w.T, result.T
+        for x, bound in batch:
+            slope = space[: len(x) * len(w)].view(len(x), len(w))
+            likelihood_slope_(torch.mm(x, across, out=slope), bound)
+            torch.addmm(total, x.T, slope, alpha=1 / self.rate, out=total)
         return result
 
 
-_TILE = 256
-"""Rows and records at a time: their slopes stay in the processor's cache."""
+def _tile(batch: Tensor) -> tuple[int, int]:
+    """Return how many records and rows to take at a time on a processor.
+
+    Tiles are as large as the last cache allows, since torch's overhead is by the tile, and rows
+    begin where vectors do.
+    """
+    height = min(256, len(batch))
+    width = _SLOPES // (max(1, height) * batch.itemsize)
+    return height, max(_VECTOR, width // _VECTOR * _VECTOR)
+
+
+_VECTOR = 64
+"""Rows that any vector instruction divides."""
+
+
+_SLOPES = 2**21
+"""Bytes of a tile's slopes."""
 
 
 ELEMENTWISE = {

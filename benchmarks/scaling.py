@@ -95,12 +95,13 @@ def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
             name: gradient.transforms[name].inv(value).expand(rows, *value.shape).clone()
             for name, value in problem.guide.initial(data.x).items()
         }
+        out = {name: torch.empty_like(value) for name, value in free.items()}
         records = gradient.see(data.select(torch.arange(rows)))
         weight = data.x.new_zeros(rows)
         for step in range(steps):
             batch = problem.plan.batch(step, data.ids)
             seen = tuple(part[batch] for part in gradient.see(data))
-            gradient(free, records, weight, seen, torch.Generator().manual_seed(step))
+            gradient(free, records, weight, seen, torch.Generator().manual_seed(step), out)
 
 
 def optimum(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import softplus
 
-from bdpvi.guides.gaussian import GaussianGuide
+from bdpvi.guides.gaussian import GaussianGuide, Pullback
 
 
 class FullRank(GaussianGuide):
@@ -35,21 +35,20 @@ class FullRank(GaussianGuide):
         inner = torch.linalg.cholesky(eye + self.ridge * factor.mT @ factor)
         return self.distribution({"loc": parameters["loc"], "scale_tril": factor @ inner})
 
-    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return loc + L · noise, L having softplus on its diagonal."""
-        raw = free["scale_tril"]
-        strict = (raw * _below(noise, -1)).sum(-1)
-        return free["loc"] + strict + softplus(raw.diagonal(dim1=-2, dim2=-1)) * noise
+    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
+        """Return loc + L · noise, L having softplus on its diagonal; the entropy is Σ log L_jj."""
+        raw = free["scale_tril"].permute(1, 2, 0)
+        diagonal = free["scale_tril"].diagonal(dim1=1, dim2=2)
+        scale = softplus(diagonal)
+        strict = (_below(noise, -1).unsqueeze(1) @ raw).squeeze(1).T
 
-    def pullback(
-        self, free: Mapping[str, Tensor], noise: Tensor, gradient: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the gradients; the entropy is Σ log L_jj."""
-        raw = free["scale_tril"].diagonal(dim1=-2, dim2=-1)
-        outer = gradient.unsqueeze(-1) * _below(noise, 0)
-        diagonal = outer.diagonal(dim1=-2, dim2=-1)
-        diagonal.sub_(1 / softplus(raw)).mul_(torch.sigmoid(raw))
-        return {"loc": gradient, "scale_tril": outer}
+        def pullback(gradient: Tensor) -> dict[str, Tensor]:
+            outer = (gradient.T.unsqueeze(1) * _below(noise, 0).unsqueeze(2)).permute(2, 0, 1)
+            across = outer.diagonal(dim1=1, dim2=2)
+            across.sub_(scale.reciprocal()).mul_(torch.sigmoid(diagonal))
+            return {"loc": gradient, "scale_tril": outer}
+
+        return torch.addcmul(free["loc"], scale, noise).add_(strict), pullback
 
 
 def _below(noise: Tensor, diagonal: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,9 @@ from torch.distributions.constraints import Constraint
 
 from bdpvi._validate import non_negative, positive
 from bdpvi.models import Model, latent_sites
+
+Pullback = Callable[[Tensor], dict[str, Tensor]]
+"""Takes the gradient of a loss in the latents to that in a guide's parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,26 +82,16 @@ class GaussianGuide(ABC):
         """Return the Gaussian with covariance Σ + ridge·Σ² in the place of Σ."""
 
     @abstractmethod
-    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return the latents of many guides for one base noise.
+    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
+        """Return the latents of many guides for one base noise, and how gradients come back.
 
         Args:
             free: unconstrained parameters of m guides, each (m, ...).
             noise: standard normal, (d,).
 
         Returns:
-            Flat latents, (m, d).
-        """
-
-    @abstractmethod
-    def pullback(
-        self, free: Mapping[str, Tensor], noise: Tensor, gradient: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the gradient in ``free`` of a loss of the latents minus the guide's entropy.
-
-        Args:
-            free, noise: as for :meth:`pushforward`.
-            gradient: of the loss in the latents, (m, d).
+            Flat latents, (m, d); and the function that takes the gradient of a loss in them to the
+            gradient in ``free`` of that loss minus the guide's entropy.
         """
 
     @property

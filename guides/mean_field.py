@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import softplus
 
-from bdpvi.guides.gaussian import GaussianGuide
+from bdpvi.guides.gaussian import GaussianGuide, Pullback
 
 
 class MeanField(GaussianGuide):
@@ -40,14 +40,13 @@ class MeanField(GaussianGuide):
         wider = scale * (1 + self.ridge * scale.square()).sqrt()
         return self.distribution({"loc": parameters["loc"], "scale": wider})
 
-    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return loc + scale · noise."""
-        return torch.addcmul(free["loc"], softplus(free["scale"]), noise)
+    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
+        """Return loc + scale · noise; the entropy is Σ log scale."""
+        raw = free["scale"]
+        scale = softplus(raw)
 
-    def pullback(
-        self, free: Mapping[str, Tensor], noise: Tensor, gradient: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the gradients; the entropy is Σ log scale."""
-        scale = softplus(free["scale"])
-        outer = gradient * noise - 1 / scale
-        return {"loc": gradient, "scale": outer * torch.sigmoid(free["scale"])}
+        def pullback(gradient: Tensor) -> dict[str, Tensor]:
+            outer = (gradient * noise).sub_(scale.reciprocal()).mul_(torch.sigmoid(raw))
+            return {"loc": gradient, "scale": outer}
+
+        return torch.addcmul(free["loc"], scale, noise), pullback
