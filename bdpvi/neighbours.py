@@ -108,8 +108,8 @@ class Kind(Protocol):
         """Return the neighbours of ``data``."""
 
 
-CACHED = 4096
-"""Rows of the closed form whose optimiser's state stays in a processor's last cache."""
+AT_ONCE = 2**14
+"""Rows of the closed form on a processor: what a step costs whatever their number is small then."""
 
 
 class Coupled:
@@ -124,7 +124,7 @@ class Coupled:
         memory: GiB that the tensors of the rows trained at one time may take, with their batch and
             the results of all rows.
         chunk: rows trained at a time; None is as many as ``memory`` holds, and for logistic
-            regression on a processor no more than its cache does.
+            regression on a processor no more than 16,384.
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
             same settings goes on from there, to the same bits. Secret; delete it when the result is
             saved (:func:`bdpvi.checkpoint.forget`).
@@ -173,7 +173,7 @@ class Coupled:
                 "rows; allow more, or use a lower rate"
             )
         closed = not isinstance(row_gradient(problem), TracedGradient)
-        return min(fits, CACHED) if closed and problem.data.x.device.type == "cpu" else fits
+        return min(fits, AT_ONCE) if closed and problem.data.x.device.type == "cpu" else fits
 
     def _parts(self, problem: Problem, neighbours: Sequence[Rows], chunk: int) -> Once:
         if self.checkpoint is None:

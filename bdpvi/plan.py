@@ -78,15 +78,19 @@ _KEPT = 1 << 23
 
 
 class Batches:
-    """The batches of a plan, thrown once for the many trainings that follow the same plan.
+    """The coins of a plan, thrown once for the many trainings that follow the same plan.
 
     Args:
         plan: the plan.
         limit: above every id.
+
+    Attributes:
+        noise_seeds: of every step, see :meth:`Plan.noise_seed`.
     """
 
     def __init__(self, plan: Plan, limit: int) -> None:
         self.plan, self.limit = plan, limit
+        self.noise_seeds = [plan.noise_seed(step) for step in range(plan.steps)]
         small = plan.rate < 1 and plan.rate * limit * plan.steps <= _KEPT
         self._kept = [plan.chosen(step, limit) for step in range(plan.steps)] if small else None
 

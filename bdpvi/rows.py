@@ -154,7 +154,8 @@ _LEAST_ROWS = 256
 def _split(records: Dataset, parts: int) -> Sequence[Tensor]:
     """Return the rows of every part, which begin where vectors do: no part has a ragged middle."""
     size = -(-len(records) // (parts * _VECTOR)) * _VECTOR
-    return torch.arange(len(records), device=records.x.device).split(size)
+    rows = torch.arange(len(records), device=records.x.device)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +215,7 @@ class Course:
             weight[mine[mine >= 0]] = rows.sign
             here = here[here >= 0]
             batch = tuple(part[here] for part in self.seen)
-            generator.manual_seed(plan.noise_seed(step))
+            generator.manual_seed(self.batches.noise_seeds[step])
             self.gradient(free, extra, weight, batch, generator, slope)
             optim([flat])
             decay(optim)

@@ -21,7 +21,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
-from bdpvi.neighbours import CACHED
+from bdpvi.neighbours import AT_ONCE
 from bdpvi.plan import Plan
 from bdpvi.rows import Rows, train_rows
 from bdpvi.svi import Problem, default_optimiser
@@ -90,11 +90,13 @@ def main() -> None:
     y = (torch.rand(options.records, generator=generator) < 0.5).double()
     model = BayesianLogisticRegression(clip=0.5)
     plan = Plan(steps=options.steps, rate=options.batch / options.records, seed=0)
+    small = Dataset(x[:512], y[:512])  # torch's first optimiser step imports its compiler
+    seconds(Problem(model, MeanField(model), small, Plan(steps=1), default_optimiser(1)), 512)
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     kinds: list[type[GaussianGuide]] = [MeanField, FullRank]
     cpu: dict[object, float] = {}
     for device in map(torch.device, devices):
-        usual = [CACHED] if device.type == "cpu" else [options.records]
+        usual = [AT_ONCE] if device.type == "cpu" else [options.records]
         for dtype in (torch.float64, torch.float32):
             rate = bandwidth(device, dtype)
             for kind in kinds:
