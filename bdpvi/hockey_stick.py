@@ -281,7 +281,7 @@ def contour_for(
         ValueError: if epsilon is not finite, or smoothing negative or not finite.
 
     >>> contour_for(lambda s: s * (s + 1) / 2, epsilon=1.0).abscissa
-    tensor([2.2655], dtype=torch.float64)
+    tensor([1.9184], dtype=torch.float64)
     """
     eps = _epsilon(epsilon, torch.device("cpu"))[0].item()
     share = _validate.non_negative("smoothing", smoothing)

@@ -36,7 +36,8 @@ class TemperatureSearch:
     ) -> None:
         self.price = price
         self.excess = excess or self._log_ratio
-        self._last: tuple[float, float] | None = None
+        self._answers: list[tuple[float, float]] = []  # logarithms of ε and temperature
+        self._slope = 0.0  # of the excess by the logarithm of temperature, at the last answer
 
     def solve(self, epsilon: float) -> float:
         """Return a temperature that costs at most ``epsilon``, and at least 0.99 of it.
@@ -47,7 +48,8 @@ class TemperatureSearch:
             ValueError: if even the hottest costs more; the message gives the floor.
         """
         _validate.positive("epsilon", epsilon)
-        if not self.excess(HOTTEST, epsilon) <= 0:
+        reached = any(answer <= math.log(epsilon) for answer, _ in self._answers)
+        if not reached and not self.excess(HOTTEST, epsilon) <= 0:
             raise ValueError(
                 f"epsilon={epsilon:g} cannot be reached: what the covariances give away costs "
                 f"{self._cost(HOTTEST):.4g} at any temperature"
@@ -67,26 +69,43 @@ class TemperatureSearch:
         assert found is not None
         while self._cost(math.exp(found)) > epsilon and found < math.log(HOTTEST):
             found += 1e-3  # the excess said otherwise, by a rounding
-        self._last = found, epsilon
+        self._answers.append((math.log(epsilon), found))
+        if len(known) > 1:
+            self._slope = _line(known, 0.0)[1]
         return math.exp(found)
 
     def _bracket(self, epsilon: float) -> dict[float, float]:
-        """Return the excess at logarithms of temperatures: one hot enough, and one not if any is.
-
-        The search starts where the last answer leads to if ε falls with the root of temperature.
-        """
+        """Return the excess at log temperatures, of which one is hot enough, and one not if any."""
         known: dict[float, float] = {}
-        start = 0.0 if self._last is None else self._last[0] + 2 * math.log(self._last[1] / epsilon)
-        self._look(known, start, epsilon)
+        self._look(known, self._start(math.log(epsilon)), epsilon)
         while True:
             low, high = _around(known)
             if high is None:
                 assert low is not None
-                self._look(known, low + _stride(known, low), epsilon)
+                self._look(known, low + self._stride(known, low), epsilon)
             elif low is None and high > math.log(COLDEST):
-                self._look(known, high - _stride(known, high), epsilon)
+                self._look(known, high - self._stride(known, high), epsilon)
             else:
                 return known
+
+    def _start(self, log_epsilon: float) -> float:
+        """Return where earlier answers lead to: ε falls with a power of temperature, about ½."""
+        if not self._answers:
+            return 0.0
+        (before, at_before), (last, at_last) = self._answers[-2:][0], self._answers[-1]
+        power = (at_last - at_before) / (last - before) if last != before else -2.0
+        return at_last + power * (log_epsilon - last)
+
+    def _stride(self, known: dict[float, float], place: float) -> float:
+        """Return how far to go on from ``place`` to find the other sign: beyond the crossing."""
+        if len(known) > 1:
+            crossing, slope = _line(known, 0.0)
+        elif self._slope < 0:
+            crossing, slope = place - known[place] / self._slope, self._slope
+        else:
+            return _STRIDE
+        useful = -math.inf < slope < 0 and math.isfinite(crossing)
+        return min(1.2 * abs(crossing - place) + _LEAST, _MOST) if useful else _MOST
 
     def _look(self, known: dict[float, float], place: float, epsilon: float) -> None:
         place = min(max(place, math.log(COLDEST)), math.log(HOTTEST))
@@ -110,23 +129,15 @@ def _around(known: dict[float, float]) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _stride(known: dict[float, float], place: float) -> float:
-    """Return how far to go on from ``place`` to find the other sign: a bit beyond the crossing."""
-    if len(known) == 1:
-        return _STRIDE
-    crossing = _secant(known, 0.0)
-    return _MOST if crossing is None else min(1.2 * abs(crossing - place) + _LEAST, _MOST)
-
-
 def _crossing(known: dict[float, float], low: float, high: float, aim: float) -> float:
-    """Return where between the two the excess is expected to be ``aim``."""
-    crossing = _secant(known, aim)
-    share = 0.5 if crossing is None else (crossing - low) / (high - low)
+    """Return at which share of the way between the two the excess is expected to be ``aim``."""
+    place, slope = _line(known, aim)
+    share = (place - low) / (high - low) if slope < 0 else 0.5
     return min(max(share, 0.02), 0.98) if 0 < share < 1 else 0.5
 
 
-def _secant(known: dict[float, float], aim: float) -> float | None:
-    """Return where the line through the two places nearest to ``aim`` gets there, if it does."""
+def _line(known: dict[float, float], aim: float) -> tuple[float, float]:
+    """Return where the line through the two places nearest to ``aim`` gets there, and its slope."""
     (s, at_s), (t, at_t) = sorted(known.items(), key=lambda item: abs(item[1] - aim))[:2]
     slope = (at_t - at_s) / (t - s)
-    return s + (aim - at_s) / slope if -math.inf < slope < 0 else None
+    return (s + (aim - at_s) / slope if slope else s), slope
