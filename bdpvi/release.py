@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -171,27 +170,25 @@ def calibrate(
     _validate.positive("epsilon", epsilon)
     _validate.positive("least", least)
 
-    @cache
-    def price(log_temperature: float) -> Spent:
-        planned = Charge(draws, math.exp(log_temperature))
-        return spent(fit, delta=delta, planned=planned, accountant=accountant)
+    def planned(log_temperature: float) -> Charge:
+        return Charge(draws, math.exp(log_temperature))
 
     def suffices(log_temperature: float) -> bool:
-        return price(log_temperature).epsilon <= epsilon
+        total = account(fit, planned(log_temperature), accountant)
+        return total.get_delta(epsilon, near=delta) <= delta
 
     low = math.log(least)
     if suffices(low):
         return least
     high = math.log(_HOTTEST)
     if not suffices(high):
+        floor = spent(fit, delta=delta, planned=planned(high), accountant=accountant)
         raise ValueError(
             f"epsilon={epsilon:g} cannot be reached: with {draws} draws the covariances alone cost "
-            f"{price(high)}. Fewer draws, a lower clip or a stronger prior lower that floor"
+            f"{floor}. Fewer draws, a lower clip or a stronger prior lower that floor"
         )
-    while high - low > 1e-4 or price(high).epsilon < 0.999 * epsilon:
+    while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
         middle = (low + high) / 2
-        if middle in (low, high):
-            break
         low, high = (low, middle) if suffices(middle) else (middle, high)
     return math.exp(high)
 
