@@ -142,6 +142,7 @@ def test_a_fit_is_read_back_with_its_noise_scale(tmp_path: Path) -> None:
     save_fit(fit, tmp_path / "fit")
     back = load_fit(tmp_path / "fit", model, FullRank(model, noise_scale=0.3))
     assert torch.equal(back.released.variance, fit.released.variance)
+    assert back.panels[0].largest == fit.panels[0].largest == pytest.approx((0.5 / 0.3) ** 2)
     with pytest.raises(ValueError, match="noise_scale=None"):
         load_fit(tmp_path / "fit", model, FullRank(model))
     with pytest.raises(ValueError, match="ridge=2"):
