@@ -31,6 +31,7 @@ from bdpvi.methods.temperature import HOTTEST, TemperatureSearch
 
 CKS, TIGHT = Accounting(), Accounting(conversion="hockey-stick")
 SMALL = Accounting(conversion="hockey-stick", failure_probability=1e-30)
+RANGE = Accounting(conversion="hockey-stick", failure_probability=1e-10)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ LEVERS: Mapping[str, Sequence[Lever]] = {
         Lever("and a ridge", {"clip": 0.05, "prior_scale": 0.6}, released={"ridge": 3.0}),
         Lever("correlation 0.9, C and s for it", TOGETHER),
         Lever("and a public noise scale", TOGETHER, released=PUBLIC),
+        Lever("γ = 1e-10: the range is known", TOGETHER, RANGE, released=PUBLIC),
     ),
     "adult": (
         Lever("start", {**PLAIN, "clip": 0.5}),
