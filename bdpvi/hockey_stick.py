@@ -25,7 +25,7 @@ _ALIASING = 3e-5
 # Steps of the search for the saddle point, which leave 1 %, and lines tried on either side of it.
 _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
 # Nodes and smoothing tried in turn; what counts as loose, and what is too small to care.
-_TRIES = ((64, 0.0), (1024, 0.0015))
+_TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _LOOSE = 0.002
 _NEGLIGIBLE = 1e-30
 # Nodes × records at a time.
@@ -318,7 +318,7 @@ def hockey_stick_bound(
     """Return a certified upper bound on δ(ε) for each record, on contours made for that ε.
 
     Every record is tried with few nodes; those that this leaves more than 0.2 % loose again with
-    many and a smoothing of 0.15 %. Memory grows with the records alone.
+    many and a smoothing of 0.15 %, and the few that one variable dominates with very many. Memory grows with the records alone.
 
     Args:
         log_mgf_of: for the indices of some records, the function that maps orders (K, those) to

@@ -306,7 +306,7 @@ def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> fl
 
     >>> from bdpvi.guides import FullRank
     >>> model = BayesianLogisticRegression(clip=0.5, prior_scale=2.0)
-    >>> largest(model, FullRank(model, noise_scale=10.0), 0.0)
+    >>> round(largest(model, FullRank(model, noise_scale=10.0), 0.0), 9)
     0.04
     """
     if model.clip is None or guide.noise_scale is None:
