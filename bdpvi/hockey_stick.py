@@ -318,7 +318,8 @@ def hockey_stick_bound(
     """Return a certified upper bound on δ(ε) for each record, on contours made for that ε.
 
     Every record is tried with few nodes; those that this leaves more than 0.2 % loose again with
-    many and a smoothing of 0.15 %, and the few that one variable dominates with very many. Memory grows with the records alone.
+    many and a smoothing of 0.15 %, and the few that one variable dominates with very many. Memory
+    grows with the records alone.
 
     Args:
         log_mgf_of: for the indices of some records, the function that maps orders (K, those) to
