@@ -3,7 +3,8 @@
     python benchmarks/scaling.py [--records 3000 30000 ...] [--features 8 14 50 100] [--seconds 120]
 
 Every cell runs in a process of its own, whose peak memory is given. A cell that the growth so far
-predicts to take longer than ``--seconds`` is not run, and says so. Routes:
+predicts to take longer than ``--seconds`` is not run, and says so; one that takes five times as
+long after all is stopped. Routes:
 
 * coupled: SVI with batches of 200, every record left out beside it. "retrain" is the time that one
   Pyro run after another would take, from three of them; "vmap" that of torch.func over the traced
@@ -121,25 +122,32 @@ def cell(route: str, guide: str, records: int, features: int) -> dict[str, float
     return {**result, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
-def apart(route: str, guide: str, records: int, features: int) -> dict[str, float] | str:
+def apart(
+    route: str, guide: str, records: int, features: int, limit: float
+) -> dict[str, float] | str:
     """Run one cell in a process of its own; say why if it fails."""
-    arguments = [route, guide, str(records), str(features)]
-    done = subprocess.run(
-        [sys.executable, __file__, "--cell", *arguments], capture_output=True, text=True
-    )
+    arguments = [sys.executable, __file__, "--cell", route, guide, str(records), str(features)]
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return f"stopped after {limit:,.0f} s"
     if done.returncode:
         return done.stderr.strip().splitlines()[-1][:60] if done.stderr.strip() else "killed"
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def seconds(result: dict[str, float]) -> float:
-    return result["fit"] + result["neighbours"] + result["accounting"]
+def predicted(route: str, ran: dict[tuple[int, int], dict[str, float]], n: int, d: int) -> float:
+    """Return the time of a cell by the closest smaller ones, if it grows with N·d.
 
-
-def predicted(ran: dict[tuple[int, int], dict[str, float]], n: int, d: int) -> float:
-    """Return the time of a cell: that of the largest smaller one, times how much larger it is."""
-    guesses = [seconds(r) * (n / m) * (d / f) ** 1.5 for (m, f), r in ran.items() if m <= n]
-    return max(guesses, default=0.0) if guesses else 0.0
+    On the coupled route the fit sees batches of one size and does not grow.
+    """
+    guesses = []
+    for (m, f), r in ran.items():
+        if m <= n and f <= d:
+            growth = n / m * d / f
+            fit = r["fit"] * (growth if route == "optimum" else 1)
+            guesses.append(fit + (r["neighbours"] + r["accounting"]) * growth)
+    return min(guesses, default=0.0)
 
 
 def show(route: str, guide: str, n: int, d: int, r: dict[str, float] | str) -> None:
@@ -196,10 +204,10 @@ def main() -> None:
         ran: dict[tuple[int, int], dict[str, float]] = {}
         for d in options.features:
             for n in options.records:
-                guess = predicted(ran, n, d)
+                guess = predicted(route, ran, n, d)
                 result: dict[str, float] | str = f"not run: about {guess:,.0f} s"
                 if guess <= options.seconds:
-                    result = apart(route, guide, n, d)
+                    result = apart(route, guide, n, d, 30 + 5 * options.seconds)
                 if not isinstance(result, str):
                     ran[n, d] = result
                 show(route, guide, n, d, result)
