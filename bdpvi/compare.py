@@ -119,11 +119,14 @@ def compare(
     settings = _settings(split, plan, chosen)
     store = Cells(out, settings)
     missing = [cell for cell in plan.cells() if store.get(cell.name) is None]
-    prepared: list[tuple[Method, Prepared]] = []
+    prepared: dict[Method, Prepared] = {}  # of one name; targets may share hyper-parameters
     for cell in track(missing, "compare"):
-        if not prepared or prepared[0][0] != cell.method:
-            prepared = [(cell.method, cell.method.prepare(split.train, plan.delta))]
-        store.put(cell.name, run(cell, prepared[0][1], split, plan))
+        method = cell.method
+        if any(other.name != method.name for other in prepared):
+            prepared.clear()
+        if method not in prepared:
+            prepared[method] = method.prepare(split.train, plan.delta)
+        store.put(cell.name, run(cell, prepared[method], split, plan))
     rows = [row for cell in plan.cells() for row in store.get(cell.name) or []]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     summary = summarise(table)

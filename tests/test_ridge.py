@@ -221,3 +221,20 @@ def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
     for fit in fits:
         assert fit.panels[0].largest is None
         assert bdpvi.spent(fit, planned=Charge(1, 100.0)).worst_case is None
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_a_record_in_a_direction_of_its_own_reaches_the_bound(kind: type[GaussianGuide]) -> None:
+    """Only the prior holds it there, so a bound smaller by 0.1 % would be wrong."""
+    model = bdpvi.BayesianLogisticRegression(clip=0.2, prior_scale=0.2)
+    plain = logistic_data(20, 3)
+    x = torch.cat([plain.x * torch.tensor([1.0, 1.0, 0.0]), torch.eye(3)[2:]]).double()
+    data = bdpvi.Dataset(x, torch.cat([(torch.arange(20) % 2).double(), torch.ones(1).double()]))
+    fits = [
+        bdpvi.fit(model, kind(model, noise_scale=0.3), d, neighbours=Optimum(), progress=False)
+        for d in (data, data.without(20))
+    ]
+    moved = float((fits[0].released.mean - fits[1].released.mean).norm()) / 0.3
+    bound = fits[0].panels[0].largest
+    assert bound is not None
+    assert 0.999 * bound**0.5 < moved <= bound**0.5 * (1 + 1e-9)
