@@ -87,7 +87,8 @@ def tune(
         str, typer.Option(help="Comma-separated ε at which they are scored.")
     ] = EPSILONS,
     delta: Delta = 1e-5,
-    seeds: Annotated[int, typer.Option(help="Number of seeds of every score.")] = 3,
+    folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 2,
     quiet: Quiet = False,
 ) -> None:
     """Search the hyper-parameters of every method with equal effort, on training rows alone.
@@ -99,6 +100,7 @@ def tune(
     search = tuning.Search(
         configurations=configurations,
         epsilons=tuple(_numbers("epsilons", epsilons)),
+        folds=folds,
         seeds=seeds,
         delta=delta,
     )
@@ -111,7 +113,7 @@ def tune(
         track=progress.silent if quiet else progress.bar,
     )
     for name, result in found["chosen"]["result"].items():
-        print(f"{name}: accuracy {result['score']:.4f} on held-out training rows")
+        print(f"{name}: accuracy {result['score']:.4f} in cross-validation")
     print(f"Wrote {out}")
 
 

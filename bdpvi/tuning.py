@@ -1,4 +1,4 @@
-"""Hyper-parameters by random search on held-out training rows, with equal effort for all methods.
+"""Hyper-parameters by random search and cross-validation, with equal effort for all methods.
 
 Test rows are never seen. Privacy is not paid for the search: a comparison asks what methods are
 worth at their best settings, and says so.
@@ -19,7 +19,7 @@ from bdpvi import _validate
 from bdpvi import progress as bars
 from bdpvi.cells import Cells
 from bdpvi.compare import EPSILONS, measure
-from bdpvi.datasets import shuffled
+from bdpvi.datasets import folds
 from bdpvi.hyperparameters import FILE, Chosen, Entry, build, describe, read
 from bdpvi.methods import NONE, Method
 from bdpvi.progress import Track
@@ -33,18 +33,19 @@ class Search:
 
     Args:
         configurations: tried for every method.
-        epsilons: a configuration is scored by its mean validation accuracy at each of these, over
-        seeds: so many seeds. The best is chosen for each, and for all of them together.
+        epsilons: a configuration is scored by its mean accuracy on held-out rows at each of these.
+            The best is chosen for each, and for all of them together.
+        seeds: the mean is over so many seeds for every fold.
         delta: δ of the guarantees.
-        validation: share of the training rows that is held out.
-        seed: of the choice of configurations and of held-out rows.
+        folds: of cross-validation: so many times a part of the training rows is held out.
+        seed: of the choice of configurations and of the folds.
     """
 
     configurations: int = 24
     epsilons: tuple[float, ...] = EPSILONS
-    seeds: int = 3
+    seeds: int = 2
     delta: float = 1e-5
-    validation: float = 0.2
+    folds: int = 5
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,7 +56,8 @@ class Search:
             _validate.positive("epsilons", epsilon)
         _validate.positive_int("seeds", self.seeds)
         _validate.probability("delta", self.delta)
-        _validate.probability("validation", self.validation)
+        if _validate.positive_int("folds", self.folds) == 1:
+            raise ValueError("folds=1 must be at least 2")
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,9 @@ class Trial:
     number: int
     entry: Entry
 
-    @property
-    def cell(self) -> str:
-        """Return the name of its file."""
-        return f"{self.name}-{self.number}"
+    def cell(self, fold: int) -> str:
+        """Return the name of a fold's file."""
+        return f"{self.name}-{self.number}-{fold}"
 
 
 def tune(
@@ -79,7 +80,7 @@ def tune(
     search: Search,
     out: Path,
     *,
-    track: Track[Trial] = bars.silent,
+    track: Track[tuple[Trial, int]] = bars.silent,
 ) -> dict[str, Any]:
     """Search, and write what was found to the hyper-parameter file ``out``.
 
@@ -102,7 +103,7 @@ def tune(
         if name not in chosen.methods:
             raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
     content = read(out if out.exists() else FILE)
-    split = shuffled(train, search.validation, search.seed)
+    splits = folds(train, search.folds, search.seed)
     trials = [
         Trial(name, number, entry)
         for name in names
@@ -112,18 +113,24 @@ def tune(
     settings = {
         "train": train.fingerprint(),
         "search": asdict(search),
-        "trials": {trial.cell: trial.entry for trial in trials},
+        "trials": {f"{trial.name}-{trial.number}": trial.entry for trial in trials},
     }
     store = Cells(folder, settings)
-    for trial in track([t for t in trials if store.get(t.cell) is None], "tune"):
-        store.put(trial.cell, score(build(trial.name, trial.entry), split, search))
-    results = [(trial, store.get(trial.cell)) for trial in trials]
+    pieces = [(trial, fold) for trial in trials for fold in range(search.folds)]
+    missing = [piece for piece in pieces if store.get(piece[0].cell(piece[1])) is None]
+    for trial, fold in track(missing, "tune"):
+        found = score(build(trial.name, trial.entry), splits[fold], search)
+        store.put(trial.cell(fold), found)
+    results = [
+        (trial, _together([store.get(trial.cell(fold)) for fold in range(search.folds)]))
+        for trial in trials
+    ]
     best = {
         name: max((r for r in results if r[0].name == name), key=lambda r: float(r[1]["score"]))
         for name in names
     }
     entry = {
-        "chosen": _story(train, chosen, search, split, best),
+        "chosen": _story(train, chosen, search, best),
         "methods": {
             **{name: describe(method) for name, method in chosen.methods.items()},
             **{name: trial.entry for name, (trial, _) in best.items()},
@@ -185,6 +192,17 @@ def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
     }
 
 
+def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the folds' result: mean accuracies, and how often a target could be had in all."""
+    columns = zip(*(part["accuracies"] for part in parts), strict=True)
+    return {
+        "score": fmean(part["score"] for part in parts),
+        "accuracies": [fmean(column) for column in columns],
+        "reached": sum(part["reached"] for part in parts),
+        "reliable": sum(part["reliable"] for part in parts),
+    }
+
+
 def _attempts(
     method: Method, split: Split, search: Search, targets: Sequence[float]
 ) -> list[tuple[float | None, bool]]:
@@ -243,7 +261,6 @@ def _story(
     train: Dataset,
     chosen: Chosen,
     search: Search,
-    split: Split,
     best: Mapping[str, tuple[Trial, dict[str, Any]]],
 ) -> dict[str, Any]:
     """Return how the values were found, for people who read the file."""
@@ -251,18 +268,17 @@ def _story(
     return {
         "how": (
             "The values before and a random search, together the same number of configurations "
-            "for every tuned method, by mean "
-            f"accuracy on {len(split.test)} of the {len(train)} training rows, which the "
-            f"{len(split.train)} others were fitted without: the best at each target, and the best "
-            "on average for other targets. A target that cannot be reached, or at which ε is not "
-            "reliable, scores like always predicting the commoner class. No test row was used."
+            f"for every tuned method, by mean accuracy in {search.folds}-fold cross-validation on "
+            f"the {len(train)} training rows: the best at each target, and the best on average for "
+            "other targets. A target that cannot be reached, or at which ε is not reliable, scores "
+            "like always predicting the commoner class. No test row was used."
         ),
         "configurations": search.configurations,
         "epsilons": list(search.epsilons),
         "delta": search.delta,
         "seeds": search.seeds,
         "seed": search.seed,
-        "split": split.train.preprocessing["split"],
+        "folds": search.folds,
         "grid": {name: dict(chosen.methods[name].space) for name in best},
         "result": {name: result for name, (_, result) in best.items()},
         **({"not tuned": {"methods": rest, **chosen.how}} if rest else {}),

@@ -13,7 +13,7 @@ from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import DigestError, RawFile, cache_folder
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.spambase import load_spambase
-from bdpvi.datasets.split import first_rows, permutation, shuffled
+from bdpvi.datasets.split import first_rows, folds, permutation, shuffled
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame, read_table
 from bdpvi.types import Split
 
@@ -39,6 +39,7 @@ __all__ = [
     "cache_folder",
     "dataset_from_frame",
     "first_rows",
+    "folds",
     "from_csv",
     "from_frame",
     "load_abalone",

@@ -66,6 +66,34 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     return Split(_noted(split.train, note), _noted(split.test, note))
 
 
+def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
+    """Return the splits of cross-validation: every row is a test row once.
+
+    The rows are permuted publicly and cut into ``count`` parts, whose sizes differ by one at most.
+
+    Raises:
+        ValueError: if ``count`` is below 2 or there are fewer rows.
+
+    >>> data = Dataset(torch.zeros(5, 1), torch.zeros(5))
+    >>> [split.test.ids.tolist() for split in folds(data, 2)]
+    [[3, 2, 1], [0, 4]]
+    """
+    if _validate.positive_int("count", count) == 1 or count > len(data):
+        raise ValueError(f"count={count} must be from 2 to the number of rows, {len(data)}")
+    parts = permutation(len(data), seed).tensor_split(count)
+    splits = []
+    for number, test in enumerate(parts):
+        rest = torch.cat([part for part in parts if part is not test])
+        note = f"fold {number + 1} of {count} of {len(data)} rows, permuted with seed {seed}"
+        splits.append(
+            Split(
+                _noted(data.select(rest), f"all but {note}, are for training"),
+                _noted(data.select(test), f"{note}, is held out"),
+            )
+        )
+    return splits
+
+
 def _noted(data: Dataset, sentence: str) -> Dataset:
     preprocessing: Mapping[str, Any] = {**data.preprocessing, "split": sentence}
     return replace(data, preprocessing=preprocessing)

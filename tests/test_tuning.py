@@ -6,18 +6,19 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from simulated import logistic_data
 
 from bdpvi import Dataset, cli_comparison, tuning
-from bdpvi.datasets import shuffled
+from bdpvi.datasets import folds
 from bdpvi.hyperparameters import FILE, build, describe, load, read
 from bdpvi.methods import METHODS, Accounting
 from bdpvi.tuning import Search, configurations, score, tune
 from bdpvi.types import Split
 
-QUICK = Search(configurations=3, epsilons=(0.5, 2.0), seeds=2)
+QUICK = Search(configurations=3, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
 
 
@@ -102,19 +103,27 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     out = tmp_path / "h.json"
     entry = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
     trials = [json.loads(p.read_text()) for p in (tmp_path / "h.json.trials/cells").glob("*")]
-    assert len(trials) == 3
+    assert len(trials) == 3 * 2
     result = entry["chosen"]["result"]["dp-gd"]
-    assert result["score"] == max(t["score"] for t in trials)
     assert entry["chosen"]["configurations"] == 3
-    assert "240 of 300 rows" in entry["chosen"]["split"]
+    assert entry["chosen"]["folds"] == 2
     assert "dp-gd" not in entry["chosen"]["not tuned"]["methods"]
     again = load("data", out)
     assert again.data == "data"
     assert describe(again.methods["dp-gd"]) == entry["methods"]["dp-gd"]
-    split = shuffled(DATA, QUICK.validation, QUICK.seed)
+    means = [
+        np.mean([score(method, split, QUICK)["accuracies"] for split in folds(DATA, 2)], axis=0)
+        for method in (build("dp-gd", e) for e in configurations(METHODS["dp-gd"](), QUICK))
+    ]
+    assert result["score"] == pytest.approx(max(mean.mean() for mean in means), abs=1e-12)
     for index, epsilon in enumerate(QUICK.epsilons):
-        there = score(again.at["dp-gd"][epsilon], split, QUICK)["accuracies"][index]
-        assert there == max(t["accuracies"][index] for t in trials)
+        there = np.mean(
+            [
+                score(again.at["dp-gd"][epsilon], split, QUICK)["accuracies"][index]
+                for split in folds(DATA, 2)
+            ]
+        )
+        assert there == pytest.approx(max(mean[index] for mean in means), abs=1e-12)
     assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
 
 
@@ -133,7 +142,7 @@ def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KeyboardInterrupt):
         tune(DATA, load("data"), ["dp-gd"], QUICK, out)
     assert not out.exists()
-    done = 1  # one trial is left: a second one would be interrupted
+    done = -2  # four pieces are left: a fifth would be interrupted
     resumed = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
     monkeypatch.undo()
     assert resumed == tune(DATA, load("data"), ["dp-gd"], QUICK, tmp_path / "other.json")
@@ -154,17 +163,21 @@ def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
 
 def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
+    held_out_ids: list[int] = []
 
     def spying(method: object, split: Split, search: Search) -> dict[str, object]:
         held_out, fitted = set(split.test.ids.tolist()), set(split.train.ids.tolist())
         assert not held_out & fitted
         seen.update(held_out | fitted)
-        return {"score": 0.0, "accuracies": [0.0] * len(search.epsilons)}
+        held_out_ids.extend(held_out)
+        nothing = [0.0] * len(search.epsilons)
+        return {"score": 0.0, "accuracies": nothing, "reached": 0, "reliable": 0}
 
     monkeypatch.setattr(tuning, "score", spying)
     train = DATA.select(torch.arange(200))
     tune(train, load("data"), ["dp-gd"], QUICK, tmp_path / "h.json")
     assert seen == set(range(200))
+    assert sorted(held_out_ids) == sorted(3 * list(range(200)))  # once for every configuration
 
 
 @pytest.mark.parametrize(
@@ -175,7 +188,7 @@ def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("epsilons", ()),
         ("seeds", 0),
         ("delta", float("nan")),
-        ("validation", 1.0),
+        ("folds", 1),
     ],
 )
 def test_bad_search(field: str, value: object) -> None:
@@ -185,7 +198,7 @@ def test_bad_search(field: str, value: object) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "h.json"
-    options = {"configurations": 2, "seeds": 1, "epsilons": "1", "quiet": True}
+    options = {"configurations": 2, "seeds": 1, "folds": 2, "epsilons": "1", "quiet": True}
     cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
     assert "dp-gd: accuracy 0." in capsys.readouterr().out
     assert load("breast-cancer", out).data == "breast-cancer"
