@@ -88,7 +88,7 @@ def tune(
     ] = EPSILONS,
     delta: Delta = 1e-5,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
-    seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 2,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,
 ) -> None:
     """Search the hyper-parameters of every method with equal effort, on training rows alone.

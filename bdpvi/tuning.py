@@ -26,6 +26,9 @@ from bdpvi.progress import Track
 from bdpvi.storage import replacing
 from bdpvi.types import Dataset, Split
 
+_FIRST_SEED = 1_000
+"""Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
@@ -35,7 +38,7 @@ class Search:
         configurations: tried for every method.
         epsilons: a configuration is scored by its mean accuracy on held-out rows at each of these.
             The best is chosen for each, and for all of them together.
-        seeds: the mean is over so many seeds for every fold.
+        seeds: the mean is over so many seeds for every fold, other ones for each.
         delta: δ of the guarantees.
         folds: of cross-validation: so many times a part of the training rows is held out.
         seed: of the choice of configurations and of the folds.
@@ -43,7 +46,7 @@ class Search:
 
     configurations: int = 24
     epsilons: tuple[float, ...] = EPSILONS
-    seeds: int = 2
+    seeds: int = 4
     delta: float = 1e-5
     folds: int = 5
     seed: int = 0
@@ -119,7 +122,9 @@ def tune(
     pieces = [(trial, fold) for trial in trials for fold in range(search.folds)]
     missing = [piece for piece in pieces if store.get(piece[0].cell(piece[1])) is None]
     for trial, fold in track(missing, "tune"):
-        found = score(build(trial.name, trial.entry), splits[fold], search)
+        first = _FIRST_SEED + fold * search.seeds
+        seeds = range(first, first + search.seeds)
+        found = score(build(trial.name, trial.entry), splits[fold], search, seeds)
         store.put(trial.cell(fold), found)
     results = [
         (trial, _together([store.get(trial.cell(fold)) for fold in range(search.folds)]))
@@ -173,8 +178,8 @@ def configurations(method: Method, search: Search) -> list[Entry]:
     return entries
 
 
-def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
-    """Return a configuration's mean validation accuracy, and how often it could be had.
+def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return a configuration's mean accuracy on held-out rows, and how often it could be had.
 
     A target that cannot be reached, or at which ε is not reliable, or a training that diverges,
     scores what releasing nothing does: always the commoner class of the training records.
@@ -182,7 +187,7 @@ def score(method: Method, split: Split, search: Search) -> dict[str, Any]:
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
     share = float(split.test.y.double().mean())
     nothing = share if float(split.train.y.double().mean()) > 0.5 else 1 - share
-    attempts = _attempts(method, split, search, targets)
+    attempts = _attempts(method, split, search.delta, targets, seeds)
     found = [nothing if accuracy is None else accuracy for accuracy, _ in attempts]
     return {
         "score": fmean(found),
@@ -204,11 +209,11 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _attempts(
-    method: Method, split: Split, search: Search, targets: Sequence[float]
+    method: Method, split: Split, delta: float, targets: Sequence[float], seeds: Sequence[int]
 ) -> list[tuple[float | None, bool]]:
     """Return accuracy, None if it cannot be had or trusted, and if ε is reliable, per target."""
     try:
-        prepared = method.prepare(split.train, search.delta)
+        prepared = method.prepare(split.train, delta)
     except FloatingPointError:
         return [(None, False)] * len(targets)
     results: list[tuple[float | None, bool]] = []
@@ -219,7 +224,7 @@ def _attempts(
             results.append((None, False))
             continue
         try:
-            outcomes = prepared.outcomes(setting, range(search.seeds))
+            outcomes = prepared.outcomes(setting, seeds)
         except FloatingPointError:
             results.append((None, False))
             continue
