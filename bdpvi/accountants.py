@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi import _validate, estimators
+from bdpvi.betting import betting
 from bdpvi.composition import ByPanel, Composition
 from bdpvi.conversions import Orders, minimise_delta, minimise_epsilon, split_delta
 from bdpvi.estimators import Estimate, Estimator
@@ -53,7 +54,7 @@ class BayesianAccountant:
 
     With conversion="hockey-stick", where the releases bound what any record whatever can cost
     (:attr:`bdpvi.panel.Panel.largest`), the mean is bounded by
-    :func:`~bdpvi.estimators.empirical_bernstein` in the place of ``estimator``: for every
+    :func:`~bdpvi.betting.betting` in the place of ``estimator``: for every
     distribution of the records, whatever the diagnostics say.
 
     Args:
@@ -173,7 +174,7 @@ class BayesianAccountant:
         _validate.probability("delta", delta)
         directions, choices = self._charged()
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
-        used = estimators.empirical_bernstein if ranged else self.estimator
+        used = betting if ranged else self.estimator
         found = settle(
             self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order,
             directions,
@@ -263,9 +264,7 @@ class BayesianAccountant:
     def _bound(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
         if log_largest is None:
             return self.estimator(log_values, self.failure_probability)
-        return estimators.empirical_bernstein(
-            log_values, self.failure_probability, log_largest, -math.inf
-        )
+        return betting(log_values, self.failure_probability, log_largest, -math.inf)
 
 
 def solve_by_order(

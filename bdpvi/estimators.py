@@ -147,6 +147,24 @@ def empirical_bernstein(
     >>> round(float(estimate.log_bound), 5)
     0.10355
     """
+    sample, log_range = within(log_values, log_upper, log_lower)
+    gamma = _validate.probability("failure_probability", failure_probability)
+    chances = math.log(2 / gamma)
+    log_margin = torch.logaddexp(
+        sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
+        log_range + _log(7 * chances / (3 * (sample.size - 1))),
+    )
+    return sample.estimate(sample.above_mean(log_margin), distribution_free=True)
+
+
+def within(
+    log_values: Tensor, log_upper: Tensor | float, log_lower: float
+) -> tuple[Sample, Tensor]:
+    """Return the sample, whose values lie between two bounds, and the log of their distance.
+
+    Raises:
+        ValueError: if m < 2, or a value is NaN or out of its range.
+    """
     upper = torch.as_tensor(log_upper, dtype=torch.float64)
     log_values = torch.as_tensor(log_values, dtype=torch.float64)
     _validate.every(
@@ -156,14 +174,7 @@ def empirical_bernstein(
     inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
     _validate.every("log_values", log_values, inside | log_values.isnan(), rule)
     sample = Sample.of(log_values, least=2)
-    gamma = _validate.probability("failure_probability", failure_probability)
-    chances = math.log(2 / gamma)
-    log_range = upper + torch.log(-torch.expm1(log_lower - upper))
-    log_margin = torch.logaddexp(
-        sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
-        log_range + _log(7 * chances / (3 * (sample.size - 1))),
-    )
-    return sample.estimate(sample.above_mean(log_margin), distribution_free=True)
+    return sample, upper + torch.log(-torch.expm1(log_lower - upper))
 
 
 def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Estimate:

@@ -59,8 +59,7 @@ class Search:
             _validate.positive("epsilons", epsilon)
         _validate.positive_int("seeds", self.seeds)
         _validate.probability("delta", self.delta)
-        if _validate.positive_int("folds", self.folds) == 1:
-            raise ValueError("folds=1 must be at least 2")
+        _validate.positive_int("folds", self.folds, least=2)
 
 
 @dataclass(frozen=True)

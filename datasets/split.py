@@ -72,14 +72,15 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
     The rows are permuted publicly and cut into ``count`` parts, whose sizes differ by one at most.
 
     Raises:
-        ValueError: if ``count`` is below 2 or there are fewer rows.
+        ValueError: if ``count`` is below 2 or above the number of rows.
 
     >>> data = Dataset(torch.zeros(5, 1), torch.zeros(5))
     >>> [split.test.ids.tolist() for split in folds(data, 2)]
     [[3, 2, 1], [0, 4]]
     """
-    if _validate.positive_int("count", count) == 1 or count > len(data):
-        raise ValueError(f"count={count} must be from 2 to the number of rows, {len(data)}")
+    _validate.positive_int("count", count, least=2)
+    if count > len(data):
+        raise ValueError(f"count={count} is more than the {len(data)} rows")
     parts = permutation(len(data), seed).tensor_split(count)
     splits = []
     for number, test in enumerate(parts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from pyro.ops.stats import fit_generalized_pareto
 from scipy import stats
 from torch import Tensor
 
+from bdpvi.betting import betting
 from bdpvi.estimators import (
     Estimate,
     Estimator,
@@ -35,8 +37,14 @@ def bernstein(log_values: Tensor, failure_probability: float) -> Estimate:
     )
 
 
-ESTIMATORS: list[Estimator] = [student_t, bernstein, known_population]
-every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=["t", "bernstein", "known"])
+def bets(log_values: Tensor, failure_probability: float) -> Estimate:
+    return betting(log_values, failure_probability, log_values.amax(-1) + 1, log_lower=-math.inf)
+
+
+ESTIMATORS: list[Estimator] = [student_t, bernstein, bets, known_population]
+every_estimator = pytest.mark.parametrize(
+    "estimator", ESTIMATORS, ids=["t", "bernstein", "bets", "known"]
+)
 samples = st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=40).map(
     lambda values: torch.tensor(values, dtype=torch.float64)
 )
@@ -105,17 +113,77 @@ def test_empirical_bernstein_is_the_theorem(lower: float, upper: float) -> None:
     assert float(estimate.log_bound) == pytest.approx(math.log(by_hand), rel=1e-9)
 
 
+@pytest.mark.parametrize("bound", [empirical_bernstein, betting])
 @pytest.mark.parametrize("gamma", [0.2, 1e-2, 1e-6])
-def test_empirical_bernstein_never_misses_more_often_than_it_says(gamma: float) -> None:
+def test_known_ranges_never_miss_more_often_than_they_say(
+    bound: Callable[..., Estimate], gamma: float
+) -> None:
     # Exactly, for values at the two ends of the range: the number at the top is binomial.
     m, lower, upper = 100, 1.0, 4.0
     counts = np.arange(m + 1)
     top = torch.arange(m) < torch.arange(m + 1)[:, None]
     log_values = torch.log(lower + (upper - lower) * top.double())
-    bounds = empirical_bernstein(log_values, gamma, math.log(upper)).log_bound.exp().numpy()
+    bounds = bound(log_values, gamma, math.log(upper)).log_bound.exp().numpy()
     for p in np.concatenate([np.logspace(-8, -1, 50), np.linspace(0.1, 1, 50)]):
         truth = lower + (upper - lower) * p
         assert stats.binom.pmf(counts, m, p)[bounds < truth - 1e-12].sum() <= gamma
+
+
+def wealth(values: Tensor, mean: float, upper: float) -> float:
+    """What bets on a mean come to, one value after another, in arithmetic with 50 digits."""
+    with mpmath.workdps(50):
+        total, shares = mpmath.mpf(0), len(values).bit_length() + 1
+        for k in range(shares):
+            bet = mpmath.mpf(1)
+            for value in values.tolist():
+                room = (upper - mpmath.mpf(value)) / (upper - mpmath.mpf(mean))
+                bet *= 1 - mpmath.mpf(2) ** -k + mpmath.mpf(2) ** -k * room
+            total += bet / ((k + 1) * (k + 2))
+        return float(total + mpmath.mpf(1) / (shares + 1))
+
+
+@pytest.mark.parametrize("scale", [0.5, 1e-3, 1e-9])
+@pytest.mark.parametrize("gamma", [0.3, 1e-3, 1e-10])
+def test_betting_stops_where_the_wealth_is_one_over_gamma(scale: float, gamma: float) -> None:
+    values = scale * torch.as_tensor(GENERATOR.uniform(size=80) ** 3)
+    mean = float(betting(values.log(), gamma, math.log(2), -math.inf).log_bound.exp())
+    assert wealth(values, mean, 2.0) == pytest.approx(1 / gamma, rel=1e-4)
+    above = 1 + betting((1 + values).log(), gamma, math.log(3)).log_bound.expm1()
+    assert float(above) == pytest.approx(1 + mean, rel=1e-7)
+
+
+def test_a_fair_bet_keeps_its_wealth_on_average() -> None:
+    # Over all samples of 6 from {0, 0.3, 1}: what Markov's inequality rests on.
+    chances, values = np.array([0.7, 0.2, 0.1]), np.array([0.0, 0.3, 1.0])
+    mean = float(chances @ values)
+    expected = 0.0
+    for picked in itertools.product(range(3), repeat=6):
+        sample = torch.as_tensor(values[list(picked)])
+        expected += float(np.prod(chances[list(picked)])) * wealth(sample, mean, 1.0)
+    assert expected == pytest.approx(1, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(samples, st.floats(1e-12, 0.9))
+def test_betting_is_monotone(log_values: Tensor, gamma: float) -> None:
+    log_values = log_values.clamp(-50, 0)
+    bound = betting(log_values, gamma, 0.0, -math.inf).log_bound
+    assert bound <= 1e-9
+    raised = (log_values + 0.1).clamp(max=0)
+    assert betting(raised, gamma, 0.0, -math.inf).log_bound >= bound - 1e-8
+    assert betting(log_values, gamma / 2, 0.0, -math.inf).log_bound >= bound - 1e-8
+
+
+@pytest.mark.parametrize("m", [50, 3_341])
+@pytest.mark.parametrize("power", [0, 1, 8])
+def test_betting_is_tighter_than_empirical_bernstein(m: int, power: int) -> None:
+    log_values = power * torch.as_tensor(GENERATOR.uniform(size=m)).log() - 3
+    tight, loose = (f(log_values, 1e-10, 0.0, -math.inf) for f in (betting, empirical_bernstein))
+    assert tight.log_bound < loose.log_bound
+
+
+def test_betting_where_all_values_are_the_largest() -> None:
+    assert float(betting(torch.zeros(5), 1e-3, 0.0, -math.inf).log_bound) == 0
 
 
 def test_known_population_is_the_mean() -> None:
@@ -294,6 +362,8 @@ def bad(values: list[float]) -> Tensor:
         (lambda: student_t(torch.tensor(1.0), 0.1), "log_values"),
         (lambda: known_population(bad([])), "log_values must have at least 1"),
         (lambda: known_population(bad([math.nan])), "log_values must not be NaN"),
+        (lambda: betting(bad([0.1]), 0.1, 1.0), "log_values must have at least 2"),
+        (lambda: betting(bad([0.1, 0.2]), 1.0, 1.0), "failure_probability .* got 1.0"),
         (lambda: empirical_bernstein(bad([0.1]), 0.1, 1.0), "log_values must have at least 2"),
         (lambda: empirical_bernstein(bad([0.1, 1.1]), 0.1, 1.0), r"log_values must lie .* got 1.1"),
         (lambda: empirical_bernstein(bad([-0.1, 1]), 0.1, 1.0), r"log_values must lie .* got -0.1"),

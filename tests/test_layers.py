@@ -24,6 +24,7 @@ ALLOWED = {
     "divergences": {"_validate", "hockey_stick", "products"},
     "conversions": {"_validate"},
     "estimators": {"_validate"},
+    "betting": {"_validate", "estimators"},
     "mechanisms": {"_validate", "divergences"},
     "close": {"divergences", "mechanisms"},
     "panel": {"_validate", "divergences"},
@@ -34,8 +35,8 @@ ALLOWED = {
     "totals": {"composition", "conversions", "estimators", "events"},
     "pointwise": {"conversions", "estimators", "hockey_stick"},
     "accountants": {
-        "_validate", "composition", "conversions", "estimators", "events", "pointwise",
-        "hockey_stick", "reliability", "totals", "types", "worst_case",
+        "_validate", "betting", "composition", "conversions", "estimators", "events",
+        "hockey_stick", "pointwise", "reliability", "totals", "types", "worst_case",
     },
     "models": {"_validate", "types"},
     "svi": {"models", "plan", "progress", "types"},

@@ -191,7 +191,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
 
     found = bdpvi.spent(fit, planned=Charge(1, 0.01), accountant=account)
     assert found.reliable
-    assert found.estimator == "empirical_bernstein"
+    assert found.estimator == "betting"
     # Against the analytic Gaussian mechanism of dp_accounting at the same sensitivity.
     assert found.worst_case is not None
     assert fit.panels[0].largest is not None
