@@ -156,7 +156,7 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> list[dict[s
     except ValueError as error:
         return failed(f"not reached: {error}")
     try:
-        outcomes = prepared.outcomes(setting, range(plan.seeds))
+        outcomes = prepared.outcomes([setting] * plan.seeds, range(plan.seeds))
     except FloatingPointError as error:
         return failed(f"training diverged: {error}")
     measured = [asdict(measure(cell.method, outcome, split)) for outcome in outcomes]

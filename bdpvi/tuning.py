@@ -21,10 +21,10 @@ from bdpvi.cells import Cells
 from bdpvi.compare import EPSILONS, measure
 from bdpvi.datasets import folds
 from bdpvi.hyperparameters import FILE, Chosen, Entry, build, describe, read
-from bdpvi.methods import NONE, Method
+from bdpvi.methods import NONE, Method, Prepared
 from bdpvi.progress import Track
 from bdpvi.storage import replacing
-from bdpvi.types import Dataset, Split
+from bdpvi.types import Dataset, Outcome, Split
 
 _FIRST_SEED = 1_000
 """Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
@@ -215,22 +215,46 @@ def _attempts(
         prepared = method.prepare(split.train, delta)
     except FloatingPointError:
         return [(None, False)] * len(targets)
+    settings = [_calibrated(prepared, epsilon) for epsilon in targets]
+    found = [setting for setting in settings if setting is not None]
+    try:  # side by side, which is quicker
+        groups = iter(_outcomes(prepared, found, seeds) if found else [])
+    except FloatingPointError:
+        groups = iter([_alone(prepared, setting, seeds) for setting in found])
     results: list[tuple[float | None, bool]] = []
-    for epsilon in targets:
-        try:
-            setting = prepared.calibrate(epsilon)
-        except ValueError:
-            results.append((None, False))
-            continue
-        try:
-            outcomes = prepared.outcomes(setting, seeds)
-        except FloatingPointError:
-            results.append((None, False))
-            continue
+    for setting in settings:
+        outcomes = [] if setting is None else next(groups)
         reliable = all(getattr(outcome.price, "reliable", True) for outcome in outcomes)
-        accuracy = fmean(measure(method, outcome, split).accuracy for outcome in outcomes)
-        results.append((accuracy if reliable else None, reliable))
+        if outcomes and reliable:
+            accuracy = fmean(measure(method, outcome, split).accuracy for outcome in outcomes)
+            results.append((accuracy, True))
+        else:
+            results.append((None, False))
     return results
+
+
+def _calibrated(prepared: Prepared, epsilon: float) -> float | None:
+    try:
+        return prepared.calibrate(epsilon)
+    except ValueError:
+        return None
+
+
+def _outcomes(
+    prepared: Prepared, settings: Sequence[float], seeds: Sequence[int]
+) -> list[list[Outcome]]:
+    """Return the outcomes at every setting, for all seeds each."""
+    pairs = [(setting, seed) for setting in settings for seed in seeds]
+    flat = prepared.outcomes([setting for setting, _ in pairs], [seed for _, seed in pairs])
+    return [flat[i : i + len(seeds)] for i in range(0, len(flat), len(seeds))]
+
+
+def _alone(prepared: Prepared, setting: float, seeds: Sequence[int]) -> list[Outcome]:
+    """Return the outcomes at one setting, none if the training diverges."""
+    try:
+        return prepared.outcomes([setting] * len(seeds), seeds)
+    except FloatingPointError:
+        return []
 
 
 def _best_at(

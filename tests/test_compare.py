@@ -314,7 +314,7 @@ def test_a_new_setting_is_an_object() -> None:
         def calibrate(self, epsilon: float) -> float:
             return 0.0
 
-        def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
+        def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
             return [Outcome({"w": torch.zeros(1, 2, dtype=torch.float64)}, None) for _ in seeds]
 
     method: Method = Coin()
@@ -373,7 +373,7 @@ def test_costs_of_all_steps_at_any_temperature() -> None:
 def test_training_publishes_what_its_price_says() -> None:
     method = TrainingRelease(model=BayesianLogisticRegression(clip=0.1), steps=8, tail=0.25)
     prepared = method.prepare(small().train, 1e-5)
-    cold, hot = (prepared.outcomes(tau, [3])[0] for tau in (1.0, 1e6))
+    cold, hot = prepared.outcomes([1.0, 1e6], [3, 3])
     assert cold.latents["w"].shape == (2, 2)
     # The same draws: only the spread around the same means grew, by √τ.
     means = torch.stack([q.mean for q in prepared.path[-2:]])

@@ -43,8 +43,8 @@ class Prepared(Protocol):
             ValueError: if no setting reaches ``epsilon``; the message says why.
         """
 
-    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
-        """Return what the method hands out, and its price, for each seed."""
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return what the method hands out, and its price, for each setting with its seed."""
 
 
 class Method(Protocol):

@@ -33,6 +33,7 @@ class NoisyTraining:
             self.accountant, epsilon=epsilon, delta=self.delta, rate=self.rate, steps=self.steps
         )
 
-    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
-        """Train once for each seed, all side by side."""
-        return list(self.train([Run(noise_multiplier=setting, seed=seed) for seed in seeds]))
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Train once for each noise multiplier with its seed, all side by side."""
+        pairs = zip(settings, seeds, strict=True)
+        return list(self.train([Run(noise_multiplier=noise, seed=seed) for noise, seed in pairs]))

@@ -61,10 +61,10 @@ class PreparedNonPrivate:
         """Return 0: no noise at any ε."""
         return 0.0
 
-    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
-        """Train once for each seed."""
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Train once for each seed; there is nothing to set."""
         method = self.method
-        settings = DPVISettings(
+        training = DPVISettings(
             steps=method.steps,
             rate=method.rate,
             clip=None,
@@ -73,4 +73,4 @@ class PreparedNonPrivate:
         )
         runs = [Run(noise_multiplier=0.0, seed=seed) for seed in seeds]
         guide = MeanField(method.model)
-        return list(dpvi_runs(method.model, guide, self.train, runs=runs, settings=settings))
+        return list(dpvi_runs(method.model, guide, self.train, runs=runs, settings=training))

@@ -114,18 +114,17 @@ class PreparedRelease:
         """Return the temperature."""
         return self._search.solve(epsilon)
 
-    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
-        """Draw for each seed at the temperature ``setting``."""
-        price = self._price(setting)
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Draw at each temperature with its seed."""
         return [
             Outcome(
                 rehearse(
                     self.fit,
                     self.draws,
-                    temperature=setting,
+                    temperature=temperature,
                     generator=torch.Generator().manual_seed(seed),
                 ),
-                price,
+                self._price(temperature),
             )
-            for seed in seeds
+            for temperature, seed in zip(settings, seeds, strict=True)
         ]

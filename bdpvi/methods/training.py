@@ -153,9 +153,10 @@ class PreparedTraining:
         """Return the temperature."""
         return self._search.solve(epsilon)
 
-    def outcomes(self, setting: float, seeds: Sequence[int]) -> list[Outcome]:
-        """Return the last published draws for each seed, with the price of all of them."""
-        return [Outcome(self._draws(setting, seed), self._price(setting)) for seed in seeds]
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return each temperature's and seed's last published draws, and the price of all."""
+        pairs = zip(settings, seeds, strict=True)
+        return [Outcome(self._draws(tau, seed), self._price(tau)) for tau, seed in pairs]
 
     def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
