@@ -12,6 +12,8 @@ from torch import Tensor
 
 from bdpvi import _validate
 
+_IDS = 2**28
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -28,7 +30,8 @@ class Dataset:
             reports list them.
 
     Raises:
-        ValueError: if lengths differ, ids repeat or are negative, or a value is not finite.
+        ValueError: if lengths differ, ids repeat, are negative or 2²⁸ or more, or a value is not
+            finite.
 
     >>> data = Dataset(torch.zeros(3, 2), torch.tensor([0.0, 1.0, 1.0]))
     >>> len(data), data.without(1).ids.tolist()
@@ -58,6 +61,11 @@ class Dataset:
             )
         if len(self.ids) and int(self.ids.min()) < 0:
             raise ValueError(f"ids must be at least 0, got {int(self.ids.min())}")
+        if len(self.ids) and int(self.ids.max()) >= _IDS:
+            raise ValueError(
+                f"ids must be below {_IDS}, got {int(self.ids.max())}: every number up to the "
+                "largest gets a coin in each batch, so number the records from 0"
+            )
         if len(torch.unique(self.ids)) != len(self.ids):
             raise ValueError("ids must be unique: a record would be charged twice as two records")
         _validate.finite("x", self.x)

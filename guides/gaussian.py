@@ -110,9 +110,18 @@ class GaussianGuide(ABC):
         return sum(site.shape.numel() for site in self.sites)
 
     def setup(self, x: Tensor, y: Tensor) -> None:
-        """Find the model's latent variables by running it once on a batch of records."""
+        """Find the model's latent variables by running it once on a batch of records.
+
+        Raises:
+            ValueError: if a latent variable has the name of one of the guide's parameters.
+        """
         sites = []
         for name, site in latent_sites(self.model, x, y).items():
+            if name in self.constraints:
+                raise ValueError(
+                    f"model: latent site {name!r} has the name of a parameter of "
+                    f"{type(self).__name__}; rename it"
+                )
             transform = biject_to(site["fn"].support)
             sites.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
         self.sites = tuple(sites)

@@ -47,6 +47,10 @@ def with_value(value: float) -> torch.Tensor:
         (lambda: run(neighbours=Coupled(Add(logistic_data(5, 2)))), "heldout has record id 0"),
         (lambda: run(rate=0.0), "rate must lie in .* got 0.0"),
         (lambda: run(rate=1e-4), "rate=0.0001 left the Poisson batch of step 0 empty"),
+        (
+            lambda: Dataset(x, y, torch.arange(20) + 2**40),
+            f"ids must be below 268435456, got {2**40 + 19}",
+        ),
         (lambda: run(steps=0), "steps must be .* got 0"),
         (lambda: run(seed=-1), "seed must be .* got -1"),
         (lambda: run(device="cuda:99"), "device='cuda:99'"),
@@ -83,9 +87,16 @@ def discrete(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(k, 1.0), obs=y)
 
 
+def named_like_a_parameter(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    scale = pyro.sample("scale", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(scale, 1.0), obs=y)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (named_like_a_parameter, "latent site 'scale' has the name of a parameter of MeanField"),
         (subsampling, "plate 'records' has 5 entries for 20 records"),
         (local_latent, "latent site 'z' lies in a plate"),
         (outside_the_plate, "observed site 'y' is not inside one pyro.plate"),
