@@ -108,7 +108,7 @@ class Kind(Protocol):
         """Return the neighbours of ``data``."""
 
 
-AT_ONCE = 2**14
+AT_ONCE = 2**15
 """Rows of the closed form on a processor: what a step costs whatever their number is small then."""
 
 
@@ -124,7 +124,7 @@ class Coupled:
         memory: GiB that the tensors of the rows trained at one time may take, with their batch and
             the results of all rows.
         chunk: rows trained at a time; None is as many as ``memory`` holds, and for logistic
-            regression on a processor no more than 16,384.
+            regression on a processor no more than 32,768.
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
             same settings goes on from there, to the same bits. Secret; delete it when the result is
             saved (:func:`bdpvi.checkpoint.forget`).
