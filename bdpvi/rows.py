@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, Protocol, runtime_checkable
@@ -56,6 +57,12 @@ class RowGradient(Protocol):
 
     def see(self, data: Dataset) -> Seen:
         """Return what the gradient needs of every record."""
+
+    def packed(self, start: Free) -> Free:
+        """Return parameters, (...), as the gradient takes them: without what it does not read."""
+
+    def unpacked(self, free: Free) -> Free:
+        """Return parameters of m rows, (m, ...), as the guide's transforms take them."""
 
     def __call__(
         self,
@@ -195,7 +202,9 @@ class Course:
         guide, plan, x = self.problem.guide, self.problem.plan, self.problem.data.x
         optim = fused(fresh(self.problem.optim))
         transforms = {name: transform_to(c) for name, c in guide.constraints.items()}
-        start = {name: transforms[name].inv(v) for name, v in guide.initial(x).items()}
+        start = self.gradient.packed(
+            {name: transforms[name].inv(v) for name, v in guide.initial(x).items()}
+        )
         shapes = {name: value.shape for name, value in start.items()}
         flat = torch.cat([value.flatten() for value in start.values()])
         flat = flat.unsqueeze(1).repeat(1, len(rows.records))
@@ -206,7 +215,8 @@ class Course:
         generator = torch.Generator(x.device)
 
         def constrained() -> dict[str, Tensor]:
-            return {name: transforms[name](value).contiguous() for name, value in free.items()}
+            whole = self.gradient.unpacked(free)
+            return {name: transforms[name](value).contiguous() for name, value in whole.items()}
 
         for step in range(plan.steps):
             ids = self.batches[step].to(x.device)
@@ -247,14 +257,31 @@ def _places(records: Dataset, limit: int) -> Tensor:
 
 def row_gradient(problem: Problem) -> RowGradient:
     """Return the closed form where there is one, else the gradient through the traced model."""
-    if type(problem.model) is BayesianLogisticRegression and isinstance(
-        problem.guide, Reparameterised
-    ):
-        return LogisticGradient(problem.model, problem.guide, problem.plan.rate)
-    return TracedGradient(problem)
+    model, guide, rate = problem.model, problem.guide, problem.plan.rate
+    if type(model) is not BayesianLogisticRegression or not isinstance(guide, Reparameterised):
+        return TracedGradient(problem)
+    if problem.data.x.device.type == "cpu":
+        with suppress(ImportError):  # numba is optional
+            from bdpvi.compiled import CompiledGradient
+
+            if CompiledGradient.knows(guide):
+                return CompiledGradient(model, guide, rate)
+    return LogisticGradient(model, guide, rate)
 
 
-class TracedGradient:
+class Unpacked:
+    """A gradient that takes parameters as they are."""
+
+    def packed(self, start: Free) -> Free:
+        """Return the same."""
+        return start
+
+    def unpacked(self, free: Free) -> Free:
+        """Return the same."""
+        return free
+
+
+class TracedGradient(Unpacked):
     """For any Pyro model: ``torch.func`` over the traced model and guide."""
 
     threads = False  # Pyro's handlers are global
@@ -314,7 +341,7 @@ class Reparameterised(Protocol):
 
 
 @dataclass(frozen=True)
-class LogisticGradient:
+class LogisticGradient(Unpacked):
     """For logistic regression: two matrix products and a sigmoid per pair of row and record."""
 
     model: BayesianLogisticRegression

@@ -74,9 +74,10 @@ def test_closed_form_gradient_equals_the_traced_one(
         for gradient in (closed, traced):
             seen, noise = gradient.see(data), torch.Generator().manual_seed(5)
             batch = tuple(part[:20] for part in seen)
-            out = {name: torch.empty_like(value) for name, value in free.items()}
-            gradient(free, seen, weight, batch, noise, out)
-            results.append(out)
+            packed = torch.vmap(gradient.packed)(free)
+            out = {name: torch.empty_like(value) for name, value in packed.items()}
+            gradient(packed, seen, weight, batch, noise, out)
+            results.append(gradient.unpacked(out))
     assert_same(results[0], results[1], 1e-9)
 
 

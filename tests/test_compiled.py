@@ -1,0 +1,233 @@
+"""The compiled rows against torch's, against autograd through Pyro, and at their edges."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mpmath
+import numpy as np
+import pyro
+import pytest
+import torch
+from simulated import logistic_data
+from torch.distributions import transform_to
+
+from bdpvi import BayesianLogisticRegression, Dataset
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.plan import Plan
+from bdpvi.rows import (
+    Free,
+    LogisticGradient,
+    RowGradient,
+    Rows,
+    TracedGradient,
+    row_gradient,
+    train_rows,
+)
+from bdpvi.svi import Problem, default_optimiser, isolated
+
+numba = pytest.importorskip("numba")
+compiled = pytest.importorskip("bdpvi.compiled")
+
+GUIDES = [MeanField, FullRank]
+
+
+def problem(data: Dataset, guide: type[GaussianGuide], clip: float | None = 0.5) -> Problem:
+    model = BayesianLogisticRegression(clip=clip, prior_scale=0.7)
+    plan = Plan(steps=20, rate=0.4, seed=3)
+    p = Problem(model, guide(model), data, plan, default_optimiser(plan.steps))
+    p.guide.setup(data.x, data.y)
+    return p
+
+
+def parameters(p: Problem, rows: int, spread: float = 1.0) -> Free:
+    generator, like = torch.Generator().manual_seed(0), p.data.x
+    shapes = {
+        name: transform_to(p.guide.constraints[name]).inv(value).shape
+        for name, value in p.guide.initial(like).items()
+    }
+    return {
+        name: spread * torch.randn(rows, *shape, generator=generator, dtype=torch.float64).to(like)
+        for name, shape in shapes.items()
+    }
+
+
+def gradient_of(
+    gradient: RowGradient, p: Problem, free: Free, batch: int, weight: torch.Tensor | None = None
+) -> Free:
+    """Return the gradients on the first records; every row has the record of its number."""
+    rows = len(next(iter(free.values())))
+    if weight is None:
+        weight = (torch.arange(rows) % 3 - 1).to(p.data.x)
+    every = gradient.see(p.data)
+    extra = tuple(part[:rows] for part in every)
+    packed = torch.vmap(gradient.packed)(free)
+    out = {name: torch.full_like(value, torch.nan) for name, value in packed.items()}
+    with isolated(p.data), pyro.validation_enabled(False):
+        noise = torch.Generator().manual_seed(5)
+        gradient(packed, extra, weight, tuple(part[:batch] for part in every), noise, out)
+    return gradient.unpacked(out)
+
+
+def in_torch(p: Problem) -> LogisticGradient:
+    assert isinstance(p.model, BayesianLogisticRegression)
+    assert isinstance(p.guide, GaussianGuide)
+    return LogisticGradient(p.model, p.guide, p.plan.rate)
+
+
+def assert_close(a: Free, b: Free, tolerance: float) -> None:
+    assert a.keys() == b.keys()
+    for name, value in b.items():
+        torch.testing.assert_close(a[name], value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(
+    ("features", "batch", "rows"),
+    [(1, 0, 1), (2, 1, 7), (3, 5, 127), (4, 4, 128), (14, 203, 300), (50, 18, 129)],
+)
+def test_gradient_is_that_of_torch(
+    guide: type[GaussianGuide], clip: float | None, features: int, batch: int, rows: int
+) -> None:
+    p = problem(logistic_data(300, features), guide, clip)
+    free = parameters(p, rows)
+    found = row_gradient(p)
+    assert isinstance(found, compiled.CompiledGradient)
+    assert_close(
+        gradient_of(found, p, free, batch), gradient_of(in_torch(p), p, free, batch), 1e-11
+    )
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_gradient_is_that_of_autograd_through_pyro(
+    guide: type[GaussianGuide], clip: float | None
+) -> None:
+    p = problem(logistic_data(150, 5), guide, clip)
+    free = parameters(p, 131)
+    traced = gradient_of(TracedGradient(p), p, free, 42)
+    assert_close(gradient_of(row_gradient(p), p, free, 42), traced, 1e-9)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_single_precision_errs_by_its_own_rounding(guide: type[GaussianGuide]) -> None:
+    double = problem(logistic_data(300, 14), guide)
+    single = replace(double, data=double.data.to("cpu", torch.float32))
+    free = parameters(double, 300)
+    exact = gradient_of(in_torch(double), double, free, 203)
+    rounded = {name: value.float() for name, value in free.items()}
+    ours = gradient_of(row_gradient(single), single, rounded, 203)
+    theirs = gradient_of(in_torch(single), single, rounded, 203)
+    for name, value in exact.items():
+        assert ours[name].dtype == torch.float32
+        limit = 2 * (theirs[name] - value).abs().max()
+        assert (ours[name] - value).abs().max() < limit < 1e-4 * value.abs().max()
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_logits_beyond_every_limit_saturate(guide: type[GaussianGuide], dtype: torch.dtype) -> None:
+    data = logistic_data(30, 3)
+    p = problem(replace(data, x=1000 * data.x).to("cpu", dtype), guide, clip=None)
+    free = parameters(p, 30)
+    ours, theirs = (gradient_of(g, p, free, 20) for g in (row_gradient(p), in_torch(p)))
+    assert all(bool(value.isfinite().all()) for value in ours.values())
+    assert_close(ours, theirs, 1e-9 if dtype == torch.float64 else 1e-3)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_row_that_diverged_shows_it_and_spoils_no_other(guide: type[GaussianGuide]) -> None:
+    p = problem(logistic_data(10, 3), guide)
+    free = parameters(p, 10)
+    well = gradient_of(row_gradient(p), p, free, 10)
+    free["loc"][4] = torch.nan
+    ill = gradient_of(row_gradient(p), p, free, 10)
+    assert bool(ill["loc"][4].isnan().all())
+    others = torch.arange(10) != 4
+    assert all(torch.equal(ill[name][others], well[name][others]) for name in well)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_threads_give_the_same_bits(
+    guide: type[GaussianGuide], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = logistic_data(700, 3).to("cpu", dtype)
+    p = problem(data, guide)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = train_rows(p, Rows("remove", data, -1.0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    both = train_rows(p, Rows("remove", data, -1.0))
+    assert all(torch.equal(both[name], value) for name, value in alone.items())
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_row_does_not_depend_on_where_it_lies(
+    guide: type[GaussianGuide], dtype: torch.dtype
+) -> None:
+    p = problem(logistic_data(300, 3).to("cpu", dtype), guide)
+    free, none = parameters(p, 300), p.data.x.new_zeros(300)
+    whole = gradient_of(row_gradient(p), p, free, 42, none)
+    end = {name: value[137:] for name, value in free.items()}
+    some = gradient_of(row_gradient(p), p, end, 42, none[137:])
+    assert all(torch.equal(some[name], value[137:]) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("missing", ["numba", "bdpvi.compiled"])
+def test_without_numba_torch_trains_the_same_rows(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = logistic_data(60, 3)
+    p = problem(data, FullRank)
+    with_numba = train_rows(p, Rows("remove", data, -1.0))
+    monkeypatch.delitem(sys.modules, "bdpvi.compiled")
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert isinstance(row_gradient(p), LogisticGradient)
+    assert_close(train_rows(p, Rows("remove", data, -1.0)), with_numba, 1e-10)
+
+
+def test_a_guide_of_ones_own_is_trained_by_torch() -> None:
+    class Own(MeanField):
+        """Might draw in another way."""
+
+    assert isinstance(row_gradient(problem(logistic_data(10, 3), Own)), LogisticGradient)
+
+
+def _over(function: Any, dtype: type[np.floating[Any]]) -> Callable[[Any], Any]:
+    """Return the compiled function over a vector."""
+
+    @numba.njit(error_model="numpy", fastmath={"contract"})  # type: ignore[untyped-decorator]
+    def over(x: Any) -> Any:
+        result = np.empty_like(x)
+        for i in range(len(x)):
+            result[i] = function(x[i])
+        return result
+
+    return lambda x: over(np.asarray(x, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    [
+        ("_exp", mpmath.exp),
+        ("_sigmoid", lambda x: 1 / (1 + mpmath.exp(-x))),
+        ("_softplus", lambda x: mpmath.log1p(mpmath.exp(x))),
+    ],
+)
+def test_functions_err_by_a_few_roundings(
+    name: str, exact: Callable[[Any], Any], dtype: type[np.floating[Any]]
+) -> None:
+    function, x = _over(getattr(compiled, name), dtype), np.linspace(-30, 30, 601).astype(dtype)
+    expected = np.array([float(exact(mpmath.mpf(float(value)))) for value in x])
+    assert np.max(np.abs(function(x) / expected - 1)) < 8 * np.finfo(dtype).eps
+    with np.errstate(over="ignore"):
+        ends = function([-1000.0, 1000.0, np.nan])
+    assert 0 <= ends[0] < 1e-37
+    assert ends[1] == {"_sigmoid": 1, "_softplus": 1000}.get(name, ends[1]) > 0
+    assert np.isnan(ends[2])
