@@ -76,7 +76,8 @@ class FullCovariance:
         d = len(self.frame)
         self.index = indices(d, 2).to(self.frame.device)
         equal = self.index[0] == self.index[1]
-        self.scale = torch.where(equal, math.sqrt(2), 1.0).to(self.frame).unsqueeze(1)
+        # torch.where would round the root of 2 to float32.
+        self.scale = (1 + (math.sqrt(2) - 1) * equal.to(self.frame)).unsqueeze(1)
         self.level = self.vector(self._eye)
         self.reach = torch.ones_like(self.frame[0])
         self.stretch = 1.0

@@ -172,6 +172,20 @@ def test_claimed_errors_hold_without_any_pass_over_the_data(
         assert distance <= 1e-6 * float(moves.m[:, record].norm()) + 1e-12
 
 
+@pytest.mark.parametrize("guide", GUIDES)
+def test_features_give_the_change_of_the_variance_to_the_last_digit(
+    guide: type[GaussianGuide],
+) -> None:
+    here = optimum(logistic_data(60, 3), guide, None)
+    coordinates = Expansion(here).coordinates
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 5, generator=generator, dtype=torch.float64)
+    e = coordinates.features(x)
+    y = torch.randn(len(e), 1, generator=generator, dtype=torch.float64)
+    along = (x * (coordinates.matrix(y)[..., 0] @ x)).sum(0)
+    torch.testing.assert_close(2 * e.T @ y[:, 0], along, rtol=1e-14, atol=1e-14)
+
+
 def polynomial_misses(expansion: Expansion, z: Tensor) -> Tensor:
     """Return the error of the data's polynomial of degree 2, by a pass over the data."""
     exact, error = expansion._data(z)
