@@ -28,6 +28,8 @@ class Coordinates(Protocol):
     """How much an error of 1 in m can be in each entry of b, (d,)."""
     stretch: float
     """Largest ratio of a gradient's norm in these units to that in the guide's."""
+    swell: float
+    """Largest ratio of the Frobenius norm of S to the norm of y."""
 
     def features(self, x: Tensor) -> Tensor:
         """Return the gradient of xᵀSx/2 in y for the columns of x (d, m): (q, m)."""
@@ -78,9 +80,14 @@ class FullCovariance:
         equal = self.index[0] == self.index[1]
         # torch.where would round the root of 2 to float32.
         self.scale = (1 + (math.sqrt(2) - 1) * equal.to(self.frame)).unsqueeze(1)
+        place = torch.empty(d, d, dtype=torch.long, device=self.frame.device)
+        place[self.index[0], self.index[1]] = torch.arange(len(self.scale)).to(place)
+        place[self.index[1], self.index[0]] = torch.arange(len(self.scale)).to(place)
+        self.place = place.flatten()
+        self.upper = self.index[0] * d + self.index[1]
         self.level = self.vector(self._eye)
         self.reach = torch.ones_like(self.frame[0])
-        self.stretch = 1.0
+        self.stretch, self.swell = 1.0, math.sqrt(2)
 
     @property
     def _eye(self) -> Tensor:
@@ -90,19 +97,19 @@ class FullCovariance:
         return x[self.index[0]] * x[self.index[1]] / self.scale
 
     def matrix(self, y: Tensor) -> Tensor:  # noqa: D102
-        d = len(self.frame)
-        s = y.new_empty(d, d, y.shape[1])
-        s[self.index[0], self.index[1]] = s[self.index[1], self.index[0]] = y * self.scale
-        return s
+        entries = (y * self.scale).index_select(0, self.place)
+        return entries.reshape(*self.frame.shape, -1)
 
     def vector(self, matrix: Tensor) -> Tensor:  # noqa: D102
         return matrix[self.index[0], self.index[1]] / self.scale.squeeze(1)
 
     def entropy(self, y: Tensor) -> Tensor:  # noqa: D102
-        s = self.matrix(y).permute(2, 0, 1)
-        inverse: Tensor = torch.linalg.inv(self._eye + s).permute(1, 2, 0)
-        upper = inverse[self.index[0], self.index[1]] / self.scale
-        return y + (upper - self.level.unsqueeze(1))
+        # LAPACK wants one matrix after the other; transposing twice costs less than it would.
+        s = self.matrix(y).flatten(0, 1).T.contiguous().unflatten(1, self.frame.shape)
+        s.diagonal(dim1=1, dim2=2).add_(1)
+        inverse: Tensor = torch.linalg.inv(s).flatten(1).T
+        upper: Tensor = inverse.index_select(0, self.upper).div_(self.scale)
+        return upper.sub_(self.level.unsqueeze(1)).add_(y)
 
     def growth(self, x: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
         return weighted(x, weights * x.square().sum(0)) / 2
@@ -141,6 +148,7 @@ class DiagonalCovariance:
         self.frame, self.mean = inverse_root(point.curvature), point.mean
         self.deviation = deviation = point.root.diagonal()
         self.columns = torch.linalg.solve(self.frame, torch.diag(deviation))
+        self.swell = math.sqrt(2) * float(torch.linalg.matrix_norm(self.columns, 2)) ** 2
         self.back = self.frame / deviation.unsqueeze(1)
         self.level = torch.full_like(deviation, 1 / math.sqrt(2))
         self.reach = torch.linalg.vector_norm(self.back, dim=1)

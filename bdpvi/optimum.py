@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from bdpvi.models import BayesianLogisticRegression, Model
 from bdpvi.neighbours import Add, Remove, Trained
 from bdpvi.objective import Changed, Objective, Records, climb, start
 from bdpvi.panel import Panel
+from bdpvi.parallel import each
 from bdpvi.perturbation import Expansion, Hessian, Moves
 from bdpvi.progress import Track, silent
 from bdpvi.reduction import Alone, Reduction
@@ -32,9 +32,8 @@ from bdpvi.types import Dataset
 
 HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
-_BLOCK = 1024
+_BLOCK = 2048
 _PART = 256
-_PASSES = 3
 
 
 class Optimum:
@@ -143,22 +142,36 @@ class Optimum:
         terms = expansion.terms(records)
         moves = Moves.none(len(expansion.jacobian), terms)
 
-        def rough() -> Tensor:
-            return expansion.rough(moves, self.precision)
+        def rough(*, cheap: bool = False) -> Tensor:
+            return expansion.rough(moves, self.precision, cheap=cheap)
 
+        every = torch.arange(len(terms), device=moves.m.device).split(_BLOCK)
+        settled = each(lambda part: expansion.settle(terms.select(part), sign), every)
+        for part, found in zip(every, settled, strict=True):
+            moves.put(part, found)
         for degree in expansion.degrees:
-            columns = rough()
+            columns = rough(cheap=True)
             if not self._anywhere(columns):
                 break
             expansion.prepare(degree)
-            for part in track(columns.split(_BLOCK), f"{kind}, degree {degree}"):
-                near = moves.select(part) if degree > 2 else None
-                moves.put(part, expansion.solve(terms.select(part), sign, degree, near))
-        for _ in range(_PASSES):
-            columns = rough()
+            if degree < expansion.degrees[-1]:
+                hopeful = expansion.hopeful(moves.select(columns), degree, self.precision)
+                columns = columns[hopeful]
+
+            def solve(part: Tensor, degree: int = degree) -> Moves:
+                return expansion.solve(terms.select(part), sign, degree, moves.select(part))
+
+            parts = columns.split(_BLOCK)
+            for part, found in zip(
+                track(parts, f"{kind}, degree {degree}"), each(solve, parts), strict=True
+            ):
+                moves.put(part, found)
+        for single in expansion.passes:
+            columns = rough(cheap=single)
             for turn in range(-(-self._anywhere(columns) // _PART)):
                 part = columns[turn * _PART : (turn + 1) * _PART]
-                moves.put(part, expansion.refine(terms.select(part), sign, moves.select(part)))
+                near = moves.select(part)
+                moves.put(part, expansion.refine(terms.select(part), sign, near, single=single))
         counts = self.reduction.join(torch.tensor([len(rough())], device=moves.error.device))
         for worker, count in enumerate(counts.tolist()):
             mine = rough().tolist() if worker == self.reduction.rank else [None] * count
@@ -280,8 +293,7 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
     columns = torch.arange(len(moves.error), device=moves.m.device).split(_BLOCK)
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        blocks = list(pool.map(some, columns))
+    blocks = list(each(some, columns))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 

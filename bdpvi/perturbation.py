@@ -33,21 +33,38 @@ from bdpvi.coordinates import Coordinates, DiagonalCovariance, FullCovariance, w
 from bdpvi.monomials import moments, powers, taylor_weights
 from bdpvi.narrow import derivatives
 from bdpvi.objective import Point, Records, total
+from bdpvi.parallel import each
 from bdpvi.series import changes, heat, left_out
 
 _SERIES = 11
 """Degree of a single record's Taylor series; odd."""
 _HIGHER = (3, 4)
 """Degrees of the polynomial that are tried, where they are small enough, after degree 2."""
-_COLUMNS = 1024
+_BEYOND = 7
+"""Degree of the series that passes in single precision sum beyond the polynomial; odd."""
+_COLUMNS = 512
+_MONOMIALS = 600
+_CACHED = 512
 _ROWS = 256
 _ENTRIES = 1 << 26
 """Largest size of a tensor of the polynomial."""
 _PARAMETERS = 6000
 _STEPS = 20
-_SETTLED = 1e-6
-"""How little an iteration still moves, relative to the distance, where it ends."""
-_FORMS = 9
+_SETTLED = 1e-7
+"""How little the next step will move, relative to the distance, where an iteration ends."""
+_UNSETTLED = 1e-8
+"""How much of the proven error may be that of the iteration, relative to the distance."""
+_OWN = 0.5
+"""Share of the precision, relative to a neighbour's own distance, that cheap steps aim at."""
+_HOPELESS = 1e-6
+"""Error of degree 2, relative to the mean distance, from which on it is not tried at all."""
+_SINGLE = 1.05 * 2.0**-24
+"""Unit roundoff of single precision, and 5 % for the products of up to 10⁵ roundings."""
+_NEGLIGIBLE = 2e-9
+"""Error relative to the mean distance that single precision, or leaving records out, may cost."""
+_LIGHT = 1e-4
+"""Share of the size of the terms that records left out of bounds and of single passes may have."""
+_FORMS = 11
 """Degree of the terms of the data that bounds take one by one; odd, at most _SERIES."""
 _SHARP = (4, 5, 6)
 """Degrees of those that the bounds of a polynomial of degree 3 or 4 sum over the data exactly."""
@@ -82,6 +99,15 @@ class Terms:
         return Terms(
             self.x[:, columns], self.e[:, columns], self.variance[columns], self.slopes[:, columns]
         )
+
+    def gradient(self) -> Tensor:
+        """Return what each record adds to the gradient at 0."""
+        return torch.cat([self.x * self.slopes[1], self.e * self.slopes[2]])
+
+    def size(self, degree: int) -> Tensor:
+        """Return how large each record's term of this degree of the gradient can be, (n,)."""
+        slopes = self.slopes.abs()
+        return _norms(self.x) * slopes[degree + 1] + _norms(self.e) * slopes[degree + 2]
 
     def blocks(self, size: int) -> Iterator[Terms]:
         """Iterate over blocks of columns."""
@@ -204,15 +230,16 @@ class Hessian:
         """
         a = self.longest * (move + _BALL)
         s = math.sqrt(2) * (change + _BALL)
-        beyond = sum(left_out(a, s, _BENDS, n) for n in (2, 3, 4))
-        moves = [*heat(a, s, _BENDS)[1:], beyond]
-        bent = sum(bend * by for bend, by in zip(self.bends, moves, strict=True))
+        beyond = torch.stack([left_out(a, s, _BENDS, n) for n in (2, 3, 4)]).sum(0)
+        moves = torch.stack([*heat(a, s, _BENDS)[1:], beyond])
+        bent = moves.T @ moves.new_tensor(self.bends)
         bent += (1 - s).clamp(min=0.01) ** -2 - 1
         if own is not None:
             a = torch.maximum(a, _norms(own.x) * (move + _BALL))
             size = own.slopes.abs()
+            moves = torch.stack(heat(a, s, _BENDS))
             d2, d3, d4 = (
-                sum(size[n + k] * h for k, h in enumerate(heat(a, s, _BENDS)))
+                (size[n : n + len(moves)] * moves).sum(0)
                 + left_out(a, s, _BENDS, n) * own.variance / 4
                 for n in (2, 3, 4)
             )
@@ -232,32 +259,39 @@ class Expansion(Hessian):
 
     Attributes:
         degrees: of the polynomials there are, from the cheapest to the most accurate.
+        passes: over the data that are tried after that; whether each is in single precision.
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
+        spread: the same of y alone.
     """
 
     def __init__(self, point: Point, tolerance: float = 0.0) -> None:
         super().__init__(point)
         self.slack = 2 * tolerance * self.coordinates.stretch
         self.inverse = torch.linalg.inv(self.jacobian)
-        quadratic, shares, left, (count, distance) = self.extra
+        quadratic, shares, left, (count, distance, spread) = self.extra
         d = len(self.coordinates.frame)
         self.tensors = {2: quadratic * taylor_weights(d, 2).to(quadratic)}
         # Sums of v/4 that what series leave out is multiplied by, and of the size of every term.
         self.totals = float(shares[0]), float(shares[1])
         self.sizes = dict(zip(range(3, _FORMS + 1), left.tolist(), strict=True))
         self.forms: dict[int, tuple[Tensor, Tensor]] = {}
+        self.kept: dict[int, list[Terms]] = {}
         self.count, self.typical = int(count), float(distance / count)
+        self.spread = float(spread / count)
         most = min(self.count // 8, _ENTRIES // len(self.jacobian))
         higher = [k for k in _HIGHER if math.comb(d + k - 1, k) <= most]
-        self.degrees = (2, *higher)
+        missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
+        hopeless = bool(higher) and missed > _HOPELESS * self.typical
+        self.degrees = (*higher,) if hopeless else (2, *higher)
+        self.passes = (True, True, False, False, False) if 4 in higher else (False,) * 3
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
         """Return also what the polynomial of degree 2 and its bounds need."""
         norm, size = _norms(data.x), _norms(data.e)
         slopes, v = data.slopes.abs(), data.variance / 4
-        lengths = torch.stack([torch.ones_like(norm), norm * slopes[1]])
-        left = [norm * slopes[n + 1] + size * slopes[n + 2] for n in range(3, _FORMS + 1)]
+        lengths = torch.stack([torch.ones_like(norm), norm * slopes[1], size * slopes[2]])
+        left = [data.size(n) for n in range(3, _FORMS + 1)]
         return (
             *super()._sums(data),
             _coefficients(data, 2) @ powers(data.x, 2)[1].T,
@@ -271,24 +305,69 @@ class Expansion(Hessian):
         if degree in self.tensors:
             return
         d = len(self.coordinates.frame)
-        first = not self.forms
+        first, kind, rough = not self.forms, self._kind(degree), _single()
+        share = self._share(degree) if kind == torch.float32 else 0.0
 
         def sums(data: Terms) -> tuple[Tensor, ...]:
-            tensor = _coefficients(data, degree) @ powers(data.x, degree)[-1].T
+            heavy = data.select(self._heavy(data, (degree,), share)) if share else data
+            monomials = powers(heavy.x.to(kind), degree)[-1]
+            tensor = (_coefficients(heavy, degree).to(kind) @ monomials.T).double()
             if not first:
                 return (tensor,)
-            norm, size, slopes = _norms(data.x), _norms(data.e), data.slopes.abs()
-            pairs = powers(data.x, 2)[1] * (2 * taylor_weights(d, 2)).to(data.x).unsqueeze(1)
             forms = []
             for n in _SHARP:
-                weight = norm * slopes[n + 1] + size * slopes[n + 2]
-                forms += [(pairs * weight) @ pairs.T, 4 * (data.e * weight) @ data.e.T]
-            return (tensor, *forms)
+                part = data.select(self._heavy(data, (n,), _LIGHT))
+                pairs = powers(part.x, 2)[1] * (2 * taylor_weights(d, 2)).to(data.x).unsqueeze(1)
+                weight, pairs, e = part.size(n).to(rough), pairs.to(rough), part.e.to(rough)
+                forms += [(pairs * weight) @ pairs.T, 4 * (e * weight) @ e.T]
+            return (tensor, *(form.double() for form in forms))
 
-        tensor, *forms = total(map(sums, self._blocks()), self.reduction)
-        self.tensors[degree] = tensor * taylor_weights(d, degree).to(tensor)
+        tensor, *forms = total(each(sums, self._blocks()), self.reduction)
+        self.tensors[degree] = (tensor * taylor_weights(d, degree).to(tensor)).to(kind)
+        forms = [form.to(rough) for form in forms]
         if first:
             self.forms = dict(zip(_SHARP, zip(forms[::2], forms[1::2], strict=True), strict=True))
+
+    def _heavy(self, data: Terms, degrees: Iterable[int], share: float) -> Tensor:
+        """Return which records have terms of these degrees that are worth summing.
+
+        All the others together have at most ``share`` of the size of the terms of each degree.
+        """
+        rows = [data.size(n) > share * self.sizes[n] / self.count for n in degrees]
+        return torch.stack(rows).any(0).nonzero()[:, 0]
+
+    def settle(self, neighbours: Terms, sign: float) -> Moves:
+        """Return where the iteration ends without the terms of degree 3 and above.
+
+        Nothing is proven yet. A column stops when it has settled, so that it does not depend on
+        those it is solved with.
+        """
+        moves = Moves.none(len(self.jacobian), neighbours)
+        d, entropy = len(moves.m), self.gradient.new_zeros(())
+        own, moving = neighbours, torch.arange(len(neighbours), device=moves.m.device)
+        # At 0 there is only what the record itself adds.
+        z = self.gradient.unsqueeze(1) + sign * own.gradient()
+        z = self.inverse @ z
+        before = _norms(z)
+        entropy = self.coordinates.entropy(z[d:])
+        for _ in range(_STEPS):
+            here = z[:, moving]
+            # The entropy's part hardly changes any more.
+            rest = self._rest(here, own, sign, entropy[:, moving])
+            new = self.inverse @ (self._low(here) + rest)
+            z[:, moving] = new
+            step = (_norms(new - here) - _ROUNDING).clamp(min=0)
+            # Steps shrink by about the same factor each time.
+            still = step.square() > _SETTLED * before * _norms(new)
+            if not bool(still.any()):
+                break
+            moving, own, before = moving[still], own.select(still), step[still]
+        return Moves(z[:d], z[d:], moves.error)
+
+    def hopeful(self, moves: Moves, degree: int, precision: float) -> Tensor:
+        """Return the columns that the polynomial of this degree may be accurate enough for."""
+        bound = self._polynomial_left_out(torch.cat([moves.m, moves.y]), degree)
+        return (bound <= _OWN * precision * _norms(moves.m)).nonzero()[:, 0]
 
     def solve(
         self, neighbours: Terms, sign: float, degree: int = 2, near: Moves | None = None
@@ -299,58 +378,79 @@ class Expansion(Hessian):
             neighbours: the records.
             sign: 1 or -1.
             degree: of the data's polynomial, one of ``degrees`` that was prepared.
-            near: what the degree before found, if this is not the first.
+            near: what was found before, by default where :meth:`settle` ends.
         """
-        z = neighbours.x.new_zeros(len(self.jacobian), len(neighbours))
-        if near is not None:
-            z = torch.cat([near.m, near.y])
-        # Of degree 4 and above the terms are too small to be worth another round.
-        if degree < 4:
-            z = self._settle(z, self._high(z, degree), neighbours, sign)
-        gradient = self._low(z) + self._high(z, degree) + self._rest(z, neighbours, sign)
-        gradient -= self.jacobian @ z
-        return self._certify(z, gradient, neighbours, self._polynomial_left_out(z, degree))
+        near = self.settle(neighbours, sign) if near is None else near
+        moves = Moves(near.m.clone(), near.y.clone(), near.error.clone())
+        moving = torch.arange(len(neighbours), device=moves.m.device)
+        for _ in range(_STEPS):
+            own, here = neighbours.select(moving), moves.select(moving)
+            z = torch.cat([here.m, here.y])
+            gradient = self._low(z) + self._high(z, degree) + self._rest(z, own, sign)
+            gradient -= self.jacobian @ z
+            found, chord = self._certify(z, gradient, own, self._polynomial_left_out(z, degree))
+            moves.put(moving, found)
+            moving = moving[chord > _UNSETTLED * _norms(found.m) + _ROUNDING]
+            if not len(moving):
+                break
+        return moves
 
-    def rough(self, moves: Moves, precision: float) -> Tensor:
-        """Return the columns that are not proven to ``precision``, see :class:`bdpvi.Optimum`."""
-        distance = _norms(moves.m).clamp(min=self.typical)
+    def rough(self, moves: Moves, precision: float, *, cheap: bool = False) -> Tensor:
+        """Return the columns that are not proven to ``precision``, see :class:`bdpvi.Optimum`.
+
+        Args:
+            moves: what was found.
+            precision: relative to the distance or, if that is larger, the mean distance.
+            cheap: whether what comes next costs so little that it is also worth taking for moves
+                far below the mean distance, for the sake of their own relative error.
+        """
+        distance = _norms(moves.m)
+        if cheap:
+            precision = _OWN * precision
+        else:
+            distance = distance.clamp(min=self.typical)
         allowed = precision * distance + 2 * self.slack / self.least
         return (~(moves.error <= allowed)).nonzero()[:, 0]
 
-    def _settle(self, z: Tensor, high: Tensor | float, own: Terms, sign: float) -> Tensor:
-        """Return where the iteration ends with these terms of degree 3 and above, column by column.
-
-        A column stops when it has settled, so that it does not depend on those it is solved with.
-        """
-        z, moving = z.clone(), torch.arange(len(own), device=z.device)
-        for _ in range(_STEPS):
-            here = z[:, moving]
-            more = high if isinstance(high, float) else high[:, moving]
-            new = self.inverse @ (self._low(here) + more + self._rest(here, own, sign))
-            z[:, moving] = new
-            step = _norms(new - here) - _ROUNDING
-            still = step > _SETTLED * _norms(new)
-            if not bool(still.any()):
-                break
-            if not bool(still.all()):
-                moving, own = moving[still], own.select(still)
-        return z
-
-    def refine(self, neighbours: Terms, sign: float, moves: Moves) -> Moves:
+    def refine(
+        self, neighbours: Terms, sign: float, moves: Moves, *, single: bool = False
+    ) -> Moves:
         """Return better optima, with better bounds, by one pass over the data.
 
         All workers must call it together, each with neighbours of its own or with none.
+
+        Args:
+            neighbours: the records.
+            sign: 1 or -1.
+            moves: what was found before.
+            single: whether the pass is made in single precision, for what the polynomial of the
+                highest degree leaves out alone, which has to be prepared.
         """
         own = torch.cat([moves.m, moves.y])
         counts = self.reduction.join(torch.tensor([len(neighbours)], device=own.device)).tolist()
-        data, left_out = self._data(self.reduction.join(own.T.contiguous()).T)
+        everyone = self.reduction.join(own.T.contiguous()).T
         first = sum(counts[: self.reduction.rank])
         mine = slice(first, first + len(neighbours))
-        gradient = data[:, mine] - self.fixed @ own + self._rest(own, neighbours, sign)
-        return self._certify(own, gradient, neighbours, left_out[mine])
+        gradient = self._rest(own, neighbours, sign)
+        if single:
+            degree = self.degrees[-1]
+            data, left_out = self._beyond(everyone, degree)
+            left_out = left_out + self._rounding(everyone, degree)
+            gradient += self._low(own) + self._high(own, degree) - self.jacobian @ own
+        else:
+            data, left_out = self._data(everyone)
+            gradient -= self.fixed @ own
+        gradient += data[:, mine]
+        return self._certify(own, gradient, neighbours, left_out[mine])[0]
 
-    def _certify(self, z: Tensor, gradient: Tensor, own: Terms, left: Tensor) -> Moves:
-        """Take a step and bound the error after it; ``left`` bounds the error of the gradient."""
+    def _certify(
+        self, z: Tensor, gradient: Tensor, own: Terms, left: Tensor
+    ) -> tuple[Moves, Tensor]:
+        """Take a step and bound the error after it; ``left`` bounds the error of the gradient.
+
+        Returns:
+            The optima, and the part of their errors that another step would make smaller.
+        """
         d = len(own.x)
         step = self.inverse @ gradient
         new = z + step
@@ -363,58 +463,109 @@ class Expansion(Hessian):
         norm, size, v = _norms(own.x), _norms(own.e), own.variance / 4
         left = left + _left_out(norm * move, math.sqrt(2) * change, _SERIES, norm * v, size * v)
         # In G(z + step) = G(z) - J step + (J - J') step the first two terms cancel.
-        left += (self.least - strength) * _norms(step)
-        error = (left + self.slack) / strength
+        chord = (self.least - strength) * _norms(step)
+        error = (left + chord + self.slack) / strength
         proven = (strength > 0.05) & (error <= _BALL)
-        return Moves(new[:d], new[d:], torch.where(proven, error, math.inf))
+        moves = Moves(new[:d], new[d:], torch.where(proven, error, math.inf))
+        return moves, torch.where(strength > 0.05, chord / strength, 0)
 
-    def _rest(self, z: Tensor, own: Terms, sign: float) -> Tensor:
+    def _rest(self, z: Tensor, own: Terms, sign: float, entropy: Tensor | None = None) -> Tensor:
         """Return G(z) without what depends on the move and the data."""
         d = len(own.x)
         a, s = (own.x * z[:d]).sum(0), 2 * (own.e * z[d:]).sum(0)
         first, second = changes(own.slopes, a, s, _SERIES)
-        total = self.gradient.unsqueeze(1).repeat(1, len(own))
-        total[:d] += sign * (own.slopes[1] + first) * own.x
-        total[d:] += sign * (own.slopes[2] + second) * own.e
-        total[d:] += self.coordinates.entropy(z[d:])
+        first.add_(own.slopes[1]).mul_(sign)
+        second.add_(own.slopes[2]).mul_(sign)
+        total = torch.cat([own.x * first, own.e * second]).add_(self.gradient.unsqueeze(1))
+        total[d:] += self.coordinates.entropy(z[d:]) if entropy is None else entropy
         return total
 
     def _low(self, z: Tensor) -> Tensor:
         """Return the terms of degree 2 in m alone; those of degree 1 and 2 in y are in J."""
         return self.tensors[2] @ powers(z[: len(self.coordinates.frame)], 2)[1]
 
-    def _high(self, z: Tensor, degree: int) -> Tensor | float:
+    def _high(self, z: Tensor, degree: int) -> Tensor:
         """Return the terms of degree 3 and above of the data's polynomial."""
         if degree < 3:
-            return 0.0
+            return z.new_zeros(())
+        if z.shape[1] > _CACHED:
+            return torch.cat([self._high(part, degree) for part in z.split(_CACHED, 1)], 1)
         d, high = len(self.coordinates.frame), torch.zeros_like(z)
-        expected = moments(z[:d], self.coordinates.matrix(z[d:]), degree)
-        for k in range(3, degree + 1):
-            high.addmm_(self.tensors[k], expected[k - 1])
+        mean, covariance = z[:d], self.coordinates.matrix(z[d:])
+        kinds = {k: self.tensors[k].dtype for k in range(3, degree + 1)}
+        for kind in dict.fromkeys(kinds.values()):
+            degrees = [k for k in kinds if kinds[k] == kind]
+            expected = moments(mean.to(kind), covariance.to(kind), degrees[-1])
+            for k in degrees:
+                # Short sums, so that single precision does not err by much.
+                parts = self.tensors[k].split(_MONOMIALS, 1), expected[k - 1].split(_MONOMIALS)
+                for tensor, values in zip(*parts, strict=True):
+                    high += tensor @ values
         return high
 
+    def _share(self, degree: int) -> float:
+        """Return the share of the size of the terms of this degree that is negligible."""
+        z = torch.tensor([[self.typical], [self.spread]], dtype=torch.float64)
+        size = self.sizes[degree] * heat(*self._absolute(z, 1), degree)[degree]
+        return _NEGLIGIBLE * self.typical / max(float(size), 1e-300)
+
+    def _kind(self, degree: int) -> torch.dtype:
+        """Return the precision that terms of this degree need."""
+        return _single() if self._roundings(degree) <= self._share(degree) else torch.float64
+
+    def _roundings(self, degree: int) -> float:
+        """Return by what share of the size of the terms of this degree single precision errs.
+
+        As many roundings as there are summands in a block of the data, in the sum over monomials
+        and in each monomial, of numbers that are all bounded in absolute value.
+        """
+        return _SINGLE * (_COLUMNS + _MONOMIALS + 16 * degree)
+
+    def _absolute(self, z: Tensor, d: int) -> tuple[Tensor, Tensor]:
+        """Bound |x_j|ᵀ|m| and |x_j|ᵀ|S||x_j| for all records, absolute values entry by entry.
+
+        m is the first d rows of z, and y the others.
+        """
+        longest = self.longest
+        return longest * _norms(z[:d]), longest**2 * self.coordinates.swell * _norms(z[d:])
+
+    def _rounding(self, z: Tensor, degree: int) -> Tensor:
+        """Bound what single precision, and the records left out with it, cost the gradient."""
+        bound = torch.zeros_like(z[0])
+        sizes = heat(*self._absolute(z, len(self.coordinates.frame)), degree)
+        for k in range(3, degree + 1):
+            if self.tensors[k].dtype == torch.float32:
+                share = self._roundings(k) + self._share(k)
+                bound += share * self.sizes[k] * sizes[k]
+        return bound
+
     def _polynomial_left_out(self, z: Tensor, degree: int) -> Tensor:
-        """Bound what the polynomial leaves out of the gradient: the further terms up to degree 9
+        """Bound what the polynomial leaves out of the gradient: the further terms up to degree 11
         in absolute value, then :func:`~bdpvi.series.left_out`.
 
         |x_jᵀm| and |2 e_jᵀy| are at most a and s, so the term of degree n is at most h_n(a, s)
         times a sum of the data. That is all that degree 2 needs, as where it is used moves are
         tiny. For a higher one the first of the terms are bounded more sharply: in a term of degree
         n > 3, |a_j|^{n-2b} s_j^b is at most a_j⁴, a_j² s_j or s_j² times powers of a and s; those
-        three are summed over the data exactly, a_j² s_j by Cauchy-Schwarz.
+        three are summed over the data, a_j² s_j by Cauchy-Schwarz.
         """
         d = len(self.coordinates.frame)
-        monomials, y = powers(z[:d], 2)[1], z[d:]
-        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(y)
-        bound = _left_out(a, s, _FORMS, *self.totals)
+        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        bound = _left_out(a, s, _FORMS, *self.totals) + self._rounding(z, degree)
         crude = heat(a, s, _FORMS)
+        kind = _single()
+        monomials, y = powers(z[:d].to(kind), 2)[1], z[d:].to(kind)
+        # The forms are in single precision, without records that hardly count.
+        rounded = _LIGHT + _SINGLE * (_COLUMNS + 2 * len(monomials) + 2 * len(y) + 64)
         for n in range(degree + 1, _FORMS + 1):
             if n not in self.forms or degree < 3:
                 bound += self.sizes[n] * crude[n]
                 continue
             quartic, quadratic = self.forms[n]
-            fourth = ((quartic @ monomials) * monomials).sum(0).clamp(min=0)
-            second = ((quadratic @ y) * y).sum(0).clamp(min=0)
+            fourth = ((quartic @ monomials) * monomials).sum(0).double().clamp(min=0)
+            second = ((quadratic @ y) * y).sum(0).double().clamp(min=0)
+            fourth += rounded * self.sizes[n] * a**4
+            second += rounded * self.sizes[n] * s**2
             bound += a ** (n - 4) * fourth / math.factorial(n)
             bound += a ** (n - 4) * (fourth * second).sqrt() / (2 * math.factorial(n - 2))
             for b in range(2, n // 2 + 1):
@@ -422,20 +573,69 @@ class Expansion(Hessian):
                 bound += second * share / (2**b * math.factorial(b) * math.factorial(n - 2 * b))
         return bound
 
+    def _beyond(self, z: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+        """Return what the data add to the gradient beyond the terms of this degree, and its error.
+
+        It is summed in single precision, which errs by less than a share of the size of every term:
+        one rounding for each summand of a block, of the shifts, and of the heat polynomials.
+        """
+        d, added = len(self.coordinates.frame), torch.zeros_like(z)
+        kind = _single()
+        m, y = z[:d].to(kind), 2 * z[d:].to(kind)
+
+        def sums(block: Terms) -> Tensor:
+            x, e = block.x.to(kind), block.e.to(kind)
+            slopes = block.slopes[: _BEYOND + 3].to(kind).unsqueeze(2)
+            first, second = changes(slopes, x.T @ m, e.T @ y, _BEYOND, degree + 1)
+            return torch.cat([x @ first, e @ second]).double()
+
+        for more in each(sums, self._heaviest(degree)):
+            added += more
+        size, spread = self._absolute(z, d)
+        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        error = _left_out(a, s, _FORMS, *self.totals)
+        share = _LIGHT + _SINGLE * (_ROWS + (_BEYOND + 1) * (len(z) + 16))
+        summed, crude = heat(size, spread, _BEYOND), heat(a, s, _FORMS)
+        for n in range(degree + 1, _FORMS + 1):
+            error += self.sizes[n] * (share * summed[n] if n <= _BEYOND else crude[n])
+        return self.reduction.sum(added), error
+
+    def _heaviest(self, degree: int) -> Iterator[Terms]:
+        """Iterate over the records that count beyond the terms of this degree."""
+        degrees = range(degree + 1, _BEYOND + 1)
+        if isinstance(self.data, list) and degree not in self.kept:
+            self.kept[degree] = [
+                data.select(self._heavy(data, degrees, _LIGHT)) for data in self.data
+            ]
+        for data in self.kept.get(degree) or self.data:
+            if degree not in self.kept:
+                data = data.select(self._heavy(data, degrees, _LIGHT))
+            yield from data.blocks(_ROWS)
+
     def _data(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the data add to the gradient, summed over their own series, and its error."""
-        d, added = len(self.coordinates.frame), torch.zeros_like(z)
-        a, s = torch.zeros_like(z[0]), torch.zeros_like(z[0])
-        for data in self.data:
-            for block in data.blocks(_ROWS):
-                shift, grow = block.x.T @ z[:d], 2 * block.e.T @ z[d:]
-                first, second = changes(block.slopes.unsqueeze(2), shift, grow, _SERIES)
-                added[:d] += block.x @ first
-                added[d:] += block.e @ second
-                a = torch.maximum(a, shift.abs().amax(0))
-                s = torch.maximum(s, grow.abs().amax(0))
-        a, s = self.reduction.max(a), self.reduction.max(s)
-        return self.reduction.sum(added), _left_out(a, s, _SERIES, *self.totals)
+        d = len(self.coordinates.frame)
+
+        def sums(block: Terms) -> Tensor:
+            shift, grow = block.x.T @ z[:d], 2 * block.e.T @ z[d:]
+            first, second = changes(block.slopes.unsqueeze(2), shift, grow, _SERIES)
+            v = block.variance.unsqueeze(1) / 4
+            norm, size = _norms(block.x).unsqueeze(1), _norms(block.e).unsqueeze(1)
+            left = _left_out(shift.abs(), grow.abs(), _SERIES, norm * v, size * v)
+            return torch.cat([block.x @ first, block.e @ second, left.sum(0, keepdim=True)])
+
+        blocks = (block for data in self.data for block in data.blocks(_ROWS))
+        added = z.new_zeros(len(z) + 1, z.shape[1])
+        for more in each(sums, blocks):
+            added += more
+        added = self.reduction.sum(added)
+        return added[:-1], added[-1]
+
+
+def _single() -> torch.dtype:
+    """Return single precision, unless matrix products have been allowed to be less accurate."""
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return torch.float32 if exact else torch.float64
 
 
 def largest(matrices: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 
-def changes(slopes: Tensor, a: Tensor, s: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+def changes(
+    slopes: Tensor, a: Tensor, s: Tensor, degree: int, lowest: int = 1
+) -> tuple[Tensor, Tensor]:
     """Return D_1(a, s) - D_1 and D_2(a, s) - D_2, of the series up to ``degree``.
 
     Args:
@@ -21,13 +23,20 @@ def changes(slopes: Tensor, a: Tensor, s: Tensor, degree: int) -> tuple[Tensor, 
         a: shift of the mean in standard deviations.
         s: relative change of the variance.
         degree: largest k.
+        lowest: smallest k; the terms below it are left away.
+
+    >>> slopes = torch.arange(6.0).unsqueeze(1)
+    >>> [round(float(x), 4) for x in changes(slopes, torch.ones(1), torch.ones(1), 3, lowest=2)]
+    [5.6667, 7.3333]
     """
     before, heat = torch.ones_like(a), a
-    first, second = slopes[2] * heat, slopes[3] * heat
-    for k in range(2, degree + 1):
-        before, heat = heat, (a * heat + s * before) / k
-        first.addcmul_(slopes[k + 1], heat)
-        second.addcmul_(slopes[k + 2], heat)
+    first, second = torch.zeros_like(a), torch.zeros_like(a)
+    for k in range(1, degree + 1):
+        if k > 1:
+            before, heat = heat, (a * heat).addcmul_(s, before).div_(k)
+        if k >= lowest:
+            first.addcmul_(slopes[k + 1], heat)
+            second.addcmul_(slopes[k + 2], heat)
     return first, second
 
 

@@ -184,7 +184,7 @@ def fit_stream(
         turns = track(range(begin, table.blocks), "neighbours")
         for block, records in zip(turns, source.read(begin), strict=False):
             moves = _near(expansion, records)
-            rough = expansion.rough(moves, precision)
+            rough = expansion.rough(moves, precision, cheap=True)
             proven = torch.ones(len(records), dtype=torch.bool).index_fill_(0, rough, False)
             held = held.joined(records.select(rough))
             if bool(proven.any()):
@@ -245,9 +245,11 @@ def _fit(objective: Objective, tolerance: float, kept: _Kept) -> Point:
 
 
 def _near(expansion: Expansion, records: Records) -> Moves:
-    """Return what the polynomial of degree 2 says."""
+    """Return what the polynomial of degree 2 says, nothing where it is not worth a try."""
     terms = expansion.terms(records)
     moves = Moves.none(len(expansion.jacobian), terms)
+    if expansion.degrees[0] > 2:
+        return moves
     for part in torch.arange(len(terms)).split(_COLUMNS):
         moves.put(part, expansion.solve(terms.select(part), -1.0))
     return moves

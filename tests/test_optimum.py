@@ -39,7 +39,7 @@ from bdpvi.plan import Plan
 from bdpvi.progress import silent
 from bdpvi.quadrature import derivatives
 from bdpvi.rows import Rows
-from bdpvi.series import changes, left_out
+from bdpvi.series import changes, heat, left_out
 from bdpvi.svi import Problem, default_optimiser
 
 GUIDES = [FullRank, MeanField]
@@ -152,7 +152,7 @@ def test_claimed_errors_hold_without_any_pass_over_the_data(
     data = logistic_data(1500, 4)
     here = optimum(data, guide, clip)
     expansion = Expansion(here, 1e-13)
-    assert expansion.degrees == (2, 3, 4)
+    assert expansion.degrees == (3, 4)
     terms = expansion.terms(records(here))
     moves = expansion.solve(terms, -1.0)
     for degree in (3, 4):
@@ -226,6 +226,99 @@ def test_bound_at_degree_2_is_about_what_is_missed_where_all_records_agree(diago
     z = torch.tensor([[0.1, 0.01, -0.05, 0.05], [0.0, 0.001, 0.002, 0.01]], dtype=torch.float64)
     ratio = polynomial_misses(expansion, z) / expansion._polynomial_left_out(z, 2)
     assert bool(((ratio <= 1) & (ratio > 0.7)).all())
+
+
+def further(expansion: Expansion, z: Tensor, degree: int) -> Tensor:
+    """Return what the data add to the gradient beyond this degree, by quadrature."""
+    d, data = len(expansion.coordinates.frame), expansion.data
+    assert isinstance(data, list)
+    result = []
+    for column in z.T.split(1):
+        m, y = column.T[:d], column.T[d:]
+        total = torch.zeros_like(column.T)
+        for block in data:
+            a, s = (block.x.T @ m)[:, 0], 2 * (block.e.T @ y)[:, 0]
+            root, unit = block.variance.sqrt(), 1 + s
+            where = expansion.point.logit(records(expansion.point))[0]
+            slopes = derivatives(
+                where + a * root, block.variance * unit, records(expansion.point).bound, 2
+            )
+            values, known = slopes[1] / unit.sqrt(), [block.slopes[1]]
+            second, known_ = slopes[2] / unit, [block.slopes[2]]
+            for n, h in enumerate(heat(a, s, degree)[1:], start=1):
+                known.append(block.slopes[n + 1] * h)
+                known_.append(block.slopes[n + 2] * h)
+            total += torch.cat(
+                [
+                    block.x @ (values - torch.stack(known).sum(0)).unsqueeze(1),
+                    block.e @ (second - torch.stack(known_).sum(0)).unsqueeze(1),
+                ]
+            )
+        result.append(total)
+    return torch.cat(result, 1)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_single_precision_errs_by_less_than_it_claims(
+    guide: type[GaussianGuide], clip: float | None
+) -> None:
+    data = outlier(logistic_data(1500, 4), 7, 6.0)
+    expansion = Expansion(optimum(data, guide, clip), 1e-13)
+    for degree in (3, 4):
+        expansion.prepare(degree)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(len(expansion.jacobian), 6, generator=generator, dtype=torch.float64)
+    z *= torch.tensor([1e-3, 1e-2, 3e-2, 0.1, 0.2, 0.3]) / z.norm(dim=0)
+    found, error = expansion._beyond(z, 4)
+    missed = (found - further(expansion, z, 4)).norm(dim=0)
+    assert bool((missed <= error + 1e-13).all())
+    assert bool((error <= 0.1 * expansion._polynomial_left_out(z, 4))[:2].all())
+
+
+def test_terms_in_single_precision_err_by_less_than_they_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = optimum(outlier(logistic_data(1500, 4), 7, 6.0), FullRank, None)
+    double, single = Expansion(here, 1e-13), Expansion(here, 1e-13)
+    monkeypatch.setattr("bdpvi.perturbation._NEGLIGIBLE", 0.0)
+    for degree in (3, 4):
+        double.prepare(degree)
+    monkeypatch.setattr("bdpvi.perturbation._NEGLIGIBLE", 1e-3)
+    for degree in (3, 4):
+        single.prepare(degree)
+    assert double.tensors[4].dtype == torch.float64
+    assert single.tensors[3].dtype == single.tensors[4].dtype == torch.float32
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(len(double.jacobian), 200, generator=generator, dtype=torch.float64)
+    z *= 0.1 * torch.rand(200, generator=generator, dtype=torch.float64) / z.norm(dim=0)
+    missed = (single._high(z, 4) - double._high(z, 4)).norm(dim=0)
+    claimed = single._rounding(z, 4)
+    assert bool((missed > 0).all() and (missed <= claimed).all())
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_every_neighbour_is_as_accurate_beside_its_own_distance(
+    guide: type[GaussianGuide], clip: float | None
+) -> None:
+    data = logistic_data(1500, 4)
+    here = optimum(data, guide, clip)
+    expansion = Expansion(here, 1e-12)
+    moves = Optimum().moves(expansion, records(here), -1.0)
+    distance = (moves.m.square().sum(0) + moves.y.square().sum(0)).sqrt()
+    order = distance.argsort().tolist()
+    for record in [*order[:5], *order[100::280], *order[-5:]]:
+        there = brute(data.without(record), guide, clip, here)
+        while (more := there.step(1.0)).gradient_norm < there.gradient_norm / 2:
+            there = more
+        m, y = expansion.coordinates.locate(there)
+        missed = math.hypot(
+            float((m[:, 0] - moves.m[:, record]).norm()),
+            float((y[:, 0] - moves.y[:, record]).norm()),
+        )
+        assert missed <= 2e-8 * float(distance[record]) + 3e-14
+        assert missed <= float(moves.error[record])
 
 
 def test_panel_is_above_the_truth_and_close_to_it() -> None:

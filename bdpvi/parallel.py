@@ -1,0 +1,40 @@
+"""Independent parts of one computation in threads of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
+    """Return what ``make`` makes of every part, in order, as many at a time as torch has threads.
+
+    Inside a part torch has one thread: threads that wait for one another in every operation crawl
+    as soon as the machine has other work. Parts are drawn a few at a time, so they need not all fit
+    into memory.
+
+    >>> list(each(lambda x: x * x, range(5)))
+    [0, 1, 4, 9, 16]
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield from map(make, parts)
+        return
+    waiting: deque[Future[T]] = deque()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for part in parts:
+                waiting.append(pool.submit(make, part))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    finally:
+        torch.set_num_threads(threads)
