@@ -120,7 +120,7 @@ def _arguments(entry: Entry, path: str = "") -> dict[str, Any]:
 
 
 def _value(value: Any, path: str) -> Any:
-    if path in OBJECTS:
+    if path in OBJECTS and value is not None:
         return OBJECTS[path](**_arguments(value, f"{path}."))
     return value
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from bdpvi import _validate
+from bdpvi.accountants import HOCKEY_STICK
 from bdpvi.fit import Fit, fit
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
@@ -30,7 +31,9 @@ class PosteriorRelease:
 
     Args:
         model: with the clip that bounds a record's influence.
-        accountant: makes the accountant that decides ε.
+        accountant: makes the accountant that decides ε. None is the hockey-stick conversion, with
+            the γ that suits it: 1e-10 where a noise scale bounds what any record costs, 1e-30 where
+            Student's t has to be reliable.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         noise_scale: of the guide; a number releases a covariance that no record can move.
         draws: released samples k.
@@ -40,7 +43,7 @@ class PosteriorRelease:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    accountant: Accounting = field(default_factory=lambda: Accounting(failure_probability=1e-30))
+    accountant: Accounting | None = None
     ridge: float = 0.0
     noise_scale: float | None = None
     draws: int = 1
@@ -55,8 +58,9 @@ class PosteriorRelease:
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "model.clip": (0.1, 0.2, 0.4, 1.0),
-        "model.prior_scale": (0.1, 0.15, 0.2, 0.3, 0.5),
+        "model.clip": (0.1, 0.2, 0.3, 0.5),
+        "model.prior_scale": (0.1, 0.15, 0.2, 0.3),
+        "noise_scale": (None, 1.0),
     }
 
     def __post_init__(self) -> None:
@@ -74,7 +78,9 @@ class PosteriorRelease:
             neighbours=Optimum(Remove(self.records)),
             progress=False,
         )
-        return PreparedRelease(fitted, self.draws, delta, self.accountant)
+        gamma = 1e-30 if self.noise_scale is None else 1e-10
+        usual = Accounting(conversion=HOCKEY_STICK, failure_probability=gamma)
+        return PreparedRelease(fitted, self.draws, delta, self.accountant or usual)
 
 
 class FullRankRelease(PosteriorRelease):
