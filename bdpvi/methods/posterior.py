@@ -58,9 +58,8 @@ class PosteriorRelease:
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "model.clip": (0.1, 0.2, 0.3, 0.5),
-        "model.prior_scale": (0.1, 0.15, 0.2, 0.3),
-        "noise_scale": (None, 1.0),
+        "model.clip": (0.1, 0.2, 0.4, 1.0),
+        "model.prior_scale": (0.1, 0.15, 0.2, 0.3, 0.5),
     }
 
     def __post_init__(self) -> None:
