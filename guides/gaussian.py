@@ -110,26 +110,27 @@ class GaussianGuide(ABC):
         return sum(site.shape.numel() for site in self.sites)
 
     def setup(self, x: Tensor, y: Tensor) -> None:
-        """Find the model's latent variables by running it once on a batch of records.
-
-        Raises:
-            ValueError: if a latent variable has the name of one of the guide's parameters.
-        """
+        """Find the model's latent variables by running it once on a batch of records."""
         sites = []
         for name, site in latent_sites(self.model, x, y).items():
-            if name in self.constraints:
-                raise ValueError(
-                    f"model: latent site {name!r} has the name of a parameter of "
-                    f"{type(self).__name__}; rename it"
-                )
             transform = biject_to(site["fn"].support)
             sites.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
         self.sites = tuple(sites)
 
     def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Run as a Pyro guide: one sample site per latent variable of the model."""
+        """Run as a Pyro guide: one sample site per latent variable of the model.
+
+        Raises:
+            ValueError: if a latent variable has the name of one of the guide's parameters.
+        """
         if not self.sites:
             self.setup(x, y)
+        for site in self.sites:
+            if site.name in self.constraints:
+                raise ValueError(
+                    f"model: latent site {site.name!r} has the name of a parameter of "
+                    f"{type(self).__name__}; rename it"
+                )
         initial = self.initial(x)
         parameters = {
             name: pyro.param(name, initial[name], constraint=constraint)
