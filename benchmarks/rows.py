@@ -4,8 +4,8 @@
 
 Runs on every device there is. A pair costs 4d operations and a sigmoid; its least traffic, where
 slopes do not stay in a cache, is the (rows × batch) matrix of slopes written and read once, which
-the share of the bandwidth refers to. With CUDA the time is set against the CPU's. Ends with what
-training in float32 does to ε.
+the share of the bandwidth refers to. On the CPU the time is set against that without numba's
+kernels, on CUDA against the CPU's. Ends with what training in float32 does to ε.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import argparse
 import platform
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -44,6 +46,20 @@ def bandwidth(device: torch.device, dtype: torch.dtype) -> float:
         synchronise(device)
         best = min(best, time.perf_counter() - start)
     return 2 * source.nbytes / best
+
+
+@contextmanager
+def without_numba() -> Iterator[None]:
+    """Let the import of the kernels fail, as it does where numba is not installed."""
+    name = "bdpvi.compiled"
+    kept = sys.modules.get(name)
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        if kept is not None:
+            sys.modules[name] = kept
 
 
 def seconds(problem: Problem, chunk: int) -> float:
@@ -91,9 +107,13 @@ def main() -> None:
     model = BayesianLogisticRegression(clip=0.5)
     plan = Plan(steps=options.steps, rate=options.batch / options.records, seed=0)
     small = Dataset(x[:512], y[:512])  # torch's first optimiser step imports its compiler
-    seconds(Problem(model, MeanField(model), small, Plan(steps=1), default_optimiser(1)), 512)
-    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     kinds: list[type[GaussianGuide]] = [MeanField, FullRank]
+    for kind in kinds:  # and every kernel is compiled
+        for dtype in (torch.float64, torch.float32):
+            first_rows = small.to(torch.device("cpu"), dtype)
+            problem = Problem(model, kind(model), first_rows, Plan(steps=1), default_optimiser(1))
+            seconds(problem, 512)
+    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     cpu: dict[object, float] = {}
     for device in map(torch.device, devices):
         usual = [AT_ONCE] if device.type == "cpu" else [options.records]
@@ -106,7 +126,11 @@ def main() -> None:
                     taken = seconds(problem, chunk)
                     pairs = options.records * options.batch * options.steps
                     first = cpu.setdefault((dtype, kind), taken)
-                    against = "" if device.type == "cpu" else f", {first / taken:.1f} × the CPU"
+                    if device.type == "cpu":
+                        with without_numba():
+                            against = f", {seconds(problem, chunk) / taken:.2f} × without numba"
+                    else:
+                        against = f", {first / taken:.1f} × the CPU"
                     share = pairs * 2 * torch.finfo(dtype).bits / 8 / taken / rate
                     print(
                         f"{device.type:>6} {str(dtype)[6:]:>8} {kind.__name__:>10} {chunk:>6} "
