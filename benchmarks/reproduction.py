@@ -202,8 +202,9 @@ model at a lower price; `benchmarks/levers.py` (docs/benchmarks.md) tells what e
 
 Worst-case baselines that the papers do not have, tuned like everything else, do as well on Abalone
 or better: with ε (accuracy), full-batch gradient descent with exact Gaussian-DP accounting has at
-best {cost(best)} up to ε = 0.2, and 0.760 from {cost(gd)}. A Bayesian ε and a worst-case ε of one size are different
-promises, so a tie in these figures is not a tie in protection.
+best {cost(best)} up to ε = 0.2, and 0.760 from {cost(gd)}. A Bayesian ε and a
+worst-case ε of one size are different promises, so a tie in these figures is not a tie in
+protection.
 
 ## DPVI with its authors' settings ({DPVI}), δ = 1e-3
 
