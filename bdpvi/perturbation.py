@@ -343,11 +343,10 @@ class Expansion(Hessian):
         those it is solved with.
         """
         moves = Moves.none(len(self.jacobian), neighbours)
-        d, entropy = len(moves.m), self.gradient.new_zeros(())
-        own, moving = neighbours, torch.arange(len(neighbours), device=moves.m.device)
+        d, own = len(moves.m), neighbours
+        moving = torch.arange(len(neighbours), device=moves.m.device)
         # At 0 there is only what the record itself adds.
-        z = self.gradient.unsqueeze(1) + sign * own.gradient()
-        z = self.inverse @ z
+        z = self.inverse @ (self.gradient.unsqueeze(1) + sign * own.gradient())
         before = _norms(z)
         entropy = self.coordinates.entropy(z[d:])
         for _ in range(_STEPS):
