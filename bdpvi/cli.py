@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -99,8 +99,16 @@ def fit(
         typer.Option(help="Cut features off at ± this public bound.", show_default=False),
     ] = None,
     correlation: Annotated[
-        float, typer.Option(help="Correlation that any two features are taken to have; public.")
+        float, typer.Option(help="Correlation that features of a group are taken to have; public.")
     ] = 0.0,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Features of one group, by name with commas between; once for every group. "
+            "Without it all features are one group.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
     rate: Annotated[
         float | None,
@@ -151,6 +159,7 @@ def fit(
         clip=clip,
         limit=limit,
         correlation=correlation,
+        groups=_columns(group, split.train.feature_names) if group else None,
     )
     workers: Reduction = context.obj
     first = workers.rank == 0
@@ -284,6 +293,15 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
         print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)
+
+
+def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return the column numbers of groups that are given by name."""
+    wanted = [[name.strip() for name in group.split(",")] for group in groups]
+    for name in (name for group in wanted for name in group):
+        if name not in names:
+            raise ValueError(f"group must name features among {list(names)}, got {name!r}")
+    return tuple(tuple(names.index(name) for name in group) for group in wanted)
 
 
 def _load(folder: Path) -> bdpvi.Fit:

@@ -15,7 +15,7 @@ training plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,10 +97,13 @@ class BayesianLogisticRegression:
             x has slope bound C/‖x‖.
         limit: features are cut off at ±limit, which bounds how far out a record can lie; None
             leaves them as they are. Public: chosen without the data, as all of these are.
-        correlation: ρ in [0, 1), how strongly any two features are taken to be correlated. The
-            weights then multiply M^-½ x with M = (1 - ρ)I + ρ11ᵀ: the features less their mean,
-            and the mean, each on a scale of its own. Where features do move together, as
-            measurements of one body do, prior and clip then treat all directions alike.
+        correlation: ρ in [0, 1), how strongly any two features of a group are taken to be
+            correlated. The weights then multiply M^-½ x with M = (1 - ρ)I + ρ11ᵀ: the group's
+            features less their mean, and the mean, each on a scale of its own. Where features do
+            move together, as measurements of one body do, prior, clip and public noise then treat
+            all directions alike.
+        groups: column numbers of the features in each group, which no two groups share; a feature
+            in none stays as it is. None is one group of all features.
 
     ``limit`` acts first, then ``correlation``, then the column of ones is added.
 
@@ -114,8 +117,11 @@ class BayesianLogisticRegression:
     clip: float | None = None
     limit: float | None = None
     correlation: float = 0.0
+    groups: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.groups is not None:
+            object.__setattr__(self, "groups", _disjoint(self.groups))
         _validate.positive("prior_scale", self.prior_scale)
         if self.clip is not None:
             _validate.positive("clip", self.clip)
@@ -131,14 +137,28 @@ class BayesianLogisticRegression:
         >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
         tensor([[ 0.7071,  0.7071,  0.7071,  1.0000],
                 [-4.2426,  0.0000,  4.2426,  1.0000]])
+
+        Raises:
+            ValueError: if a group has a feature that ``x`` lacks.
         """
         if self.limit is not None:
             x = x.clamp(-self.limit, self.limit)
         if self.correlation:
-            mean, apart = x.mean(1, keepdim=True), 1 - self.correlation
-            together = apart + self.correlation * x.shape[1]
-            x = (x - mean) / math.sqrt(apart) + mean / math.sqrt(together)
+            x = self._apart(x)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.intercept else x
+
+    def _apart(self, x: Tensor) -> Tensor:
+        """Return M^-½ x for each group of features."""
+        groups = (tuple(range(x.shape[1])),) if self.groups is None else self.groups
+        for group in groups:
+            if max(group) >= x.shape[1]:
+                raise ValueError(f"groups has column {max(group)} of {x.shape[1]} features")
+            columns = torch.tensor(group, device=x.device)
+            some, apart = x[:, columns], 1 - self.correlation
+            mean, together = some.mean(1, keepdim=True), apart + self.correlation * len(group)
+            some = (some - mean) / math.sqrt(apart) + mean / math.sqrt(together)
+            x = x.index_copy(1, columns, some)
+        return x
 
     def slope_bound(self, design: Tensor) -> Tensor:
         """Return the largest slope in the logit for each record, (N,); inf if unclipped."""
@@ -164,6 +184,17 @@ class BayesianLogisticRegression:
             raise ValueError(f"y must be 0 or 1, got {values[:5].tolist()}")
         if len(values) < 2:
             raise ValueError(f"y has one class only: every target is {values[0].item():g}")
+
+
+def _disjoint(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return groups of column numbers as tuples."""
+    columns = [column for group in groups for column in group]
+    whole = all(isinstance(column, int) and column >= 0 for column in columns)
+    if not whole or not all(groups) or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"groups must hold column numbers from 0 on, each at most once, got {groups!r}"
+        )
+    return tuple(tuple(group) for group in groups)
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]

@@ -24,6 +24,8 @@ FILE = RawFile(
 )
 SEXES = ("I", "F", "M")
 MEASURES = ("length", "diameter", "height", "whole", "shucked", "viscera", "shell")
+GROUPS = ((1, 2), (4, 5, 6, 7))
+"""Ordinal features that measure nearly the same thing: two widths of the shell, four weights."""
 
 
 def load_abalone(

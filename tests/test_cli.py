@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdpvi import datasets
+from bdpvi import datasets, storage
 from bdpvi.cli import main
 
 
@@ -73,6 +73,16 @@ def test_fit_release_predict(
     assert more > spent["epsilon"]
 
 
+def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None:
+    code = run(
+        "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", tmp_path / "fit",
+        "--steps", 5, "--quiet", "--correlation", 0.5, "--group", "dose, age",
+    )  # fmt: skip
+    assert code == 0
+    assert storage.read_extra(tmp_path / "fit")["model"]["groups"] == [[1, 0]]
+    assert run("release", tmp_path / "fit", "--out", tmp_path / "a.json", "--temperature", 1) == 0
+
+
 def test_release_for_an_epsilon_keeps_to_it(
     fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +113,10 @@ def test_release_for_an_epsilon_keeps_to_it(
             "clip",
         ),
         (["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--rate", "2"], "rate"),
+        (
+            ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--group", "dose,x"],
+            "group must name features among",
+        ),
         (
             ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--guide", "x"],
             "guide must be one of",

@@ -23,6 +23,26 @@ def test_correlation_is_a_change_of_metric() -> None:
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-12, atol=1e-12)
 
 
+def test_features_are_correlated_with_those_of_their_group_alone() -> None:
+    rho = 0.8
+    metric = np.eye(4)
+    for i, j in ((0, 2), (2, 0), (1, 3), (3, 1)):
+        metric[i, j] = rho
+    whole = BayesianLogisticRegression(correlation=rho, groups=((0, 2), (3, 1))).design(X)
+    expected = torch.from_numpy(X.numpy() @ fractional_matrix_power(metric, -0.5))
+    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
+    part = BayesianLogisticRegression(correlation=rho, groups=((0, 2),)).design(X)
+    torch.testing.assert_close(part[:, [0, 2]], expected[:, [0, 2]], rtol=1e-12, atol=1e-12)
+    assert torch.equal(part[:, [1, 3]], X[:, [1, 3]])
+    single = BayesianLogisticRegression(correlation=rho, groups=((0,), (1,))).design(X)
+    torch.testing.assert_close(single, X)
+
+
+def test_a_group_of_all_features_is_the_default() -> None:
+    named = BayesianLogisticRegression(correlation=0.5, groups=((0, 1, 2, 3),))
+    assert torch.equal(named.design(X), BayesianLogisticRegression(correlation=0.5).design(X))
+
+
 def test_the_limit_acts_before_the_correlation_and_the_intercept_after() -> None:
     model = BayesianLogisticRegression(limit=1.5, correlation=0.5, intercept=True)
     plain = BayesianLogisticRegression(correlation=0.5).design(X.clamp(-1.5, 1.5))
@@ -40,7 +60,9 @@ def test_every_route_sees_the_same_design() -> None:
     """A fit with these arguments is the plain fit of the features that they make."""
     data = logistic_data(60, 3)
     data = Dataset(data.x * 2, data.y)
-    model = BayesianLogisticRegression(clip=0.4, limit=1.5, correlation=0.7, intercept=True)
+    model = BayesianLogisticRegression(
+        clip=0.4, limit=1.5, correlation=0.7, groups=((0, 2),), intercept=True
+    )
     plain = BayesianLogisticRegression(clip=0.4)
     made = Dataset(model.design(data.x), data.y)
     for neighbours, steps in ((Optimum(), 1), (Coupled(), 15)):
@@ -56,8 +78,15 @@ def test_every_route_sees_the_same_design() -> None:
 @pytest.mark.parametrize(
     ("argument", "value"),
     [("limit", 0.0), ("limit", float("nan")), ("correlation", 1.0), ("correlation", -0.1),
-     ("correlation", float("nan"))],
+     ("correlation", float("nan")), ("groups", ((0, 1), (1, 2))), ("groups", ((),)),
+     ("groups", ((-1, 2),)), ("groups", ((0.5, 1),))],
 )  # fmt: skip
-def test_bad_arguments(argument: str, value: float) -> None:
+def test_bad_arguments(argument: str, value: object) -> None:
     with pytest.raises(ValueError, match=argument):
         BayesianLogisticRegression(**{argument: value})  # type: ignore[arg-type]
+
+
+def test_a_group_with_a_feature_that_is_not_there() -> None:
+    model = BayesianLogisticRegression(correlation=0.5, groups=((2, 4),))
+    with pytest.raises(ValueError, match="groups has column 4 of 4 features"):
+        model.design(X)
