@@ -44,7 +44,7 @@ class DPVI:
     note: ClassVar[str] = "The seeds are those of batches, base noise, privacy noise and draws."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "steps": (200, 500, 1000),
+        "steps": (50, 200, 500, 1000),
         "rate": (0.005, 0.05, 0.2),
         "clip": (0.1, 0.25, 0.5, 1.0, 2.0),
         "learning_rate": (0.03, 0.1, 0.3),
