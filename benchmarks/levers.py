@@ -48,6 +48,14 @@ class Lever:
 PLAIN = {"clip": 0.25, "prior_scale": 1.0}
 PUBLIC = {"noise_scale": 1.0}
 TOGETHER = {"clip": 0.2, "prior_scale": 0.15, "correlation": 0.9}
+GROUPED = {
+    "clip": 0.1,
+    "prior_scale": 0.3,
+    "limit": 1.0,
+    "correlation": 0.95,
+    "groups": abalone.GROUPS,
+    "intercept": True,
+}
 OUTLIERS = {"clip": 0.5, "prior_scale": 0.3}
 LEVERS: Mapping[str, Sequence[Lever]] = {
     "abalone": (
@@ -61,6 +69,7 @@ LEVERS: Mapping[str, Sequence[Lever]] = {
         Lever("correlation 0.9, C and s for it", TOGETHER),
         Lever("and a public noise scale", TOGETHER, released=PUBLIC),
         Lever("γ = 1e-10: the range is known", TOGETHER, RANGE, released=PUBLIC),
+        Lever("correlation 0.95 within groups", GROUPED, RANGE, released=PUBLIC),
     ),
     "adult": (
         Lever("start", {**PLAIN, "clip": 0.5}),
