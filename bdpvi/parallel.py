@@ -28,6 +28,7 @@ def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
         yield from map(make, parts)
         return
     waiting: deque[Future[T]] = deque()
+    torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for part in parts:
