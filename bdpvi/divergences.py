@@ -32,6 +32,8 @@ from bdpvi.products import log_mgf_by_products
 _NEAR = 0.1
 # Most coordinates whose product stays within 1e-13.
 _WIDEST = 100
+# Smallest eigenvalue, as a share of the largest, that a symmetric eigenproblem gives to 1e-12.
+_GRADED = 1e-3
 # Blocks that stay in cache: records at a time, and records × orders at a time.
 _RECORDS = 8192
 _BLOCK = 1 << 18
@@ -375,6 +377,21 @@ class _Gaussians:
         return scale.diag_embed() if self.is_diagonal else scale
 
 
+def _axes(root: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues and eigenvectors of ``root rootᵀ`` for every root (m, d, d).
+
+    Rounding moves each eigenvalue by about 1e-16 of the largest one, which may leave nothing of the
+    smallest, not even its sign. Singular values are moved by about 1e-16 of the largest of theirs,
+    and their squares are positive. They take twice as long and are found where they are needed.
+    """
+    r, u = torch.linalg.eigh(root @ root.mT)
+    graded = (r[:, 0] < _GRADED * r[:, -1]).nonzero()[:, 0]
+    if len(graded):
+        u[graded], singular, _ = torch.linalg.svd(root[graded])
+        r[graded] = singular.square()
+    return r, u
+
+
 @singledispatch
 def _gaussians(distribution: Distribution) -> _Gaussians:
     raise ValueError(f"not a Gaussian with a known summary: {distribution!r}")
@@ -443,7 +460,7 @@ def _summarise(p: Distribution, q: Distribution) -> tuple[GaussianPairs, torch.S
             two.cholesky(rows), torch.cat([factor_p, gap], -1), upper=False
         )
         root, mean = white[..., :-1], white[..., -1:]
-        r, u = torch.linalg.eigh(root @ root.mT)
+        r, u = _axes(root)
         return r, (u.mT @ mean).squeeze(-1).square()
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.

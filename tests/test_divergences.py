@@ -146,6 +146,29 @@ def test_full_covariances_agree_with_the_matrix_formula() -> None:
     torch.testing.assert_close(renyi(p, q, 1.0), kl_divergence(p, q), rtol=1e-11, atol=0)
 
 
+def test_nearly_singular_covariances_agree_with_60_digits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(3, 6, 6, generator=generator, dtype=torch.float64)
+    graded = torch.logspace(0, -8, 6, dtype=torch.float64)
+    white = torch.eye(6, dtype=torch.float64) + noise[0].tril(-1) / 4
+    narrow = white @ (torch.diag(graded) + noise[1].tril(-1) * graded)
+    mean = noise[2, 0]
+    p = MultivariateNormal(mean, scale_tril=narrow)
+    q = MultivariateNormal(torch.zeros_like(mean), scale_tril=white)
+    pairs = summarise(p, q)
+    with mpmath.workdps(60):
+        back = mpmath.inverse(mpmath.matrix(white.tolist()))
+        root = back * mpmath.matrix(narrow.tolist())
+        values, axes = mpmath.eigsy(root * root.T)
+        b = axes.T * back * mpmath.matrix(mean.tolist())
+        r = torch.tensor([float(value) for value in values], dtype=torch.float64)
+        b2 = torch.tensor([float(value**2) for value in b], dtype=torch.float64)
+    assert float(r[0] / r[-1]) < 1e-17
+    order = pairs.r[0].argsort()
+    torch.testing.assert_close(pairs.r[0, order], r, rtol=1e-7, atol=0)
+    torch.testing.assert_close(pairs.b2[0, order], b2, rtol=1e-7, atol=0)
+
+
 def test_every_pair_of_types_agrees_with_full_covariances() -> None:
     d, m = 3, 5
     scale = 1 + 0.1 * torch.rand(m, d, dtype=F64, generator=torch.Generator().manual_seed(3))
