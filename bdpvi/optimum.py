@@ -154,15 +154,16 @@ class Optimum:
             if not self._anywhere(columns):
                 break
             expansion.prepare(degree)
-            if degree < expansion.degrees[-1]:
-                hopeful = expansion.hopeful(moves.select(columns), degree, self.precision)
-                columns = columns[hopeful]
 
-            def solve(part: Tensor, degree: int = degree) -> Moves:
-                return expansion.solve(terms.select(part), sign, degree, moves.select(part))
+            def solve(part: Tensor, degree: int = degree) -> tuple[Tensor, Moves]:
+                near = moves.select(part)
+                if degree < expansion.degrees[-1]:
+                    hopeful = expansion.hopeful(near, degree, self.precision)
+                    part, near = part[hopeful], near.select(hopeful)
+                return part, expansion.solve(terms.select(part), sign, degree, near)
 
             parts = columns.split(_BLOCK)
-            for part, found in zip(
+            for _, (part, found) in zip(
                 track(parts, f"{kind}, degree {degree}"), each(solve, parts), strict=True
             ):
                 moves.put(part, found)

@@ -23,14 +23,14 @@ that the series leave out: the next terms in absolute value, and for what follow
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bdpvi.coordinates import Coordinates, DiagonalCovariance, FullCovariance, weighted
-from bdpvi.monomials import moments, powers, taylor_weights
+from bdpvi.monomials import indices, moments, places, powers, summed, taylor_weights
 from bdpvi.narrow import derivatives
 from bdpvi.objective import Point, Records, total
 from bdpvi.parallel import each
@@ -42,9 +42,11 @@ _HIGHER = (3, 4)
 """Degrees of the polynomial that are tried, where they are small enough, after degree 2."""
 _BEYOND = 7
 """Degree of the series that passes in single precision sum beyond the polynomial; odd."""
+_RECORDS = 4096
 _COLUMNS = 512
+_GATHERED = 1024
 _MONOMIALS = 600
-_CACHED = 512
+_CACHED = 1024
 _ROWS = 256
 _ENTRIES = 1 << 26
 """Largest size of a tensor of the polynomial."""
@@ -61,9 +63,9 @@ _HOPELESS = 1e-6
 _SINGLE = 1.05 * 2.0**-24
 """Unit roundoff of single precision, and 5 % for the products of up to 10⁵ roundings."""
 _NEGLIGIBLE = 2e-9
-"""Error relative to the mean distance that single precision, or leaving records out, may cost."""
-_LIGHT = 1e-4
-"""Share of the size of the terms that records left out of bounds and of single passes may have."""
+"""Error relative to the mean distance that single precision may cost."""
+_LIGHT = 3e-5
+"""Share of the size of the terms that records left out of single passes may have."""
 _FORMS = 11
 """Degree of the terms of the data that bounds take one by one; odd, at most _SERIES."""
 _SHARP = (4, 5, 6)
@@ -99,6 +101,14 @@ class Terms:
         return Terms(
             self.x[:, columns], self.e[:, columns], self.variance[columns], self.slopes[:, columns]
         )
+
+    @classmethod
+    def joined(cls, blocks: Sequence[Terms]) -> Terms:
+        """Return the records of all blocks."""
+        if len(blocks) == 1:
+            return blocks[0]
+        fields = zip(*((b.x, b.e, b.variance, b.slopes) for b in blocks), strict=True)
+        return cls(*(torch.cat(field, -1) for field in fields))
 
     def gradient(self) -> Tensor:
         """Return what each record adds to the gradient at 0."""
@@ -169,12 +179,11 @@ class Hessian:
         prior = precision * frame.T @ frame
         lengths: list[Tensor] = []
 
-        def pass_over() -> Iterator[tuple[Tensor, ...]]:
-            for block in self._blocks():
-                lengths.append(_norms(block.x).max())
-                yield self._sums(block)
+        def sums_of(block: Terms) -> tuple[Tensor, ...]:
+            lengths.append(_norms(block.x).max())
+            return self._sums(block)
 
-        sums = total(pass_over(), self.reduction)
+        sums = total(each(sums_of, self._blocks()), self.reduction)
         in_mean, in_covariance, mm, my, yy, along, around, *self.extra = sums
         #: The part of J that does not come from the data: of the prior and the entropy.
         self.fixed = torch.block_diag(prior, torch.eye(len(yy)).to(prior))
@@ -190,10 +199,10 @@ class Hessian:
         spread = map(self.coordinates.spread, around)
         self.bends = [max(float(a), b) for a, b in zip(largest(along), spread, strict=True)]
 
-    def _blocks(self) -> Iterator[Terms]:
+    def _blocks(self, size: int = _COLUMNS) -> Iterator[Terms]:
         """Iterate over the data in blocks that stay in the processor's cache."""
         for block in self.data:
-            yield from block.blocks(_COLUMNS)
+            yield from block.blocks(size)
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
         """Return what these records add to the gradient, to J and to the bounds on its change."""
@@ -212,6 +221,11 @@ class Hessian:
 
     def terms(self, records: Records) -> Terms:
         """Return records, of the data or not, as the expansion sees them."""
+        starts = range(0, max(1, len(records)), _RECORDS)
+        blocks = (records.select(slice(start, start + _RECORDS)) for start in starts)
+        return Terms.joined(list(each(self._terms, blocks)))
+
+    def _terms(self, records: Records) -> Terms:
         mean, variance = self.point.logit(records)
         x = (records.x @ self.coordinates.frame).T / variance.sqrt().clamp(min=1e-150)
         slopes = derivatives(mean, variance, records.bound, _SERIES + 2)
@@ -275,7 +289,9 @@ class Expansion(Hessian):
         # Sums of v/4 that what series leave out is multiplied by, and of the size of every term.
         self.totals = float(shares[0]), float(shares[1])
         self.sizes = dict(zip(range(3, _FORMS + 1), left.tolist(), strict=True))
-        self.forms: dict[int, tuple[Tensor, Tensor]] = {}
+        # Sums of the monomials of the data times D_n, each once.
+        self.symmetric: dict[int, Tensor] = {}
+        self.forms: dict[int, tuple[Tensor, ...]] = {}
         self.kept: dict[int, list[Terms]] = {}
         self.count, self.typical = int(count), float(distance / count)
         self.spread = float(spread / count)
@@ -301,32 +317,53 @@ class Expansion(Hessian):
         )
 
     def prepare(self, degree: int) -> None:
-        """Make what the polynomial of this degree needs, by a pass over the data."""
+        """Make what the polynomial of this degree needs, by a pass over the data.
+
+        Its tensors in m and in y are sums of the same monomials, of one and of two degrees more, as
+        the features that go with y are quadratic in x.
+        """
         if degree in self.tensors:
             return
         d = len(self.coordinates.frame)
-        first, kind, rough = not self.forms, self._kind(degree), _single()
-        share = self._share(degree) if kind == torch.float32 else 0.0
+        first = not self.forms
+        new = [n for n in (degree + 1, degree + 2) if n not in self.symmetric]
 
         def sums(data: Terms) -> tuple[Tensor, ...]:
-            heavy = data.select(self._heavy(data, (degree,), share)) if share else data
-            monomials = powers(heavy.x.to(kind), degree)[-1]
-            tensor = (_coefficients(heavy, degree).to(kind) @ monomials.T).double()
-            if not first:
-                return (tensor,)
-            forms = []
-            for n in _SHARP:
-                part = data.select(self._heavy(data, (n,), _LIGHT))
-                pairs = powers(part.x, 2)[1] * (2 * taylor_weights(d, 2)).to(data.x).unsqueeze(1)
-                weight, pairs, e = part.size(n).to(rough), pairs.to(rough), part.e.to(rough)
-                forms += [(pairs * weight) @ pairs.T, 4 * (e * weight) @ e.T]
-            return (tensor, *(form.double() for form in forms))
+            highest = max(new)
+            up, down = powers(data.x, highest // 2), powers(data.x.flip(0), highest - highest // 2)
 
-        tensor, *forms = total(each(sums, self._blocks()), self.reduction)
-        self.tensors[degree] = (tensor * taylor_weights(d, degree).to(tensor)).to(kind)
-        forms = [form.to(rough) for form in forms]
+            def summed_up(n: int, weights: Tensor) -> Tensor:
+                return summed((up[n // 2 - 1], down[n - n // 2 - 1]), weights, d, n)
+
+            forms = [summed_up(4, data.size(n)) for n in _SHARP] if first else []
+            return (*(summed_up(n, data.slopes[n]) for n in new), *forms)
+
+        found = total(each(sums, self._blocks(_GATHERED)), self.reduction)
+        self.symmetric |= dict(zip(new, found, strict=False))
+        quadratic = self._quadratic()
+        rows = [
+            self.symmetric[degree + 1][places(d, 1, degree)],
+            quadratic @ self.symmetric[degree + 2][places(d, 2, degree)],
+        ]
+        weights = taylor_weights(d, degree).to(rows[0])
+        self.tensors[degree] = (torch.cat(rows) * weights).to(self._kind(degree))
         if first:
-            self.forms = dict(zip(_SHARP, zip(forms[::2], forms[1::2], strict=True), strict=True))
+            twice = (2 * taylor_weights(d, 2)).to(quadratic)
+            for n, sharp in zip(_SHARP, found[len(new) :], strict=True):
+                form = sharp[places(d, 2, 2)]
+                forms = (form * twice * twice.unsqueeze(1), 4 * quadratic @ form @ quadratic.T)
+                self.forms[n] = tuple(form.to(_single()) for form in forms)
+
+    def _quadratic(self) -> Tensor:
+        """Return what the monomials of degree 2 are multiplied by in the features of y, (q, n)."""
+        one, other = indices(len(self.coordinates.frame), 2).to(self.jacobian.device)
+        eye = torch.eye(len(self.coordinates.frame)).to(self.jacobian)
+        features = self.coordinates.features
+        both = features(eye[:, one] + eye[:, other])
+        # The features of the sum of two axes, less those of either; of twice an axis they are 4.
+        return torch.where(
+            one == other, both / 4, both - features(eye[:, one]) - features(eye[:, other])
+        )
 
     def _heavy(self, data: Terms, degrees: Iterable[int], share: float) -> Tensor:
         """Return which records have terms of these degrees that are worth summing.
@@ -515,10 +552,10 @@ class Expansion(Hessian):
     def _roundings(self, degree: int) -> float:
         """Return by what share of the size of the terms of this degree single precision errs.
 
-        As many roundings as there are summands in a block of the data, in the sum over monomials
-        and in each monomial, of numbers that are all bounded in absolute value.
+        As many roundings as there are summands in a sum over monomials and in each monomial, of
+        numbers that are all bounded in absolute value.
         """
-        return _SINGLE * (_COLUMNS + _MONOMIALS + 16 * degree)
+        return _SINGLE * (_MONOMIALS + 16 * degree)
 
     def _absolute(self, z: Tensor, d: int) -> tuple[Tensor, Tensor]:
         """Bound |x_j|ᵀ|m| and |x_j|ᵀ|S||x_j| for all records, absolute values entry by entry.
@@ -529,13 +566,12 @@ class Expansion(Hessian):
         return longest * _norms(z[:d]), longest**2 * self.coordinates.swell * _norms(z[d:])
 
     def _rounding(self, z: Tensor, degree: int) -> Tensor:
-        """Bound what single precision, and the records left out with it, cost the gradient."""
+        """Bound what single precision costs the gradient."""
         bound = torch.zeros_like(z[0])
         sizes = heat(*self._absolute(z, len(self.coordinates.frame)), degree)
         for k in range(3, degree + 1):
             if self.tensors[k].dtype == torch.float32:
-                share = self._roundings(k) + self._share(k)
-                bound += share * self.sizes[k] * sizes[k]
+                bound += self._roundings(k) * self.sizes[k] * sizes[k]
         return bound
 
     def _polynomial_left_out(self, z: Tensor, degree: int) -> Tensor:
@@ -554,8 +590,8 @@ class Expansion(Hessian):
         crude = heat(a, s, _FORMS)
         kind = _single()
         monomials, y = powers(z[:d].to(kind), 2)[1], z[d:].to(kind)
-        # The forms are in single precision, without records that hardly count.
-        rounded = _LIGHT + _SINGLE * (_COLUMNS + 2 * len(monomials) + 2 * len(y) + 64)
+        # The forms are in single precision.
+        rounded = _SINGLE * (2 * len(monomials) + 2 * len(y) + 64)
         for n in range(degree + 1, _FORMS + 1):
             if n not in self.forms or degree < 3:
                 bound += self.sizes[n] * crude[n]

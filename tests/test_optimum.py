@@ -31,7 +31,7 @@ from bdpvi.divergences import GaussianPairs, summarise
 from bdpvi.events import PosteriorDraws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models import ClippedBernoulli
-from bdpvi.monomials import indices, moments, powers
+from bdpvi.monomials import indices, moments, places, powers, summed
 from bdpvi.objective import Objective, Point, Records, climb, start
 from bdpvi.optimum import HIGHEST_ORDER, Optimum, enclosing
 from bdpvi.perturbation import Expansion
@@ -269,7 +269,7 @@ def test_single_precision_errs_by_less_than_it_claims(
         expansion.prepare(degree)
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(len(expansion.jacobian), 6, generator=generator, dtype=torch.float64)
-    z *= torch.tensor([1e-3, 1e-2, 3e-2, 0.1, 0.2, 0.3]) / z.norm(dim=0)
+    z *= torch.tensor([1e-3, 3e-3, 3e-2, 0.1, 0.2, 0.3]) / z.norm(dim=0)
     found, error = expansion._beyond(z, 4)
     missed = (found - further(expansion, z, 4)).norm(dim=0)
     assert bool((missed <= error + 1e-13).all())
@@ -513,6 +513,21 @@ def test_moments_equal_products_of_quadratures() -> None:
     for degree, values in enumerate(sample, start=1):
         by_index = (mean + root @ grid)[indices(2, degree)].prod(0)
         torch.testing.assert_close(values, by_index, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (2, 5)])
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_sums_of_monomials_equal_sums_of_products(d: int, one: int, other: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(d, 30, generator=generator, dtype=torch.float64)
+    weights = torch.randn(30, generator=generator, dtype=torch.float64)
+    degree = one + other
+    halves = x[indices(d, degree // 2)].prod(0), powers(x.flip(0), degree - degree // 2)[-1]
+    found = summed(halves, weights, d, degree)
+    assert len(found) == math.comb(d + degree - 1, degree)
+    left, right = (x[indices(d, k)].prod(0) for k in (one, other))
+    expected = torch.einsum("am,bm,m->ab", left, right, weights)
+    torch.testing.assert_close(found[places(d, one, other)], expected, rtol=1e-12, atol=1e-10)
 
 
 @given(
