@@ -48,6 +48,7 @@ _GATHERED = 1024
 _MONOMIALS = 600
 _CACHED = 1024
 _ROWS = 256
+_PAIRS = 1 << 16
 _ENTRIES = 1 << 26
 """Largest size of a tensor of the polynomial."""
 _PARAMETERS = 6000
@@ -64,7 +65,7 @@ _SINGLE = 1.05 * 2.0**-24
 """Unit roundoff of single precision, and 5 % for the products of up to 10⁵ roundings."""
 _NEGLIGIBLE = 2e-9
 """Error relative to the mean distance that single precision may cost."""
-_LIGHT = 3e-5
+_LIGHT = 3e-4
 """Share of the size of the terms that records left out of single passes may have."""
 _FORMS = 11
 """Degree of the terms of the data that bounds take one by one; odd, at most _SERIES."""
@@ -659,7 +660,8 @@ class Expansion(Hessian):
             left = _left_out(shift.abs(), grow.abs(), _SERIES, norm * v, size * v)
             return torch.cat([block.x @ first, block.e @ second, left.sum(0, keepdim=True)])
 
-        blocks = (block for data in self.data for block in data.blocks(_ROWS))
+        # Of more rows where there are few columns.
+        blocks = self._blocks(max(_ROWS, _PAIRS // max(1, z.shape[1])))
         added = z.new_zeros(len(z) + 1, z.shape[1])
         for more in each(sums, blocks):
             added += more
