@@ -65,7 +65,7 @@ _SINGLE = 1.05 * 2.0**-24
 """Unit roundoff of single precision, and 5 % for the products of up to 10⁵ roundings."""
 _NEGLIGIBLE = 2e-9
 """Error relative to the mean distance that single precision may cost."""
-_LIGHT = 3e-4
+_LIGHT = 1e-4
 """Share of the size of the terms that records left out of single passes may have."""
 _FORMS = 11
 """Degree of the terms of the data that bounds take one by one; odd, at most _SERIES."""
