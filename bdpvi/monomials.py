@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from functools import cache
 from itertools import combinations_with_replacement
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-N = TypeVar("N", int, Tensor)
+_PAIRS = 1 << 20
+"""How many products are looked for at a time."""
 
 
 @cache
@@ -77,15 +77,22 @@ def places(d: int, one: int, other: int) -> Tensor:
     tensor([[ 8., 12., 18.],
             [12., 18., 27.]])
     """
-    left, right = indices(d, one).unsqueeze(2), indices(d, other).unsqueeze(1)
-    shape = (left.shape[1], right.shape[2])
-    every = torch.cat([left.expand(-1, *shape), right.expand(-1, *shape)]).sort(0).values
-    half, rest = (one + other) // 2, one + other - (one + other) // 2
-    end = every[half - 1]
+    left, right = indices(d, one), indices(d, other)
+    parts = left.split(max(1, _PAIRS // right.shape[1]), 1)
+    return torch.cat([_places(part, right, d) for part in parts])
+
+
+def _places(left: Tensor, right: Tensor, d: int) -> Tensor:
+    """Return where products of monomials with these factors, (one, n) and (other, m), are."""
+    shape, degree = (left.shape[1], right.shape[1]), len(left) + len(right)
+    pairs = left.unsqueeze(2).expand(-1, *shape), right.unsqueeze(1).expand(-1, *shape)
+    factors = torch.cat(pairs).sort(0).values
+    half, rest = degree // 2, degree - degree // 2
+    end = factors[half - 1]
     sizes = [_count(c + 1, half - 1) * _count(d - c, rest) for c in range(d)]
     start = torch.tensor([0, *sizes]).cumsum(0)[end]
-    row = _rank(every[:half], d) - _counts(d, half)[end]
-    column = _rank((d - 1 - every[half:]).flip(0), d)
+    row = _rank(factors[:half], d) - _counts(d, half)[end]
+    column = _rank((d - 1 - factors[half:]).flip(0), d)
     return start + row * _counts(d, rest)[d - end] + column
 
 

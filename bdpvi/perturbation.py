@@ -45,6 +45,7 @@ _BEYOND = 7
 _RECORDS = 4096
 _COLUMNS = 512
 _GATHERED = 1024
+_CELLS = 1 << 22
 _MONOMIALS = 600
 _CACHED = 1024
 _ROWS = 256
@@ -339,7 +340,9 @@ class Expansion(Hessian):
             forms = [summed_up(4, data.size(n)) for n in _SHARP] if first else []
             return (*(summed_up(n, data.slopes[n]) for n in new), *forms)
 
-        found = total(each(sums, self._blocks(_GATHERED)), self.reduction)
+        # Blocks whose monomials stay in the cache, or at least take little memory.
+        columns = min(_GATHERED, max(64, _CELLS // math.comb(d + degree - 1, degree)))
+        found = total(each(sums, self._blocks(columns)), self.reduction)
         self.symmetric |= dict(zip(new, found, strict=False))
         quadratic = self._quadratic()
         rows = [
