@@ -23,6 +23,7 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
+from bdpvi.datasets import abalone
 from bdpvi.evaluate import expected_accuracy
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
@@ -123,7 +124,7 @@ def main() -> None:
                 accountant=accountant,  # noqa: B023
             )
 
-        settings = ", ".join(f"{k}={v:g}" for k, v in {**lever.model, **lever.released}.items())
+        settings = ", ".join(f"{k}={v}" for k, v in {**lever.model, **lever.released}.items())
         about = f"| {lever.words} | {lever.guide.__name__} | {settings} | "
         about += f"{accountant.conversion} | {accountant.failure_probability:g} | "
         about += f"{price(HOTTEST).epsilon:.3f} | "

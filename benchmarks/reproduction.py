@@ -190,9 +190,10 @@ papers' mechanism. Their MNIST and CIFAR10 rows are networks, which this library
 
 What all methods of the comparison make of the features is part of their settings: on Adult an
 intercept and a limit of one standard deviation, which the papers' models do not have and which
-raise accuracy without privacy from 0.81 to {number(plain, 2)}; on Abalone, for most targets, a
-public correlation between features. So an ε of ours at the published accuracy is not the papers'
-model at a lower price; `benchmarks/levers.py` (docs/benchmarks.md) tells what each change buys.
+raise accuracy without privacy from 0.81 to {number(plain, 2)}; on Abalone a public correlation
+within groups of columns that measure nearly the same thing. So an ε of ours at the published
+accuracy is not the papers' model at a lower price; `benchmarks/levers.py` (docs/benchmarks.md)
+tells what each change buys.
 
 ## Figures 9 and 10: accuracy against ε
 
@@ -200,11 +201,11 @@ model at a lower price; `benchmarks/levers.py` (docs/benchmarks.md) tells what e
 
 ![Adult](figures/adult.png)
 
-Worst-case baselines that the papers do not have, tuned like everything else, do as well on Abalone
-or better: with ε (accuracy), full-batch gradient descent with exact Gaussian-DP accounting has at
-best {cost(best)} up to ε = 0.2, and 0.760 from {cost(gd)}. A Bayesian ε and a
-worst-case ε of one size are different promises, so a tie in these figures is not a tie in
-protection.
+Worst-case baselines that the papers do not have, tuned like everything else and with the same
+features, are close on Abalone: with ε (accuracy), full-batch gradient descent with exact
+Gaussian-DP accounting has at best {cost(best)} up to ε = 0.2, and 0.760 from {cost(gd)}.
+A Bayesian ε and a worst-case ε of one size are different promises, so a tie in these figures is not
+a tie in protection.
 
 ## DPVI with its authors' settings ({DPVI}), δ = 1e-3
 
