@@ -1,9 +1,12 @@
 """Logistic regression's rows in machine code, by numba: what the extra ``fast`` adds.
 
-The numbers are those of :class:`bdpvi.rows.LogisticGradient`. The gain is that a slope never leaves
-the first cache: rows are taken by the tile, records by the four, and the sigmoid, written as a
-polynomial, is as fast in vectors as the products around it. Arrays have the rows last; each lane of
-a tile is one row, and does the same operations wherever in a tile it lies.
+The numbers are those of :class:`bdpvi.rows.LogisticGradient`. The gain is that nothing leaves the
+caches: a tile of rows goes through many steps of Adam, with its moments, before the next one does;
+within a step records are taken by the four, and a slope is used where it was made. Arrays have the
+rows last; each lane of a tile is one row, and does the same operations wherever in a tile it lies.
+
+A loop over sigmoids would become vectors by itself, but one vector at a time, most of which is
+waiting for the operation before. So slopes are written for LLVM, several vectors side by side.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
+import scipy
 import torch
+from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,8 +37,14 @@ _LANES = 128
 _BLOCK = 4
 """Features or records taken together; more would not fit into the registers."""
 
-_OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
-"""Division by zero gives inf, as in torch; a product and a sum may become one instruction."""
+_LINE = 256
+"""Bytes that slopes are taken by: several vectors, for most of a sigmoid is waiting."""
+
+_JOINED = ("contract",)
+"""A product and a sum may become one instruction."""
+
+_OPTIONS = {"error_model": "numpy", "fastmath": set(_JOINED)}
+"""Division by zero gives inf, as in torch."""
 
 
 def _compiled(function: Kernel) -> Kernel:
@@ -68,7 +79,7 @@ class CompiledGradient:
         >>> CompiledGradient.knows(FullRank(BayesianLogisticRegression()))
         True
         """
-        return type(guide) in _KERNELS
+        return type(guide) in (MeanField, FullRank)
 
     def see(self, data: Any) -> tuple[Tensor, Tensor]:
         """Return (1 − 2y)·design, with columns of zeros up to whole blocks, and slope bounds."""
@@ -78,7 +89,10 @@ class CompiledGradient:
         return torch.nn.functional.pad(signed, (0, padding)), self.model.slope_bound(design)
 
     def packed(self, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a Cholesky factor as its lower triangle, row by row, (d(d + 1)/2,)."""
+        """Return a Cholesky factor as its diagonal, then what is below it, (d(d + 1)/2,).
+
+        A mean-field guide is one with nothing below: the kernels know no other difference.
+        """
         return {
             name: value[tuple(_triangle(len(value)))] if name == "scale_tril" else value
             for name, value in start.items()
@@ -104,20 +118,21 @@ class CompiledGradient:
         out: Mapping[str, Tensor],
     ) -> None:
         """Write the gradients, see :class:`bdpvi.rows.RowGradient`."""
-        x, bound = batch
-        noise = torch.randn(self.guide.dim, generator=generator, dtype=x.dtype)
-        kernel, names = _KERNELS[type(self.guide)]
-        number = x.numpy().dtype.type
+        names = _names(free)
+        (x, bound), (x_extra, bound_extra) = _blocks(batch, [len(batch[0])]), extra
+        loc, raw = (_rows_last(free[name]) for name in names)
         written = [_rows_last(out[name]) for name in names]
-        kernel(
-            *(_rows_last(free[name]) for name in names),
-            noise.numpy(),
-            x.contiguous().numpy(),
-            bound.contiguous().numpy(),
-            *(_rows_last(part) for part in extra),
+        _gradients(
+            loc,
+            raw,
+            self.noise(generator, x).numpy(),
+            x.numpy(),
+            bound.numpy(),
+            _rows_last(x_extra),
+            _rows_last(bound_extra),
             weight.contiguous().numpy(),
-            number(self.model.prior_scale**-2),
-            number(1 / self.rate),
+            weight.nonzero().squeeze(1).numpy(),
+            *self._factors(x),
             *written,
         )
         for name, array in zip(names, written, strict=True):
@@ -125,10 +140,61 @@ class CompiledGradient:
             if target.data_ptr() != array.ctypes.data:
                 target.copy_(torch.from_numpy(array))
 
+    def noise(self, generator: torch.Generator, like: Tensor) -> Tensor:
+        """Return a step's base noise, (d,)."""
+        return torch.randn(self.guide.dim, generator=generator, dtype=like.dtype)
+
+    def train(
+        self,
+        free: Tensor,
+        moments: tuple[Tensor, Tensor],
+        extra: tuple[Tensor, ...],
+        weight: Tensor,
+        seen: tuple[Tensor, ...],
+        here: Sequence[Tensor],
+        mine: Sequence[Tensor],
+        noise: Tensor,
+        adam: Tensor,
+    ) -> None:
+        """Take steps of Adam, see :class:`bdpvi.rows.TakesSteps`.
+
+        A tile of rows goes through all of them before it leaves the cache.
+        """
+        places, own = torch.cat(list(here)), [rows.sort().values for rows in mine]
+        x, bound = _blocks([part[places] for part in seen], _lengths(here))
+        x_extra, bound_extra = extra
+        one, two = moments
+        _train(
+            free.numpy(),
+            one.numpy(),
+            two.numpy(),
+            noise.numpy(),
+            x.numpy(),
+            bound.numpy(),
+            _ends([length + -length % _BLOCK for length in _lengths(here)]),
+            _rows_last(x_extra),
+            _rows_last(bound_extra),
+            weight.numpy(),
+            torch.cat(own).numpy(),
+            _ends(_lengths(own)),
+            *self._factors(x),
+            adam.to(x.dtype).numpy(),
+        )
+
+    def _factors(self, like: Tensor) -> tuple[Any, Any]:
+        """Return what the latents' and the records' parts of the gradient are multiplied by."""
+        number = like.numpy().dtype.type
+        return number(self.model.prior_scale**-2), number(1 / self.rate)
+
+
+def _names(free: Mapping[str, Tensor]) -> tuple[str, str]:
+    return ("loc", "scale") if "scale" in free else ("loc", "scale_tril")
+
 
 def _triangle(size: int) -> Tensor:
-    """Return the places of a matrix's lower triangle, row by row, (2, size(size + 1)/2)."""
-    return torch.tril_indices(size, size)
+    """Return the places of a matrix's diagonal, then those below it, (2, size(size + 1)/2)."""
+    diagonal = torch.arange(size).expand(2, size)
+    return torch.cat([diagonal, torch.tril_indices(size, size, -1)], dim=1)
 
 
 def _rows_last(tensor: Tensor) -> Array:
@@ -136,8 +202,31 @@ def _rows_last(tensor: Tensor) -> Array:
     return tensor.movedim(0, -1).contiguous().numpy()
 
 
+def _blocks(batch: Sequence[Tensor], lengths: Sequence[int]) -> list[Tensor]:
+    """Return batches, one after the other, each filled up to whole blocks by records of zeros.
+
+    Such a record has no gradient.
+    """
+    filled = []
+    for part in batch:
+        pieces = []
+        for piece in part.split(list(lengths)):
+            pieces += [piece, part.new_zeros(-len(piece) % _BLOCK, *part.shape[1:])]
+        filled.append(torch.cat(pieces))
+    return filled
+
+
+def _lengths(parts: Sequence[Tensor]) -> list[int]:
+    return [len(part) for part in parts]
+
+
+def _ends(lengths: Sequence[int]) -> Array:
+    """Return where each of several parts begins, and the last one ends."""
+    return np.cumsum([0, *lengths])
+
+
 @_compiled
-def _mean_field(
+def _gradients(
     loc: Array,
     raw: Array,
     noise: Array,
@@ -146,78 +235,164 @@ def _mean_field(
     x_extra: Array,
     bound_extra: Array,
     weight: Array,
+    mine: Array,
     prior: float,
     scale: float,
     loc_out: Array,
     raw_out: Array,
 ) -> None:
-    """Write the gradient of a mean-field guide's rows; ``loc`` and ``raw`` are (d, m).
-
-    ``raw_out`` holds the standard deviations in between.
-    """
+    """Write the gradient of every row; ``loc`` is (d, m), ``raw`` the other parameters, (·, m)."""
     d, m = loc.shape
-    w, g, a = _space(x)
+    entries = d + len(raw)
+    free, slope = _vectors(entries, x), _vectors(entries, x)
+    space = _vectors(2 * x.shape[1] + _BLOCK, x)
+    first = 0
     for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        for j in range(d):
-            deviation = raw_out[j, start:end]
-            _draw(loc[j, start:end], raw[j, start:end], noise[j], deviation, w[j * _LANES :])
-        _loss_gradient(x, bound, w, g, a)
-        _whole(x_extra, bound_extra, weight, prior, scale, start, w, g, a, loc_out)
-        for j in range(d):
-            _pull(loc_out[j, start:end], raw[j, start:end], noise[j], raw_out[j, start:end])
+        last = _before(mine, first, len(mine), start + _LANES)
+        _load(loc, start, free)
+        _load(raw, start, free[d * _LANES :])
+        own = mine[first:last]
+        _gradient(
+            free, noise, x, bound, x_extra, bound_extra, weight, own, start, prior, scale, space,
+            slope,
+        )  # fmt: skip
+        _store(slope, start, loc_out)
+        _store(slope[d * _LANES :], start, raw_out)
+        first = last
 
 
 @_compiled
-def _full_rank(
-    loc: Array,
-    raw: Array,
+def _train(
+    free: Array,
+    first_moment: Array,
+    second_moment: Array,
+    noise: Array,
+    x: Array,
+    bound: Array,
+    ends: Array,
+    x_extra: Array,
+    bound_extra: Array,
+    weight: Array,
+    mine: Array,
+    mine_ends: Array,
+    prior: float,
+    scale: float,
+    adam: Array,
+) -> None:
+    """Train every row for some steps; parameters and their moments are (entries, m)."""
+    entries, m = free.shape
+    values, one, two = _vectors(entries, x), _vectors(entries, x), _vectors(entries, x)
+    slope, space = _vectors(entries, x), _vectors(2 * x.shape[1] + _BLOCK, x)
+    reached = mine_ends[:-1].copy()
+    for start in range(0, m, _LANES):
+        _load(free, start, values)
+        _load(first_moment, start, one)
+        _load(second_moment, start, two)
+        for step in range(len(noise)):
+            begin, end = ends[step], ends[step + 1]
+            first = reached[step]
+            last = _before(mine, first, mine_ends[step + 1], start + _LANES)
+            own = mine[first:last]
+            _gradient(
+                values, noise[step], x[begin:end], bound[begin:end], x_extra, bound_extra,
+                weight, own, start, prior, scale, space, slope,
+            )  # fmt: skip
+            _adam(values, one, two, slope, adam[step])
+            reached[step] = last
+        _store(values, start, free)
+        _store(one, start, first_moment)
+        _store(two, start, second_moment)
+
+
+@_compiled
+def _vectors(count: int, like: Array) -> Array:
+    """Return room for vectors with an entry for each row of a tile, one after the other."""
+    return np.zeros(count * _LANES, like.dtype)
+
+
+@_compiled
+def _before(mine: Array, first: int, last: int, end: int) -> int:
+    """Return the first place between two where there is no row before ``end``."""
+    while first < last and mine[first] < end:
+        first += 1
+    return first
+
+
+@_compiled
+def _load(source: Array, start: int, tile: Array) -> None:
+    """Copy a tile's rows from (entries, m); rows there are none of remain what they were."""
+    end = min(start + _LANES, source.shape[1])
+    for i in range(len(source)):
+        row, vector = source[i, start:end], tile[i * _LANES :]
+        for k in range(len(row)):
+            vector[k] = row[k]
+
+
+@_compiled
+def _store(tile: Array, start: int, target: Array) -> None:
+    end = min(start + _LANES, target.shape[1])
+    for i in range(len(target)):
+        row, vector = target[i, start:end], tile[i * _LANES :]
+        for k in range(len(row)):
+            row[k] = vector[k]
+
+
+@_compiled
+def _gradient(
+    free: Array,
     noise: Array,
     x: Array,
     bound: Array,
     x_extra: Array,
     bound_extra: Array,
     weight: Array,
+    own: Array,
+    start: int,
     prior: float,
     scale: float,
-    loc_out: Array,
-    raw_out: Array,
+    space: Array,
+    slope: Array,
 ) -> None:
-    """Write the gradient of a full-rank guide's rows; ``raw`` is packed, (d(d + 1)/2, m).
+    """Write the gradient of a tile's rows to ``slope``.
 
-    The diagonal of ``raw_out`` holds that of the Cholesky factor in between.
+    A tile's parameters are the location, the scales and, row by row, what is below the diagonal.
+    In between, the scales' part of ``slope`` holds their softplus. ``own`` are the rows whose own
+    record is in the batch.
     """
-    d, m = loc.shape
-    w, g, a = _space(x)
-    for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        for i in range(d):
-            latent, first = w[i * _LANES :], i * (i + 1) // 2
-            deviation, diagonal = raw_out[first + i, start:end], raw[first + i, start:end]
-            _draw(loc[i, start:end], diagonal, noise[i], deviation, latent)
-            for j in range(i):
-                _add(raw[first + j, start:end], noise[j], latent)
-        _loss_gradient(x, bound, w, g, a)
-        _whole(x_extra, bound_extra, weight, prior, scale, start, w, g, a, loc_out)
-        for i in range(d):
-            gradient, first = loc_out[i, start:end], i * (i + 1) // 2
-            for j in range(i):
-                _multiply(gradient, noise[j], raw_out[first + j, start:end])
-            _pull(gradient, raw[first + i, start:end], noise[i], raw_out[first + i, start:end])
-
-
-_KERNELS: dict[type, tuple[Callable[..., None], tuple[str, str]]] = {
-    MeanField: (_mean_field, ("loc", "scale")),
-    FullRank: (_full_rank, ("loc", "scale_tril")),
-}
-
-
-@_compiled
-def _draw(loc: Array, raw: Array, noise: float, deviation: Array, latent: Array) -> None:
-    """Write softplus(raw) and the draw with it; the vectors have an entry for each row."""
-    for k in range(len(loc)):
+    d, size = len(noise), x.shape[1] * _LANES
+    w, g, a = space[:size], space[size : 2 * size], space[2 * size :]
+    raw, deviation = free[d * _LANES : 2 * d * _LANES], slope[d * _LANES : 2 * d * _LANES]
+    for k in range(len(raw)):
         deviation[k] = _softplus(raw[k])
-    for k in range(len(loc)):
+    w[:] = 0
+    for i in range(d):
+        _draw(free[i * _LANES :], deviation[i * _LANES :], noise[i], w[i * _LANES :])
+    entry = 2 * d * _LANES
+    if entry < len(free):
+        for i in range(d):
+            for j in range(i):
+                _add(free[entry:], noise[j], w[i * _LANES :])
+                entry += _LANES
+    g[:] = 0
+    for i in range(0, len(x), _BLOCK):
+        _add_block(x[i : i + _BLOCK], bound[i : i + _BLOCK], w, g, a)
+    for row in own:
+        _add_own(x_extra[:, row], bound_extra[row], weight[row], w[row - start :], g[row - start :])
+    for k in range(d * _LANES):
+        slope[k] = prior * w[k] + scale * g[k]
+    entry = 2 * d * _LANES
+    if entry < len(free):
+        for i in range(d):
+            for j in range(i):
+                _multiply(slope[i * _LANES :], noise[j], slope[entry:])
+                entry += _LANES
+    for i in range(d):
+        _pull(slope[i * _LANES :], raw[i * _LANES :], noise[i], deviation[i * _LANES :])
+
+
+@_compiled
+def _draw(loc: Array, deviation: Array, noise: float, latent: Array) -> None:
+    for k in range(_LANES):
         latent[k] = loc[k] + deviation[k] * noise
 
 
@@ -225,44 +400,42 @@ def _draw(loc: Array, raw: Array, noise: float, deviation: Array, latent: Array)
 def _pull(gradient: Array, raw: Array, noise: float, deviation: Array) -> None:
     """Overwrite softplus(raw) by the gradient in raw of the loss less the entropy, its log."""
     one = gradient.dtype.type(1)
-    for k in range(len(gradient)):
+    for k in range(_LANES):
         deviation[k] = (gradient[k] * noise - one / deviation[k]) * _sigmoid(raw[k])
 
 
 @_compiled
 def _add(vector: Array, factor: float, out: Array) -> None:
-    for k in range(len(vector)):
+    for k in range(_LANES):
         out[k] += vector[k] * factor
 
 
 @_compiled
 def _multiply(vector: Array, factor: float, out: Array) -> None:
-    for k in range(len(vector)):
+    for k in range(_LANES):
         out[k] = vector[k] * factor
 
 
 @_compiled
-def _space(x: Array) -> tuple[Array, Array, Array]:
-    """Return room for a tile's latents and their gradient, by the padded features, and slopes."""
-    entries = x.shape[1] * _LANES
-    slopes = np.zeros(_BLOCK * _LANES, x.dtype)
-    return np.zeros(entries, x.dtype), np.zeros(entries, x.dtype), slopes
+def _add_own(x: Array, bound: float, weight: float, w: Array, g: Array) -> None:
+    """Add a row's own record; ``w`` and ``g`` begin at the row."""
+    logit = x[0] * w[0]
+    for j in range(1, len(x)):
+        logit += x[j] * w[j * _LANES]
+    slope = _sigmoid(logit)
+    slope = weight * (bound if bound < slope else slope)
+    for j in range(len(x)):
+        g[j * _LANES] += slope * x[j]
 
 
 @_compiled
-def _loss_gradient(x: Array, bound: Array, w: Array, g: Array, a: Array) -> None:
-    """Write the gradient of the batch's loss in the latents ``w`` of a tile's rows to ``g``."""
-    records = len(x)
-    g[:] = 0
-    for i in range(0, records - records % _BLOCK, _BLOCK):
-        _add_block(x[i : i + _BLOCK], bound[i : i + _BLOCK], w, g, a)
-    if records % _BLOCK:
-        rest = np.zeros((_BLOCK, x.shape[1]), x.dtype)  # a record of zeros has no gradient
-        bounds = np.zeros(_BLOCK, x.dtype)
-        for i in range(records - records % _BLOCK, records):
-            rest[i % _BLOCK] = x[i]
-            bounds[i % _BLOCK] = bound[i]
-        _add_block(rest, bounds, w, g, a)
+def _adam(free: Array, one: Array, two: Array, slope: Array, factors: Array) -> None:
+    """Take a step; the factors are those of :func:`bdpvi.rows.adam_factors`."""
+    rate, fresh_one, fresh_two, root, small = factors
+    for k in range(len(free)):
+        one[k] += fresh_one * (slope[k] - one[k])
+        two[k] += fresh_two * (slope[k] * slope[k] - two[k])
+        free[k] -= rate * one[k] / (math.sqrt(two[k]) * root + small)
 
 
 @_compiled
@@ -282,10 +455,8 @@ def _add_block(x: Array, bound: Array, w: Array, g: Array, a: Array) -> None:
             a[2 * _LANES + k] += x20 * v0 + x21 * v1 + x22 * v2 + x23 * v3
             a[3 * _LANES + k] += x30 * v0 + x31 * v1 + x32 * v2 + x33 * v3
     for i in range(_BLOCK):
-        most = bound[i]
-        row = a[i * _LANES : (i + 1) * _LANES]
-        for k in range(_LANES):
-            row[k] = _least(_sigmoid(row[k]), most)
+        for k in range(i * _LANES, (i + 1) * _LANES, _LINE // a.itemsize):
+            _slope_line(a, k, bound[i])
     for j in range(0, x.shape[1], _BLOCK):
         x00, x01, x02, x03 = x[0, j], x[0, j + 1], x[0, j + 2], x[0, j + 3]
         x10, x11, x12, x13 = x[1, j], x[1, j + 1], x[1, j + 2], x[1, j + 3]
@@ -300,143 +471,162 @@ def _add_block(x: Array, bound: Array, w: Array, g: Array, a: Array) -> None:
             h[3 * _LANES + k] += x03 * a0 + x13 * a1 + x23 * a2 + x33 * a3
 
 
-@_compiled
-def _whole(
-    x: Array,
-    bound: Array,
-    weight: Array,
-    prior: float,
-    scale: float,
-    start: int,
-    w: Array,
-    g: Array,
-    a: Array,
-    out: Array,
-) -> None:
-    """Write the latents' whole gradient to ``out``: batch, each row's extra record, prior."""
-    d, m = out.shape
-    end = min(start + _LANES, m)
-    a[:] = 0
-    for j in range(d):
-        row, latent = x[j, start:end], w[j * _LANES :]
-        for k in range(len(row)):
-            a[k] += row[k] * latent[k]
-    most, sign = bound[start:end], weight[start:end]
-    for k in range(len(sign)):
-        a[k] = sign[k] * _least(_sigmoid(a[k]), most[k])
-    for j in range(d):
-        row, latent, loss = x[j, start:end], w[j * _LANES :], g[j * _LANES :]
-        gradient = out[j, start:end]
-        for k in range(len(row)):
-            gradient[k] = prior * latent[k] + scale * (loss[k] + a[k] * row[k])
+@dataclass(frozen=True)
+class _Code:
+    """Writes arithmetic on values of one LLVM type, a floating-point number or a vector of them."""
+
+    builder: Any
+    kind: Any
+
+    @property
+    def double(self) -> bool:
+        """Whether numbers have 64 bits."""
+        return bool(getattr(self.kind, "element", self.kind) == ir.DoubleType())
+
+    def constant(self, value: float) -> Any:
+        """Return a number, in every place."""
+        return self._filled(self.kind, value)
+
+    def bits(self, value: int) -> Any:
+        """Return an integer of as many bits, in every place."""
+        return self._filled(self._integers, value)
+
+    @property
+    def _integers(self) -> Any:
+        whole = ir.IntType(64 if self.double else 32)
+        count = getattr(self.kind, "count", None)
+        return whole if count is None else ir.VectorType(whole, count)
+
+    def _filled(self, kind: Any, value: float) -> Any:
+        count = getattr(kind, "count", None)
+        if count is None:
+            return ir.Constant(kind, value)
+        return ir.Constant(kind, [ir.Constant(kind.element, value)] * count)
+
+    def spread(self, number: Any) -> Any:
+        """Return a number that is known only when the code runs, in every place."""
+        none = ir.Constant(self.kind, ir.Undefined)
+        first = self.builder.insert_element(none, number, ir.IntType(32)(0))
+        order = ir.Constant(ir.VectorType(ir.IntType(32), self.kind.count), None)
+        return self.builder.shuffle_vector(first, none, order)
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Return a + b."""
+        return self.builder.fadd(a, b, flags=_JOINED)
+
+    def subtract(self, a: Any, b: Any) -> Any:
+        """Return a − b."""
+        return self.builder.fsub(a, b, flags=_JOINED)
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        """Return ab."""
+        return self.builder.fmul(a, b, flags=_JOINED)
+
+    def divide(self, a: Any, b: Any) -> Any:
+        """Return a/b."""
+        return self.builder.fdiv(a, b, flags=_JOINED)
+
+    def minus(self, a: Any) -> Any:
+        """Return −a."""
+        return self.builder.fneg(a)
+
+    def least(self, a: Any, b: Any) -> Any:
+        """Return the smaller; NaN where ``a`` is."""
+        return self.builder.select(self.builder.fcmp_ordered("<", b, a), b, a)
+
+    def largest(self, a: Any, b: Any) -> Any:
+        """Return the larger; NaN where ``a`` is."""
+        return self.builder.select(self.builder.fcmp_ordered(">", b, a), b, a)
+
+    def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:
+        """Return Σ c_k x^k."""
+        total = self.constant(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            total = self.add(self.multiply(total, x), self.constant(c))
+        return total
+
+    def times_power(self, x: Any, exponent: Any) -> Any:
+        """Return x · 2ⁿ, n being the last bits of ``exponent``: they are added to x's own."""
+        number, power = (self.builder.bitcast(v, self._integers) for v in (x, exponent))
+        shifted = self.builder.shl(power, self.bits(52 if self.double else 23))
+        return self.builder.bitcast(self.builder.add(number, shifted), self.kind)
 
 
-def _least(value: Any, bound: Any) -> Any:
-    """Return the smaller; NaN where the value is."""
+def _write_exp(code: _Code, x: Any) -> Any:
+    """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2, by a Chebyshev series; |x| has a limit."""
+    terms, digits, limit = (11, 52, 700.0) if code.double else (6, 23, 86.0)
+    y = code.least(code.largest(x, code.constant(-limit)), code.constant(limit))
+    # a number as large as 1.5 · 2^digits has its integer part as its last bits
+    shift = code.constant(1.5 * 2**digits)
+    shifted = code.add(code.multiply(y, code.constant(1 / math.log(2))), shift)
+    n = code.subtract(shifted, shift)
+    # log(2) in one piece: r errs by n roundings of it, no more than x does by its own rounding
+    r = code.subtract(y, code.multiply(n, code.constant(math.log(2))))
+    series = code.polynomial(r, _exponential(terms, math.log(2) / 2))
+    return code.times_power(series, shifted)
 
 
-def _sigmoid(x: Any) -> Any:
+def _write_sigmoid(code: _Code, x: Any) -> Any:
     """Return 1 / (1 + exp(−x))."""
+    one = code.constant(1.0)
+    return code.divide(one, code.add(one, _write_exp(code, code.minus(x))))
 
 
-def _softplus(x: Any) -> Any:
+def _write_softplus(code: _Code, x: Any) -> Any:
     """Return log(1 + exp(x)) = max(x, 0) + 2 artanh(u / (2 + u)), u = exp(−|x|)."""
+    zero = code.constant(0.0)
+    terms = 17 if code.double else 8  # s² ≤ 1/9
+    u = _write_exp(code, code.least(x, code.minus(x)))
+    s = code.divide(u, code.add(code.constant(2.0), u))
+    series = code.polynomial(code.multiply(s, s), [2 / (2 * k + 1) for k in range(terms)])
+    return code.add(code.largest(x, zero), code.multiply(s, series))
 
 
-def _exp(x: Any) -> Any:
-    """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2, by Taylor's series; |x| counts up to a limit."""
+def _write_slope(code: _Code, x: Any, bound: Any) -> Any:
+    """Return the smaller of sigmoid(x) and a bound; NaN where x is."""
+    return code.least(_write_sigmoid(code, x), bound)
 
 
-def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the builder, called with numba's types, say what stands for a function in kernels."""
-    decorator: Callable[..., Any] = overload(
-        function, jit_options={"forceinline": True, **_OPTIONS}
-    )
-    return decorator
+def _exponential(terms: int, most: float) -> list[float]:
+    """Return the coefficients of exp(x) = I₀(h) + 2 Σ I_k(h) T_k(x/h), cut off, for |x| ≤ h.
+
+    It needs fewer terms than Taylor's series. Source: DLMF 10.35.5, at imaginary angles.
+    """
+    orders = np.arange(terms)
+    series = np.where(orders == 0, 1, 2) * scipy.special.iv(orders, most)
+    powers: list[float] = (np.polynomial.chebyshev.cheb2poly(series) / most**orders).tolist()
+    return powers
 
 
-@_inlined(_least)
-def _build_least(value: Any, bound: Any) -> Any:
-    def least(value: Any, bound: Any) -> Any:
-        return bound if bound < value else value
-
-    return least
-
-
-@_inlined(_sigmoid)
-def _build_sigmoid(x: Any) -> Any:
-    one = _number(x)(1)
-
-    def sigmoid(x: Any) -> Any:
-        return one / (one + _exp(-x))
-
-    return sigmoid
-
-
-@_inlined(_softplus)
-def _build_softplus(x: Any) -> Any:
-    zero, two = _number(x)(0), _number(x)(2)
-    terms = 17 if x == types.float64 else 8  # s² ≤ 1/9
-    series = _polynomial([2 / (2 * k + 1) for k in range(terms)])
-
-    def softplus(x: Any) -> Any:
-        u = _exp(-x if x > zero else x)
-        s = u / (two + u)
-        return (x if x > zero else zero) + s * series(s * s)
-
-    return softplus
-
-
-@_inlined(_exp)
-def _build_exp(x: Any) -> Any:
-    number = _number(x)
-    double = x == types.float64
-    terms, digits, limit = (13, 52, number(700)) if double else (8, 23, number(86))
-    series = _polynomial([1 / math.factorial(k) for k in range(terms)])
-    per, log2 = number(1 / math.log(2)), number(math.log(2))
-    shift = number(1.5 * 2**digits)  # a number this large has its integer part as its last bits
-
-    def exp(x: Any) -> Any:
-        low = -limit if x < -limit else x
-        y = limit if low > limit else low
-        shifted = y * per + shift
-        # log(2) in one piece: r errs by n roundings of it, no more than x does by its own rounding
-        return _times_power(series(y - (shifted - shift) * log2), shifted)
-
-    return exp
-
-
-def _polynomial(coefficients: Sequence[float]) -> Callable[..., Any]:
-    """Return Σ c_k x^k as straight code: a loop this long would not be unrolled, nor be vectors."""
+def _of_numbers(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of numbers for numba."""
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def horner(typing: Any, x: Any) -> Any:
+    def of_number(typing: Any, x: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            (at,) = arguments
-            total = at.type(coefficients[-1])
-            for c in reversed(coefficients[:-1]):
-                product = builder.fmul(total, at, flags=("contract",))
-                total = builder.fadd(product, at.type(c), flags=("contract",))
-            return total
+            return write(_Code(builder, arguments[0].type), *arguments)
 
         return x(x), build
 
-    return horner  # type: ignore[no-any-return]
+    return of_number  # type: ignore[no-any-return]
+
+
+_exp, _sigmoid, _softplus = map(_of_numbers, (_write_exp, _write_sigmoid, _write_softplus))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _times_power(typing: Any, value: Any, shifted: Any) -> Any:
-    """Return value · 2ⁿ, n being the last bits of ``shifted``: they are added to the exponent."""
-    integer, digits = (types.int64, 52) if value == types.float64 else (types.int32, 23)
+def _slope_line(typing: Any, array: Any, place: Any, bound: Any) -> Any:
+    """Overwrite the line of a contiguous array that begins at a place by :func:`_write_slope`."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = context.get_value_type(integer)
-        number, power = (builder.bitcast(argument, bits) for argument in arguments)
-        total = builder.add(number, builder.shl(power, bits(digits)))
-        return builder.bitcast(total, context.get_value_type(value))
+        target, start, most = arguments
+        size = array.dtype.bitwidth // 8
+        kind = ir.VectorType(context.get_value_type(array.dtype), _LINE // size)
+        data = context.make_array(array)(context, builder, target).data
+        where = builder.bitcast(builder.gep(data, [start]), kind.as_pointer())
+        code = _Code(builder, kind)
+        slope = _write_slope(code, builder.load(where, align=size), code.spread(most))
+        builder.store(slope, where, align=size)
+        return context.get_dummy_value()
 
-    return value(value, shifted), build
-
-
-def _number(kind: Any) -> Callable[[float], Any]:
-    return np.float64 if kind == types.float64 else np.float32
+    return types.void(array, place, bound), build

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,6 +83,40 @@ class RowGradient(Protocol):
             batch: the batch that all rows share.
             generator: of the base noise, seeded for this step.
             out: like ``free``.
+        """
+
+
+@runtime_checkable
+class TakesSteps(Protocol):
+    """A :class:`RowGradient` that can also train by Adam, many steps at a time."""
+
+    def noise(self, generator: torch.Generator, like: Tensor) -> Tensor:
+        """Return a step's base noise."""
+
+    def train(
+        self,
+        free: Tensor,
+        moments: tuple[Tensor, Tensor],
+        extra: Seen,
+        weight: Tensor,
+        seen: Seen,
+        here: Sequence[Tensor],
+        mine: Sequence[Tensor],
+        noise: Tensor,
+        adam: Tensor,
+    ) -> None:
+        """Overwrite parameters and moments by those after some steps.
+
+        Args:
+            free: parameters of m rows, (entries, m).
+            moments: the first and the second, like ``free``.
+            extra: one extra record for each row.
+            weight: of the extra record in each row where it is in the batch, (m,).
+            seen: all records of the data.
+            here: places in the data of each step's batch.
+            mine: rows whose extra record is in each step's batch.
+            noise: base noise of each step.
+            adam: of each step, see :func:`adam_factors`.
         """
 
 
@@ -173,6 +208,7 @@ class Course:
         problem: the fit's.
         batches: of its plan.
         gradient: of the rows.
+        adam: what its steps multiply by, where the gradient's kernels can take them.
         seen: the data.
         place: of the record with each id in the data, -1 where it is not there.
     """
@@ -180,6 +216,7 @@ class Course:
     problem: Problem
     batches: Batches
     gradient: RowGradient
+    adam: Tensor | None
     seen: Seen
     place: Tensor
 
@@ -187,9 +224,14 @@ class Course:
     def of(cls, problem: Problem, limit: int) -> Course:
         """Return the course of a problem, ``limit`` being above every id."""
         gradient = row_gradient(problem)
-        place = _places(problem.data, limit)
+        compiled = isinstance(gradient, TakesSteps)
         return cls(
-            problem, batches(problem.plan, limit), gradient, gradient.see(problem.data), place
+            problem,
+            batches(problem.plan, limit),
+            gradient,
+            adam_factors(problem.optim, problem.plan.steps) if compiled else None,
+            gradient.see(problem.data),
+            _places(problem.data, limit),
         )
 
     def follow(
@@ -199,8 +241,7 @@ class Course:
         observe: Observer | None = None,
     ) -> dict[str, Tensor]:
         """Train rows; arguments and result as of :func:`train_rows`."""
-        guide, plan, x = self.problem.guide, self.problem.plan, self.problem.data.x
-        optim = fused(fresh(self.problem.optim))
+        guide, x = self.problem.guide, self.problem.data.x
         transforms = {name: transform_to(c) for name, c in guide.constraints.items()}
         start = self.gradient.packed(
             {name: transforms[name].inv(v) for name, v in guide.initial(x).items()}
@@ -208,31 +249,80 @@ class Course:
         shapes = {name: value.shape for name, value in start.items()}
         flat = torch.cat([value.flatten() for value in start.values()])
         flat = flat.unsqueeze(1).repeat(1, len(rows.records))
-        flat.grad = torch.empty_like(flat)
-        free, slope = _parameters(flat, shapes), _parameters(flat.grad, shapes)
         extra = tuple(_adjacent(part) for part in self.gradient.see(rows.records))
-        place = _places(rows.records, len(self.place))
-        generator = torch.Generator(x.device)
 
         def constrained() -> dict[str, Tensor]:
-            whole = self.gradient.unpacked(free)
+            whole = self.gradient.unpacked(_parameters(flat, shapes))
             return {name: transforms[name](value).contiguous() for name, value in whole.items()}
 
-        for step in range(plan.steps):
-            ids = self.batches[step].to(x.device)
-            here, mine = self.place[ids], place[ids]
-            weight = x.new_zeros(len(rows.records))
-            weight[mine[mine >= 0]] = rows.sign
-            here = here[here >= 0]
+        gradient = self.gradient
+        if isinstance(gradient, TakesSteps) and self.adam is not None and observe is None:
+            steps = self._run_by_run(gradient, self.adam, flat, rows, extra)
+        else:
+            steps = self._step_by_step(flat, shapes, rows, extra)
+        for step in steps:
+            tick()
+            if observe is not None:
+                observe(step, constrained())
+        return constrained()
+
+    def _step_by_step(
+        self, flat: Tensor, shapes: Mapping[str, torch.Size], rows: Rows, extra: Seen
+    ) -> Iterator[int]:
+        """Train ``flat``, (entries, m), by the optimiser; yield every step when it is done."""
+        optim = fused(fresh(self.problem.optim))
+        flat.grad = torch.empty_like(flat)
+        free, slope = _parameters(flat, shapes), _parameters(flat.grad, shapes)
+        place = _places(rows.records, len(self.place))
+        generator = torch.Generator(flat.device)
+        for step in range(self.problem.plan.steps):
+            here, mine = self._batch(step, place)
+            weight = flat.new_zeros(len(rows.records))
+            weight[mine] = rows.sign
             batch = tuple(part[here] for part in self.seen)
             generator.manual_seed(self.batches.noise_seeds[step])
             self.gradient(free, extra, weight, batch, generator, slope)
             optim([flat])
             decay(optim)
-            tick()
-            if observe is not None:
-                observe(step, constrained())
-        return constrained()
+            yield step
+
+    def _run_by_run(
+        self, gradient: TakesSteps, adam: Tensor, flat: Tensor, rows: Rows, extra: Seen
+    ) -> Iterator[int]:
+        """Do the same by runs of steps, whose batches stay in the cache while all rows pass."""
+        plan, like = self.problem.plan, self.seen[0]
+        moments = torch.zeros_like(flat), torch.zeros_like(flat)
+        weight = flat.new_full((len(rows.records),), rows.sign)
+        place = _places(rows.records, len(self.place))
+        generator = torch.Generator()
+        bytes_each = max(1, math.ceil(plan.rate * like.nbytes))
+        length = min(_LONGEST_RUN, max(1, _RUN // bytes_each))
+        for start in range(0, plan.steps, length):
+            run = range(start, min(start + length, plan.steps))
+            here, mine = zip(*(self._batch(step, place) for step in run), strict=True)
+            noise = []
+            for step in run:
+                generator.manual_seed(self.batches.noise_seeds[step])
+                noise.append(gradient.noise(generator, like))
+            gradient.train(
+                flat, moments, extra, weight, self.seen, here, mine, torch.stack(noise),
+                adam[run.start : run.stop],
+            )  # fmt: skip
+            yield from run
+
+    def _batch(self, step: int, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the batch's records are in the data, and among the rows' own."""
+        ids = self.batches[step].to(place.device)
+        here, mine = self.place[ids], place[ids]
+        return here[here >= 0], mine[mine >= 0]
+
+
+_RUN = 2**20
+"""Bytes of the batches of a run."""
+
+
+_LONGEST_RUN = 32
+"""Steps between two ticks, at most."""
 
 
 def _parameters(flat: Tensor, shapes: Mapping[str, torch.Size]) -> Free:
@@ -435,6 +525,36 @@ def check_elementwise(optim: PyroOptim) -> None:
         raise ValueError("optim: clip_args would clip all rows by one common norm")
     if callable(optim.pt_optim_args):
         raise ValueError("optim: per-parameter optim_args cannot be used with coupled neighbours")
+
+
+def adam_factors(optim: PyroOptim, steps: int) -> Tensor | None:
+    """Return the numbers in Adam's steps, (steps, 5); None if the optimiser is not plain Adam.
+
+    With step size η and moments m and v the parameter falls by η'm / (r√v + ε). A row is
+    (η', 1 − β₁, 1 − β₂, r, ε), where η' = η/(1 − β₁ᵗ) and r = (1 − β₂ᵗ)^-½. Settings are read off a
+    run of the optimiser on one parameter, so any schedule will do.
+
+    >>> adam_factors(PyroOptim(torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.75)}), 1).tolist()
+    [[0.2, 0.5, 0.25, 2.0, 1e-08]]
+    """
+    if optim.pt_optim_constructor is not torch.optim.Adam:
+        return None
+    optim, probe, factors = fresh(optim), torch.zeros(1), []
+    probe.grad = torch.zeros(1)
+    for step in range(1, steps + 1):
+        optim([probe])
+        held = optim.optim_objs[probe]
+        (group,) = getattr(held, "optimizer", held).param_groups
+        if any(group.get(name) for name in _ADAM_OPTIONS):
+            return None
+        one, two = group["betas"]
+        rate = float(group["lr"]) / (1 - one**step)
+        factors.append([rate, 1 - one, 1 - two, (1 - two**step) ** -0.5, group["eps"]])
+        decay(optim)
+    return torch.tensor(factors, dtype=torch.float64)
+
+
+_ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
 
 
 def fused(optim: PyroOptim) -> PyroOptim:

@@ -12,6 +12,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from pyro.optim import SGD, Adam, OneCycleLR, PyroOptim
 from simulated import logistic_data
 from torch.distributions import transform_to
 
@@ -24,6 +25,7 @@ from bdpvi.rows import (
     RowGradient,
     Rows,
     TracedGradient,
+    adam_factors,
     row_gradient,
     train_rows,
 )
@@ -189,6 +191,57 @@ def test_without_numba_torch_trains_the_same_rows(
     monkeypatch.setitem(sys.modules, missing, None)
     assert isinstance(row_gradient(p), LogisticGradient)
     assert_close(train_rows(p, Rows("remove", data, -1.0)), with_numba, 1e-10)
+
+
+PLAIN = [
+    lambda steps: default_optimiser(steps),
+    lambda _: Adam({"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-3}),
+    lambda steps: OneCycleLR(
+        {
+            "optimizer": torch.optim.Adam,
+            "optim_args": {"lr": 0.01},
+            "max_lr": 0.1,
+            "total_steps": steps + 1,
+        }
+    ),
+]
+OTHER = [
+    lambda _: Adam({"lr": 0.03, "weight_decay": 0.1}),
+    lambda _: Adam({"lr": 0.03, "amsgrad": True}),
+    lambda _: SGD({"lr": 1e-3}),
+]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("optim", [*PLAIN, *OTHER])
+def test_every_optimiser_trains_as_by_torch(
+    guide: type[GaussianGuide],
+    optim: Callable[[int], PyroOptim],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = logistic_data(150, 3)
+    p = problem(data, guide)
+    plan = Plan(steps=50, rate=0.4, seed=3)
+    p = replace(p, plan=plan, optim=optim(plan.steps))
+    assert (adam_factors(p.optim, plan.steps) is not None) == (optim in PLAIN)
+    for rows in (Rows("remove", data, -1.0), Rows("remove", data.select(torch.arange(9)), 1.0)):
+        ticks: list[None] = []
+        ours = train_rows(p, rows, lambda ticks=ticks: ticks.append(None))  # type: ignore[misc]
+        assert len(ticks) == plan.steps
+        with monkeypatch.context() as patched:
+            patched.setattr("bdpvi.rows.row_gradient", in_torch)
+            assert_close(ours, train_rows(p, rows), 1e-10)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_rows_that_are_observed_end_where_others_do(guide: type[GaussianGuide]) -> None:
+    data = logistic_data(150, 3)
+    p, rows = problem(data, guide), Rows("remove", data, -1.0)
+    path: list[dict[str, torch.Tensor]] = []
+    observed = train_rows(p, rows, observe=lambda _, now: path.append(now))
+    assert len(path) == p.plan.steps
+    assert_close(path[-1], observed, 0)
+    assert_close(train_rows(p, rows), observed, 1e-10)
 
 
 def test_a_guide_of_ones_own_is_trained_by_torch() -> None:
