@@ -165,7 +165,7 @@ def fit(
     first = workers.rank == 0
     unfinished = out.with_name(f"{out.name}.unfinished")
     usual_rate, route = ROUTES[neighbours]
-    kept = unfinished / f"worker-{workers.rank}-of-{workers.size}"
+    kept = unfinished / f"workers-{workers.size}"
     try:
         fitted = bdpvi.fit(
             model,

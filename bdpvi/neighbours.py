@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from bdpvi.memory import rows_within
 from bdpvi.panel import Panel
 from bdpvi.plan import Plan
 from bdpvi.progress import Track
+from bdpvi.reduction import Alone, Reduction
 from bdpvi.rows import Rows, TracedGradient, check_elementwise, row_gradient, train_rows
 from bdpvi.svi import Convergence, Problem, isolated, run_svi
 from bdpvi.training import Training, TrainingAccount
@@ -128,6 +129,8 @@ class Coupled:
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
             same settings goes on from there, to the same bits. Secret; delete it when the result is
             saved (:func:`bdpvi.checkpoint.forget`).
+        reduction: the workers that find neighbours of the same problem together; all of them then
+            have the whole panels.
 
     Raises:
         ValueError: from :meth:`train`, if one row does not fit into ``memory`` or the checkpoint is
@@ -140,11 +143,13 @@ class Coupled:
         memory: float = 0.5,
         chunk: int | None = None,
         checkpoint: str | Path | None = None,
+        reduction: Reduction | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
         self.memory = _validate.positive("memory", memory)
         self.chunk = None if chunk is None else _validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.reduction = reduction or Alone()
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
@@ -154,12 +159,18 @@ class Coupled:
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         if account_training:
             return self._train_charging(problem, neighbours, track)
-        chunk = self.chunk or self._rows_at_once(problem, neighbours)
+        workers = self.reduction
+        chunk, least = self.chunk or self._rows_at_once(problem, neighbours), _least(problem)
         once = self._parts(problem, neighbours, chunk)
-        parameters, convergence = _fitted(problem, track, once)
-        posterior = problem.guide.released(parameters)
-        panels = (_panel(problem, rows, posterior, track, chunk, once) for rows in neighbours)
-        return Trained(parameters, convergence, tuple(panels))
+        workers.sum(torch.zeros(1))  # all have looked at the checkpoint before anybody writes
+        fitted = workers.first(partial(once, "fit", partial(_fitted, problem, track)))
+        panels = []
+        for rows in neighbours:
+            blocks = _blocks(len(rows.records), chunk, least, workers.size)
+            panels.append(_panel(problem, rows, fitted, track, blocks, once, workers))
+        fit = fitted()
+        convergence = Convergence(fit["elbo"], fit["gradient_norm"])
+        return Trained(_parameters(problem, fit), convergence, tuple(panels))
 
     def _rows_at_once(self, problem: Problem, neighbours: Sequence[Rows]) -> int:
         work = _rehearsal(problem, neighbours[0])
@@ -172,8 +183,7 @@ class Coupled:
                 f"memory={self.memory} GiB does not hold one row, its batch and the results of all "
                 "rows; allow more, or use a lower rate"
             )
-        closed = not isinstance(row_gradient(problem), TracedGradient)
-        return min(fits, AT_ONCE) if closed and problem.data.x.device.type == "cpu" else fits
+        return min(fits, AT_ONCE) if _by_the_row(problem) else fits
 
     def _parts(self, problem: Problem, neighbours: Sequence[Rows], chunk: int) -> Once:
         if self.checkpoint is None:
@@ -182,7 +192,9 @@ class Coupled:
             f"{rows.kind} records": f"{len(rows.records)} of {rows.records.fingerprint()}"
             for rows in neighbours
         }
-        about = {**identity(problem), "kinds": described(kinds), "chunk": str(chunk)}
+        size = self.reduction.size
+        share = {"workers": str(size)} if size > 1 else {}
+        about = {**identity(problem), "kinds": described(kinds), "chunk": str(chunk), **share}
         return Checkpoint(self.checkpoint, about).once
 
     def _train_charging(
@@ -220,49 +232,93 @@ class Coupled:
         return Trained(parameters, convergence, (panel,), training)
 
 
-def _fitted(
-    problem: Problem, track: Track[Any], once: Once
-) -> tuple[dict[str, Tensor], Convergence]:
-    def make() -> dict[str, Tensor]:
-        parameters, convergence = run_svi(problem, track)
-        return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
+def _fitted(problem: Problem, track: Track[Any]) -> dict[str, Tensor]:
+    parameters, convergence = run_svi(problem, track)
+    return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
 
-    kept = once("fit", make)
-    convergence = Convergence(kept["elbo"], kept["gradient_norm"])
-    names = problem.guide.constraints
-    return {name: kept[name].to(problem.data.x.device) for name in names}, convergence
+
+def _parameters(problem: Problem, fitted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: fitted[name].to(problem.data.x.device) for name in problem.guide.constraints}
+
+
+def _posterior(problem: Problem, fitted: Mapping[str, Tensor]) -> Distribution:
+    return problem.guide.released(_parameters(problem, fitted))
+
+
+def _by_the_row(problem: Problem) -> bool:
+    """Return whether rows cost the same, however few they are."""
+    closed = not isinstance(row_gradient(problem), TracedGradient)
+    return closed and problem.data.x.device.type == "cpu"
+
+
+def _least(problem: Problem) -> int | None:
+    """Return how few rows a worker may take at a time; None for its whole share."""
+    return 256 if _by_the_row(problem) else None
+
+
+def _blocks(count: int, chunk: int, least: int | None, workers: int) -> list[range]:
+    """Return the rows in blocks, for workers to take in turn.
+
+    Each is a worker's share of half of what is left, so that all end together however fast they are
+    (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+
+    >>> [len(block) for block in _blocks(100, 1000, 10, 2)]
+    [25, 19, 14, 11, 10, 10, 10, 1]
+    >>> _blocks(100, 80, 10, 1)
+    [range(0, 80), range(80, 100)]
+    """
+    blocks, start = [], 0
+    while start < count:
+        size = -(-(count - start) // (2 * workers)) if least else -(-count // workers)
+        size = chunk if workers == 1 else min(chunk, max(size, least or 1))
+        blocks.append(range(start, min(start + size, count)))
+        start += size
+    return blocks
 
 
 def _panel(
     problem: Problem,
     rows: Rows,
-    posterior: Distribution,
+    fitted: Callable[[], dict[str, Tensor]],
     track: Track[Any],
-    chunk: int,
+    blocks: Sequence[range],
     once: Once,
+    workers: Reduction,
 ) -> Panel:
-    """Train the rows chunk by chunk and compare them with the fit."""
-    starts = range(0, len(rows.records), chunk)
-    ticks = iter(track(range(len(starts) * problem.plan.steps), rows.kind))
-    blocks = []
-    for start in starts:
-        block = _some(rows, range(start, min(start + chunk, len(rows.records))))
-        mine = islice(ticks, problem.plan.steps)
-        make = partial(_compared, problem, block, posterior, partial(next, mine))
-        blocks.append(once(f"{rows.kind}-{start:09}", make))
-        deque(mine, maxlen=0)  # the steps of a chunk that was kept
-    next(ticks, None)  # the bar ends when it is asked for one more
-    ids, r, b2 = (torch.cat([block[name] for block in blocks]) for name in ("ids", "r", "b2"))
-    if not torch.equal(ids, rows.records.ids.cpu()):
-        raise ValueError("checkpoint: it holds other records than the run; delete the folder")
+    """Train the rows by blocks, as many as fall to this worker; return all, compared to the fit."""
+    steps = problem.plan.steps
+    ticks = iter(track(range(len(blocks) * steps), rows.kind))
+    ids = rows.records.ids.cpu()
+    found, passed = [], 0
+    for turn in workers.turns(len(blocks)):
+        deque(islice(ticks, (turn - passed) * steps), maxlen=0)  # other workers' blocks
+        block, mine = blocks[turn], islice(ticks, steps)
+        make = partial(_compared, problem, _some(rows, block), fitted, partial(next, mine))
+        part = once(f"{rows.kind}-{block.start:09}", make)
+        if not torch.equal(part["ids"], ids[block.start : block.stop]):
+            raise ValueError("checkpoint: it holds other records than the run; delete the folder")
+        found.append({**part, "place": torch.arange(block.start, block.stop)})
+        deque(mine, maxlen=0)  # the steps of a block that was kept
+        passed = turn + 1
+    deque(ticks, maxlen=0)  # the bar ends when it is asked for one more
+    none = torch.empty(0, _posterior(problem, fitted()).event_shape[0], dtype=torch.float64)
+    found.append({"place": ids[:0], "ids": ids[:0], "r": none, "b2": none})
+    names = ("place", "ids", "r", "b2")
+    place, *parts = (workers.join(torch.cat([part[name] for part in found])) for name in names)
+    order = place.argsort()
+    ids, r, b2 = (part[order] for part in parts)
     return Panel(rows.kind, ids, GaussianPairs(r, b2))
 
 
 def _compared(
-    problem: Problem, rows: Rows, posterior: Distribution, tick: Callable[[], object]
+    problem: Problem,
+    rows: Rows,
+    fitted: Callable[[], dict[str, Tensor]],
+    tick: Callable[[], object],
 ) -> dict[str, Tensor]:
     """Train the rows; return how far each is from the posterior, by tensors (m, ...)."""
-    pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))
+    trained = train_rows(problem, rows, tick)
+    pairs = _pairs(problem, _posterior(problem, fitted()), trained)
     return {"ids": rows.records.ids.cpu(), "r": pairs.r, "b2": pairs.b2}
 
 

@@ -1,10 +1,13 @@
-"""Sums over several workers that each hold a part of the work; a lone worker holds all of it."""
+"""What several workers do together, each with a part of the work; a lone worker has all of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from torch import Tensor
+
+Tensors = dict[str, Tensor]
 
 
 class Reduction(Protocol):
@@ -26,6 +29,15 @@ class Reduction(Protocol):
 
     def join(self, value: Tensor) -> Tensor:
         """Return all workers' tensors, one after the other along the first dimension."""
+
+    def first(self, make: Callable[[], Tensors]) -> Callable[[], Tensors]:
+        """Return what gives the tensors that the first worker makes, at once.
+
+        The others go on, and wait for them when they ask.
+        """
+
+    def turns(self, count: int) -> Iterator[int]:
+        """Yield the numbers below ``count``, each to one worker only: whoever asks next."""
 
 
 class Alone:
@@ -49,3 +61,12 @@ class Alone:
     def join(self, value: Tensor) -> Tensor:
         """Return the tensor."""
         return value
+
+    def first(self, make: Callable[[], Tensors]) -> Callable[[], Tensors]:
+        """Return what gives the tensors."""
+        made = make()
+        return lambda: made
+
+    def turns(self, count: int) -> Iterator[int]:
+        """Yield all numbers."""
+        return iter(range(count))

@@ -1,17 +1,17 @@
-"""Neighbours shared out among workers, who join what they found once."""
+"""Neighbours, or records too, shared out among workers who join what they found once."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from bdpvi.divergences import GaussianPairs
 from bdpvi.fit import Neighbours
+from bdpvi.identity import identity
 from bdpvi.neighbours import Kind, Remove, Trained
-from bdpvi.panel import Panel
 from bdpvi.progress import Track
 from bdpvi.reduction import Reduction
 from bdpvi.rows import Rows
@@ -19,7 +19,6 @@ from bdpvi.svi import Problem
 from bdpvi.types import Dataset
 
 _LEAST = 3
-_AGREEMENT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +67,10 @@ class Given:
 class Sharded:
     """A way to find neighbours, its rows shared out among workers.
 
-    All workers hold the same data and train the same fit from the shared seed, so nothing is
-    exchanged until each has its panel; then all have the whole one.
+    All workers hold the same data. The first trains the fit; rows go to whoever is free.
 
     Args:
-        route: makes the way of one worker from its kinds, such as :class:`~bdpvi.Coupled`.
+        route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Coupled`.
         kinds: what all workers do together.
         workers: see :mod:`bdpvi.reduction`. Every worker must make the same calls.
     """
@@ -83,38 +81,32 @@ class Sharded:
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
     ) -> Trained:
-        """Train the fit and this worker's neighbours; return them with all workers' neighbours.
+        """Train the fit and all neighbours, together.
 
         Raises:
-            ValueError: if training is to be accounted for, or there are too few neighbours.
-            RuntimeError: if the workers have different fits, or if the joined records are not
+            ValueError: if training is to be accounted for.
+            RuntimeError: if the workers have different problems, or if the joined records are not
                 exactly those that were asked for.
         """
         if account_training and self.workers.size > 1:
             raise ValueError("account_training: the accountants of one worker need all neighbours")
-        shares = [Share(kind, self.workers.rank, self.workers.size) for kind in self.kinds]
-        trained = self.route(*shares).train(problem, track, account_training=account_training)
-        self._agree(trained)
-        return _checked(self.kinds, problem, replace(trained, panels=self._join(trained.panels)))
+        self._agree(problem)
+        route = self.route(*self.kinds, reduction=self.workers)
+        return _checked(
+            self.kinds, problem, route.train(problem, track, account_training=account_training)
+        )
 
-    def _agree(self, trained: Trained) -> None:
-        """Raise unless all workers have the same fit: their panels would not belong together."""
-        for name, value in sorted(trained.parameters.items()):
-            value = value.double()
-            spread = self.workers.max(value) + self.workers.max(-value)
-            if not bool((spread <= _AGREEMENT * value.abs().max().clamp(min=1)).all()):
+    def _agree(self, problem: Problem) -> None:
+        """Raise unless all workers have the same problem: their rows would not belong together."""
+        if self.workers.size == 1:
+            return
+        for name, text in identity(problem).items():
+            digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()))
+            if bool((self.workers.max(digest) + self.workers.max(-digest)).any()):
                 raise RuntimeError(
-                    f"the workers' fits differ by {spread.max().item():.3g} in {name}; they must "
-                    "read the same data with the same settings"
+                    f"the workers differ in {name}; they must read the same data with the same "
+                    "settings"
                 )
-
-    def _join(self, panels: Sequence[Panel]) -> tuple[Panel, ...]:
-        whole = []
-        for panel in panels:
-            parts = (panel.ids, panel.pairs.r, panel.pairs.b2)
-            ids, r, b2 = (self.workers.join(part) for part in parts)
-            whole.append(Panel(panel.kind, ids, GaussianPairs(r, b2)))
-        return tuple(whole)
 
 
 class ShardedRecords:

@@ -2,7 +2,8 @@
 
     python benchmarks/distributed.py [--records 20000] [--features 14] [--batch 200] [--steps 1000]
 
-The time is that of the fit and its neighbours, from the moment all processes have their data.
+The time is that of the fit and its neighbours, from the moment all processes have their data and
+have imported what they need.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def work(options: argparse.Namespace) -> None:
     probability = torch.sigmoid(x @ torch.linspace(-1, 1, options.features, dtype=torch.float64))
     y = (torch.rand(options.records, generator=generator, dtype=torch.float64) < probability) * 1.0
     model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
+    torch.optim.Adam([torch.zeros(1)])  # torch's first optimiser imports its compiler
     with joined() as workers:
         workers.sum(torch.zeros(1))
         start = time.perf_counter()

@@ -57,10 +57,10 @@ distributed.main()
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the options of a fit of 101 records, an odd number."""
+    """Return the options of a fit of 721 records, an odd number, which is three blocks."""
     rng = np.random.default_rng(0)
-    age, dose = rng.normal(50, 10, 127), rng.normal(size=127)
-    sick = rng.random(127) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
+    age, dose = rng.normal(50, 10, 902), rng.normal(size=902)
+    sick = rng.random(902) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
     path = tmp_path_factory.mktemp("table") / "patients.csv"
     frame = {"age": age, "dose": dose, "sick": np.where(sick, "yes", "no")}
     pd.DataFrame(frame).to_csv(path, index=False)
@@ -109,7 +109,7 @@ def test_a_rank_that_dies_ends_the_job_and_the_same_command_then_goes_on(
     assert "SIGKILL" in died.stderr
     assert not out.exists()
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*/remove*")}
-    assert "two.unfinished/worker-1-of-2/remove-000000000.safetensors" not in kept
+    assert len(kept) < 3  # a block died with its process
 
     ended = torchrun("-m", "bdpvi.distributed", "--out", str(out), *options)
     assert ended.returncode == 0, ended.stderr
@@ -134,24 +134,19 @@ def test_without_torchrun_it_says_how_to_start_it(monkeypatch: pytest.MonkeyPatc
 
 
 @dataclass(frozen=True)
-class Faulty:
-    """Two workers, of which the other returns what it should not."""
+class Faulty(Alone):
+    """Two workers, of which the other does nothing, or what it should not."""
 
     lost: int = 0
-    moved: float = 0.0
-    rank: int = 0
-    size: int = 2
-
-    def sum(self, value: Tensor) -> Tensor:
-        return 2 * value
+    moved: int = 0
+    size = 2
 
     def max(self, value: Tensor) -> Tensor:
         return torch.maximum(value, value + self.moved)
 
     def join(self, value: Tensor) -> Tensor:
-        """Return this worker's 30 rows and, of any values, those of the other but the lost."""
-        other = torch.arange(30 + self.lost, 60) if value.ndim == 1 else value[self.lost :]
-        return torch.cat([value, other])
+        """Return the workers' rows but the lost."""
+        return value[self.lost :]
 
 
 def problem(data: Dataset) -> Problem:
@@ -174,9 +169,9 @@ def test_a_smaller_panel_is_an_error(data: Dataset) -> None:
         Sharded(Coupled, Remove(), workers=Faulty(lost=1)).train(problem(data), silent)
 
 
-def test_workers_with_other_fits_are_an_error(data: Dataset) -> None:
-    with pytest.raises(RuntimeError, match=r"the workers' fits differ by 1e-06 in loc"):
-        Sharded(Coupled, Remove(), workers=Faulty(moved=5e-7)).train(problem(data), silent)
+def test_workers_with_other_problems_are_an_error(data: Dataset) -> None:
+    with pytest.raises(RuntimeError, match="the workers differ in dtype"):
+        Sharded(Coupled, Remove(), workers=Faulty(moved=1)).train(problem(data), silent)
 
 
 @pytest.mark.parametrize("kind", [Remove(), Remove(41)])

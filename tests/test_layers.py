@@ -49,7 +49,7 @@ ALLOWED = {
     "training": {"accountants", "composition", "conversions", "events", "panel"},
     "neighbours": {
         "_validate", "checkpoint", "divergences", "identity", "memory", "panel", "plan", "progress",
-        "rows", "secure", "svi", "training", "types",
+        "reduction", "rows", "secure", "svi", "training", "types",
     },
     "monomials": set[str](),
     "series": set[str](),
@@ -75,8 +75,7 @@ ALLOWED = {
         "types",
     },
     "sharding": {
-        "divergences", "fit", "neighbours", "panel", "progress", "reduction", "rows", "svi",
-        "types",
+        "fit", "identity", "neighbours", "progress", "reduction", "rows", "svi", "types",
     },
     "release": {
         "_validate", "accountants", "events", "fit", "ledger", "models", "secure", "types",
