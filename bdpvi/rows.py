@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import pyro
 import torch
@@ -229,7 +230,7 @@ class Course:
             problem,
             batches(problem.plan, limit),
             gradient,
-            adam_factors(problem.optim, problem.plan.steps) if compiled else None,
+            _factors(problem) if compiled else None,
             gradient.see(problem.data),
             _places(problem.data, limit),
         )
@@ -552,6 +553,16 @@ def adam_factors(optim: PyroOptim, steps: int) -> Tensor | None:
         factors.append([rate, 1 - one, 1 - two, (1 - two**step) ** -0.5, group["eps"]])
         decay(optim)
     return torch.tensor(factors, dtype=torch.float64)
+
+
+_KNOWN: WeakKeyDictionary[Problem, Tensor | None] = WeakKeyDictionary()
+
+
+def _factors(problem: Problem) -> Tensor | None:
+    """Return the problem's :func:`adam_factors`; the run that gives them is made once."""
+    if problem not in _KNOWN:
+        _KNOWN[problem] = adam_factors(problem.optim, problem.plan.steps)
+    return _KNOWN[problem]
 
 
 _ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
