@@ -13,7 +13,7 @@ import torch
 from simulated import logistic_data
 
 from bdpvi import Dataset, cli_comparison, tuning
-from bdpvi.datasets import folds
+from bdpvi.datasets import abalone, folds
 from bdpvi.hyperparameters import FILE, build, describe, load, read
 from bdpvi.methods import METHODS, Accounting, Method
 from bdpvi.tuning import Search, configurations, score, tune
@@ -98,6 +98,12 @@ def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
     file.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         load("abalone", file)
+
+
+def test_groups_of_abalone_are_what_its_columns_measure() -> None:
+    chosen = load("abalone")
+    methods = [*chosen.methods.values(), *(m for at in chosen.at.values() for m in at.values())]
+    assert {method.model.groups for method in methods} == {None, abalone.GROUPS}
 
 
 def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:
