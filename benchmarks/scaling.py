@@ -1,6 +1,7 @@
 """Fit, neighbours and accounting over sizes: how each grows with N and d, and against retraining.
 
     python benchmarks/scaling.py [--records 3000 30000 ...] [--features 8 14 50 100] [--seconds 120]
+                                 [--cases coupled,full-rank ...]
 
 Every cell runs in a process of its own, whose peak memory is given. A cell that the growth so far
 predicts to take longer than ``--seconds`` is not run, and says so; one that takes five times as
@@ -188,6 +189,8 @@ def main() -> None:
     parser.add_argument("--records", type=int, nargs="*", default=sizes)
     parser.add_argument("--features", type=int, nargs="*", default=[8, 14, 50, 100])
     parser.add_argument("--seconds", type=float, default=120.0)
+    cases = [",".join(case) for case in CASES]
+    parser.add_argument("--cases", nargs="*", default=cases, choices=cases)
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
@@ -203,7 +206,7 @@ def main() -> None:
         f"{'route':>8} {'guide':>10} {'N':>9} {'d':>4} {'fit s':>8} {'neigh. s':>8} {'acct. s':>8} "
         f"{'all/fit':>8} {'neigh./s':>10} {'GiB':>6} {'Gpair/s':>8} {'retrain':>8} {'vmap':>6}"
     )
-    for route, guide in CASES:
+    for route, guide in (case.split(",") for case in options.cases):
         ran: dict[tuple[int, int], dict[str, float]] = {}
         for d in options.features:
             for n in options.records:
