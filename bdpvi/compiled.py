@@ -248,16 +248,18 @@ def _gradients(
     space = _vectors(2 * x.shape[1] + _BLOCK, x)
     first = 0
     for start in range(0, m, _LANES):
-        last = _before(mine, first, len(mine), start + _LANES)
-        _load(loc, start, free)
-        _load(raw, start, free[d * _LANES :])
+        end = min(start + _LANES, m)
+        last = _before(mine, first, len(mine), end)
+        tile, result = _tile(free, entries, end - start), _tile(slope, entries, end - start)
+        tile[:d] = loc[:, start:end]
+        tile[d:] = raw[:, start:end]
         own = mine[first:last]
         _gradient(
             free, noise, x, bound, x_extra, bound_extra, weight, own, start, prior, scale, space,
             slope,
         )  # fmt: skip
-        _store(slope, start, loc_out)
-        _store(slope[d * _LANES :], start, raw_out)
+        loc_out[:, start:end] = result[:d]
+        raw_out[:, start:end] = result[d:]
         first = last
 
 
@@ -285,23 +287,25 @@ def _train(
     slope, space = _vectors(entries, x), _vectors(2 * x.shape[1] + _BLOCK, x)
     reached = mine_ends[:-1].copy()
     for start in range(0, m, _LANES):
-        _load(free, start, values)
-        _load(first_moment, start, one)
-        _load(second_moment, start, two)
+        end = min(start + _LANES, m)
+        rows = end - start
+        _tile(values, entries, rows)[:] = free[:, start:end]
+        _tile(one, entries, rows)[:] = first_moment[:, start:end]
+        _tile(two, entries, rows)[:] = second_moment[:, start:end]
         for step in range(len(noise)):
-            begin, end = ends[step], ends[step + 1]
+            batch = slice(ends[step], ends[step + 1])
             first = reached[step]
-            last = _before(mine, first, mine_ends[step + 1], start + _LANES)
+            last = _before(mine, first, mine_ends[step + 1], end)
             own = mine[first:last]
             _gradient(
-                values, noise[step], x[begin:end], bound[begin:end], x_extra, bound_extra,
+                values, noise[step], x[batch], bound[batch], x_extra, bound_extra,
                 weight, own, start, prior, scale, space, slope,
             )  # fmt: skip
             _adam(values, one, two, slope, adam[step])
             reached[step] = last
-        _store(values, start, free)
-        _store(one, start, first_moment)
-        _store(two, start, second_moment)
+        free[:, start:end] = _tile(values, entries, rows)
+        first_moment[:, start:end] = _tile(one, entries, rows)
+        second_moment[:, start:end] = _tile(two, entries, rows)
 
 
 @_compiled
@@ -319,22 +323,9 @@ def _before(mine: Array, first: int, last: int, end: int) -> int:
 
 
 @_compiled
-def _load(source: Array, start: int, tile: Array) -> None:
-    """Copy a tile's rows from (entries, m); rows there are none of remain what they were."""
-    end = min(start + _LANES, source.shape[1])
-    for i in range(len(source)):
-        row, vector = source[i, start:end], tile[i * _LANES :]
-        for k in range(len(row)):
-            vector[k] = row[k]
-
-
-@_compiled
-def _store(tile: Array, start: int, target: Array) -> None:
-    end = min(start + _LANES, target.shape[1])
-    for i in range(len(target)):
-        row, vector = target[i, start:end], tile[i * _LANES :]
-        for k in range(len(row)):
-            row[k] = vector[k]
+def _tile(vectors: Array, entries: int, rows: int) -> Array:
+    """Return the first vectors as (entries, rows); the places of rows there are none of stay."""
+    return vectors[: entries * _LANES].reshape(entries, _LANES)[:, :rows]
 
 
 @_compiled
