@@ -41,7 +41,7 @@ def powers(x: Tensor, degree: int) -> list[Tensor]:
     """
     result = [x]
     for k in range(2, degree + 1):
-        shorter = [math.comb(j + k - 1, k - 1) for j in range(len(x))]
+        shorter = [number(j + 1, k - 1) for j in range(len(x))]
         result.append(torch.cat([x[j] * result[-1][:n] for j, n in enumerate(shorter)]))
     return result
 
@@ -63,7 +63,7 @@ def summed(halves: tuple[Tensor, Tensor], weights: Tensor, d: int, degree: int) 
     """
     half = degree // 2
     first, second = halves[0] * weights, halves[1]
-    blocks = [first[_ending(c, half)] @ second[: _count(d - c, degree - half)].T for c in range(d)]
+    blocks = [first[_ending(c, half)] @ second[: number(d - c, degree - half)].T for c in range(d)]
     return torch.cat([block.flatten() for block in blocks])
 
 
@@ -89,7 +89,7 @@ def _places(left: Tensor, right: Tensor, d: int) -> Tensor:
     factors = torch.cat(pairs).sort(0).values
     half, rest = degree // 2, degree - degree // 2
     end = factors[half - 1]
-    sizes = [_count(c + 1, half - 1) * _count(d - c, rest) for c in range(d)]
+    sizes = [number(c + 1, half - 1) * number(d - c, rest) for c in range(d)]
     start = torch.tensor([0, *sizes]).cumsum(0)[end]
     row = _rank(factors[:half], d) - _counts(d, half)[end]
     column = _rank((d - 1 - factors[half:]).flip(0), d)
@@ -129,14 +129,14 @@ def moments(mean: Tensor, covariance: Tensor, degree: int) -> list[Tensor]:
     return result
 
 
-def _count(variables: int, degree: int) -> int:
+def number(variables: int, degree: int) -> int:
     """Return how many monomials of one degree there are."""
     return math.comb(variables + degree - 1, degree) if degree else 1
 
 
 def _ending(c: int, degree: int) -> slice:
     """Return where the monomials of one degree are that end in x_c."""
-    return slice(_count(c, degree), _count(c + 1, degree))
+    return slice(number(c, degree), number(c + 1, degree))
 
 
 def _rank(factors: Tensor, d: int) -> Tensor:
@@ -146,7 +146,7 @@ def _rank(factors: Tensor, d: int) -> Tensor:
 
 
 def _counts(d: int, degree: int) -> Tensor:
-    return torch.tensor([_count(variables, degree) for variables in range(d + 1)])
+    return torch.tensor([number(variables, degree) for variables in range(d + 1)])
 
 
 def _add_products(sums: Tensor, factors: Tensor, rest: Tensor, c: int, degree: int) -> None:

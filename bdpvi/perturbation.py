@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.coordinates import Coordinates, DiagonalCovariance, FullCovariance, weighted
-from bdpvi.monomials import indices, moments, places, powers, summed, taylor_weights
+from bdpvi.monomials import indices, moments, number, places, powers, summed, taylor_weights
 from bdpvi.narrow import derivatives
 from bdpvi.objective import Point, Records, total
 from bdpvi.parallel import each
@@ -298,7 +298,7 @@ class Expansion(Hessian):
         self.count, self.typical = int(count), float(distance / count)
         self.spread = float(spread / count)
         most = min(self.count // 8, _ENTRIES // len(self.jacobian))
-        higher = [k for k in _HIGHER if math.comb(d + k - 1, k) <= most]
+        higher = [k for k in _HIGHER if number(d, k) <= most]
         missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
         hopeless = bool(higher) and missed > _HOPELESS * self.typical
         self.degrees = (*higher,) if hopeless else (2, *higher)
@@ -341,7 +341,7 @@ class Expansion(Hessian):
             return (*(summed_up(n, data.slopes[n]) for n in new), *forms)
 
         # Blocks whose monomials stay in the cache, or at least take little memory.
-        columns = min(_GATHERED, max(64, _CELLS // math.comb(d + degree - 1, degree)))
+        columns = min(_GATHERED, max(64, _CELLS // number(d, degree)))
         found = total(each(sums, self._blocks(columns)), self.reduction)
         self.symmetric |= dict(zip(new, found, strict=False))
         quadratic = self._quadratic()

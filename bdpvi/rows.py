@@ -30,6 +30,15 @@ from bdpvi.plan import Batches, batches
 from bdpvi.svi import Observer, Problem, decay, fresh, isolated
 from bdpvi.types import Dataset
 
+_RUN = 2**20
+"""Bytes of the batches of a run of steps that compiled rows take at a time."""
+
+_LONGEST_RUN = 32
+"""Steps of a run, at most: all its ticks come at its end."""
+
+_ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
+"""What a step of plain Adam does without."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -318,14 +327,6 @@ class Course:
         return here[here >= 0], mine[mine >= 0]
 
 
-_RUN = 2**20
-"""Bytes of the batches of a run."""
-
-
-_LONGEST_RUN = 32
-"""Steps between two ticks, at most."""
-
-
 def _parameters(flat: Tensor, shapes: Mapping[str, torch.Size]) -> Free:
     """Return views of (entries, m) as parameters: adjacent in memory is one entry of all rows."""
     parts = flat.split([shape.numel() for shape in shapes.values()])
@@ -563,9 +564,6 @@ def _factors(problem: Problem) -> Tensor | None:
     if problem not in _KNOWN:
         _KNOWN[problem] = adam_factors(problem.optim, problem.plan.steps)
     return _KNOWN[problem]
-
-
-_ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
 
 
 def fused(optim: PyroOptim) -> PyroOptim:
