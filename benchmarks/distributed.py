@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,12 +56,19 @@ def work(options: argparse.Namespace) -> None:
         )
         seconds = time.perf_counter() - start
         if workers.rank == 0:
-            epsilon = bdpvi.spent(fit, planned=CHARGE).epsilon
-            content = json.dumps({"seconds": seconds, "epsilon": epsilon})
+            spent = bdpvi.spent(fit, planned=CHARGE)
+            content = json.dumps(
+                {
+                    "seconds": seconds,
+                    "epsilon": spent.epsilon,
+                    "price": f"Bayesian DP, δ = {spent.delta:g}, "
+                    f"{'reliable' if spent.reliable else 'not reliable'}",
+                }
+            )
             Path(options.result).write_text(content, encoding="utf-8")
 
 
-def run(processes: int) -> dict[str, float]:
+def run(processes: int) -> dict[str, Any]:
     """Start this script by torchrun; return what its first process wrote, and the whole time."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +109,7 @@ def main() -> None:
         print(
             f"{processes:>9} {now['seconds']:>8.2f} {first['seconds'] / now['seconds']:>6.2f} "
             f"{now['whole']:>13.2f}  {now['epsilon']:.15g} "
-            f"(differs by {abs(now['epsilon'] - first['epsilon']):.1e})",
+            f"(differs by {abs(now['epsilon'] - first['epsilon']):.1e}; {now['price']})",
             flush=True,
         )
 
