@@ -1,12 +1,9 @@
 """Logistic regression's rows in machine code, by numba: what the extra ``fast`` adds.
 
 The numbers are those of :class:`bdpvi.rows.LogisticGradient`. The gain is that nothing leaves the
-caches: a tile of rows goes through many steps of Adam, with its moments, before the next one does;
-within a step records are taken by the four, and a slope is used where it was made. Arrays have the
+caches: a tile of rows goes through many steps of Adam, with its moments, before the next one does,
+and hardly the registers: logits and slopes of four records never become arrays. Arrays have the
 rows last; each lane of a tile is one row, and does the same operations wherever in a tile it lies.
-
-A loop over sigmoids would become vectors by itself, but one vector at a time, most of which is
-waiting for the operation before. So slopes are written for LLVM, several vectors side by side.
 """
 
 from __future__ import annotations
@@ -19,14 +16,13 @@ from typing import Any, TypeGuard, TypeVar
 import numpy as np
 import scipy
 import torch
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.models import BayesianLogisticRegression
+from bdpvi.vectors import LINE, Lines, Value, Variable, each, kernel, of_number
 
 Array = NDArray[Any]
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
@@ -35,15 +31,9 @@ _LANES = 128
 """Rows of a tile: many enough to pay for a loop, few enough for the first cache."""
 
 _BLOCK = 4
-"""Features or records taken together; more would not fit into the registers."""
+"""Records taken together; with more their logits would not fit into the registers."""
 
-_LINE = 256
-"""Bytes that slopes are taken by: several vectors, for most of a sigmoid is waiting."""
-
-_JOINED = ("contract",)
-"""A product and a sum may become one instruction."""
-
-_OPTIONS = {"error_model": "numpy", "fastmath": set(_JOINED)}
+_OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
 """Division by zero gives inf, as in torch."""
 
 
@@ -82,11 +72,9 @@ class CompiledGradient:
         return type(guide) in (MeanField, FullRank)
 
     def see(self, data: Any) -> tuple[Tensor, Tensor]:
-        """Return (1 − 2y)·design, with columns of zeros up to whole blocks, and slope bounds."""
+        """Return (1 − 2y)·design and slope bounds."""
         design = self.model.design(data.x)
-        signed = (1 - 2 * data.y).unsqueeze(1) * design
-        padding = -design.shape[1] % _BLOCK
-        return torch.nn.functional.pad(signed, (0, padding)), self.model.slope_bound(design)
+        return (1 - 2 * data.y).unsqueeze(1) * design, self.model.slope_bound(design)
 
     def packed(self, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a Cholesky factor as its diagonal, then what is below it, (d(d + 1)/2,).
@@ -244,8 +232,7 @@ def _gradients(
     """Write the gradient of every row; ``loc`` is (d, m), ``raw`` the other parameters, (·, m)."""
     d, m = loc.shape
     entries = d + len(raw)
-    free, slope = _vectors(entries, x), _vectors(entries, x)
-    space = _vectors(2 * x.shape[1] + _BLOCK, x)
+    free, slope, space = _vectors(entries, x), _vectors(entries, x), _vectors(3 * d, x)
     first = 0
     for start in range(0, m, _LANES):
         end = min(start + _LANES, m)
@@ -258,6 +245,12 @@ def _gradients(
             free, noise, x, bound, x_extra, bound_extra, weight, own, start, prior, scale, space,
             slope,
         )  # fmt: skip
+        entry = 2 * d * _LANES
+        if entry < len(free):
+            for i in range(d):
+                for j in range(i):
+                    _multiply(slope[i * _LANES :], noise[j], slope[entry:])
+                    entry += _LANES
         loc_out[:, start:end] = result[:d]
         raw_out[:, start:end] = result[d:]
         first = last
@@ -284,7 +277,8 @@ def _train(
     """Train every row for some steps; parameters and their moments are (entries, m)."""
     entries, m = free.shape
     values, one, two = _vectors(entries, x), _vectors(entries, x), _vectors(entries, x)
-    slope, space = _vectors(entries, x), _vectors(2 * x.shape[1] + _BLOCK, x)
+    d = noise.shape[1]
+    slope, space = _vectors(2 * d, x), _vectors(3 * d, x)
     reached = mine_ends[:-1].copy()
     for start in range(0, m, _LANES):
         end = min(start + _LANES, m)
@@ -301,7 +295,8 @@ def _train(
                 values, noise[step], x[batch], bound[batch], x_extra, bound_extra,
                 weight, own, start, prior, scale, space, slope,
             )  # fmt: skip
-            _adam(values, one, two, slope, adam[step])
+            for k in range(0, _LANES, LINE // x.itemsize):
+                _adam_line(values, one, two, slope, noise[step], adam[step], k)
             reached[step] = last
         free[:, start:end] = _tile(values, entries, rows)
         first_moment[:, start:end] = _tile(one, entries, rows)
@@ -344,61 +339,36 @@ def _gradient(
     space: Array,
     slope: Array,
 ) -> None:
-    """Write the gradient of a tile's rows to ``slope``.
+    """Write the gradient of a tile's rows in the location and the scales to ``slope``.
 
-    A tile's parameters are the location, the scales and, row by row, what is below the diagonal.
-    In between, the scales' part of ``slope`` holds their softplus. ``own`` are the rows whose own
+    A tile's parameters are the location, the scales and, row by row, what is below the diagonal:
+    its gradient is the location's times the noise, row by column. ``own`` are the rows whose own
     record is in the batch.
     """
-    d, size = len(noise), x.shape[1] * _LANES
-    w, g, a = space[:size], space[size : 2 * size], space[2 * size :]
-    raw, deviation = free[d * _LANES : 2 * d * _LANES], slope[d * _LANES : 2 * d * _LANES]
-    for k in range(len(raw)):
-        deviation[k] = _softplus(raw[k])
-    w[:] = 0
-    for i in range(d):
-        _draw(free[i * _LANES :], deviation[i * _LANES :], noise[i], w[i * _LANES :])
-    entry = 2 * d * _LANES
-    if entry < len(free):
-        for i in range(d):
-            for j in range(i):
-                _add(free[entry:], noise[j], w[i * _LANES :])
-                entry += _LANES
+    d, size = len(noise), len(noise) * _LANES
+    w, g, deviation = space[:size], space[size : 2 * size], space[2 * size :]
+    pull = slope[size:]
+    for k in range(0, size, LINE // g.itemsize):
+        _scale_line(free, size + k, deviation, pull, k)
     g[:] = 0
-    for i in range(0, len(x), _BLOCK):
-        _add_block(x[i : i + _BLOCK], bound[i : i + _BLOCK], w, g, a)
+    for k in range(0, _LANES, LINE // g.itemsize):
+        _draw_line(free, deviation, noise, w, k)
+        for i in range(0, len(x), _BLOCK):
+            _add_block(x, bound, i, w, g, k)
     for row in own:
         _add_own(x_extra[:, row], bound_extra[row], weight[row], w[row - start :], g[row - start :])
-    for k in range(d * _LANES):
+    for k in range(size):
         slope[k] = prior * w[k] + scale * g[k]
-    entry = 2 * d * _LANES
-    if entry < len(free):
-        for i in range(d):
-            for j in range(i):
-                _multiply(slope[i * _LANES :], noise[j], slope[entry:])
-                entry += _LANES
     for i in range(d):
-        _pull(slope[i * _LANES :], raw[i * _LANES :], noise[i], deviation[i * _LANES :])
+        _pull(slope[i * _LANES :], noise[i], deviation[i * _LANES :], pull[i * _LANES :])
 
 
 @_compiled
-def _draw(loc: Array, deviation: Array, noise: float, latent: Array) -> None:
-    for k in range(_LANES):
-        latent[k] = loc[k] + deviation[k] * noise
-
-
-@_compiled
-def _pull(gradient: Array, raw: Array, noise: float, deviation: Array) -> None:
-    """Overwrite softplus(raw) by the gradient in raw of the loss less the entropy, its log."""
+def _pull(gradient: Array, noise: float, deviation: Array, out: Array) -> None:
+    """Multiply softplus's slope by that of the loss less the entropy, the deviation's log."""
     one = gradient.dtype.type(1)
     for k in range(_LANES):
-        deviation[k] = (gradient[k] * noise - one / deviation[k]) * _sigmoid(raw[k])
-
-
-@_compiled
-def _add(vector: Array, factor: float, out: Array) -> None:
-    for k in range(_LANES):
-        out[k] += vector[k] * factor
+        out[k] *= gradient[k] * noise - one / deviation[k]
 
 
 @_compiled
@@ -419,163 +389,60 @@ def _add_own(x: Array, bound: float, weight: float, w: Array, g: Array) -> None:
         g[j * _LANES] += slope * x[j]
 
 
-@_compiled
-def _adam(free: Array, one: Array, two: Array, slope: Array, factors: Array) -> None:
-    """Take a step; the factors are those of :func:`bdpvi.rows.adam_factors`."""
-    rate, fresh_one, fresh_two, root, small = factors
-    for k in range(len(free)):
-        one[k] += fresh_one * (slope[k] - one[k])
-        two[k] += fresh_two * (slope[k] * slope[k] - two[k])
-        free[k] -= rate * one[k] / (math.sqrt(two[k]) * root + small)
+def exponential(x: Value, share: float = 1.0) -> Value:
+    """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2, by a Chebyshev series.
 
-
-@_compiled
-def _add_block(x: Array, bound: Array, w: Array, g: Array, a: Array) -> None:
-    """Add four records' part. Their entries have names so that they stay in registers."""
-    a[:] = 0
-    for j in range(0, x.shape[1], _BLOCK):
-        x00, x01, x02, x03 = x[0, j], x[0, j + 1], x[0, j + 2], x[0, j + 3]
-        x10, x11, x12, x13 = x[1, j], x[1, j + 1], x[1, j + 2], x[1, j + 3]
-        x20, x21, x22, x23 = x[2, j], x[2, j + 1], x[2, j + 2], x[2, j + 3]
-        x30, x31, x32, x33 = x[3, j], x[3, j + 1], x[3, j + 2], x[3, j + 3]
-        v = w[j * _LANES : (j + _BLOCK) * _LANES]
-        for k in range(_LANES):
-            v0, v1, v2, v3 = v[k], v[_LANES + k], v[2 * _LANES + k], v[3 * _LANES + k]
-            a[k] += x00 * v0 + x01 * v1 + x02 * v2 + x03 * v3
-            a[_LANES + k] += x10 * v0 + x11 * v1 + x12 * v2 + x13 * v3
-            a[2 * _LANES + k] += x20 * v0 + x21 * v1 + x22 * v2 + x23 * v3
-            a[3 * _LANES + k] += x30 * v0 + x31 * v1 + x32 * v2 + x33 * v3
-    for i in range(_BLOCK):
-        for k in range(i * _LANES, (i + 1) * _LANES, _LINE // a.itemsize):
-            _slope_line(a, k, bound[i])
-    for j in range(0, x.shape[1], _BLOCK):
-        x00, x01, x02, x03 = x[0, j], x[0, j + 1], x[0, j + 2], x[0, j + 3]
-        x10, x11, x12, x13 = x[1, j], x[1, j + 1], x[1, j + 2], x[1, j + 3]
-        x20, x21, x22, x23 = x[2, j], x[2, j + 1], x[2, j + 2], x[2, j + 3]
-        x30, x31, x32, x33 = x[3, j], x[3, j + 1], x[3, j + 2], x[3, j + 3]
-        h = g[j * _LANES : (j + _BLOCK) * _LANES]
-        for k in range(_LANES):
-            a0, a1, a2, a3 = a[k], a[_LANES + k], a[2 * _LANES + k], a[3 * _LANES + k]
-            h[k] += x00 * a0 + x10 * a1 + x20 * a2 + x30 * a3
-            h[_LANES + k] += x01 * a0 + x11 * a1 + x21 * a2 + x31 * a3
-            h[2 * _LANES + k] += x02 * a0 + x12 * a1 + x22 * a2 + x32 * a3
-            h[3 * _LANES + k] += x03 * a0 + x13 * a1 + x23 * a2 + x33 * a3
-
-
-@dataclass(frozen=True)
-class _Code:
-    """Writes arithmetic on values of one LLVM type, a floating-point number or a vector of them."""
-
-    builder: Any
-    kind: Any
-
-    @property
-    def double(self) -> bool:
-        """Whether numbers have 64 bits."""
-        return bool(getattr(self.kind, "element", self.kind) == ir.DoubleType())
-
-    def constant(self, value: float) -> Any:
-        """Return a number, in every place."""
-        return self._filled(self.kind, value)
-
-    def bits(self, value: int) -> Any:
-        """Return an integer of as many bits, in every place."""
-        return self._filled(self._integers, value)
-
-    @property
-    def _integers(self) -> Any:
-        whole = ir.IntType(64 if self.double else 32)
-        count = getattr(self.kind, "count", None)
-        return whole if count is None else ir.VectorType(whole, count)
-
-    def _filled(self, kind: Any, value: float) -> Any:
-        count = getattr(kind, "count", None)
-        if count is None:
-            return ir.Constant(kind, value)
-        return ir.Constant(kind, [ir.Constant(kind.element, value)] * count)
-
-    def spread(self, number: Any) -> Any:
-        """Return a number that is known only when the code runs, in every place."""
-        none = ir.Constant(self.kind, ir.Undefined)
-        first = self.builder.insert_element(none, number, ir.IntType(32)(0))
-        order = ir.Constant(ir.VectorType(ir.IntType(32), self.kind.count), None)
-        return self.builder.shuffle_vector(first, none, order)
-
-    def add(self, a: Any, b: Any) -> Any:
-        """Return a + b."""
-        return self.builder.fadd(a, b, flags=_JOINED)
-
-    def subtract(self, a: Any, b: Any) -> Any:
-        """Return a − b."""
-        return self.builder.fsub(a, b, flags=_JOINED)
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        """Return ab."""
-        return self.builder.fmul(a, b, flags=_JOINED)
-
-    def divide(self, a: Any, b: Any) -> Any:
-        """Return a/b."""
-        return self.builder.fdiv(a, b, flags=_JOINED)
-
-    def minus(self, a: Any) -> Any:
-        """Return −a."""
-        return self.builder.fneg(a)
-
-    def least(self, a: Any, b: Any) -> Any:
-        """Return the smaller; NaN where ``a`` is."""
-        return self.builder.select(self.builder.fcmp_ordered("<", b, a), b, a)
-
-    def largest(self, a: Any, b: Any) -> Any:
-        """Return the larger; NaN where ``a`` is."""
-        return self.builder.select(self.builder.fcmp_ordered(">", b, a), b, a)
-
-    def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:
-        """Return Σ c_k x^k."""
-        total = self.constant(coefficients[-1])
-        for c in reversed(coefficients[:-1]):
-            total = self.add(self.multiply(total, x), self.constant(c))
-        return total
-
-    def times_power(self, x: Any, exponent: Any) -> Any:
-        """Return x · 2ⁿ, n being the last bits of ``exponent``: they are added to x's own."""
-        number, power = (self.builder.bitcast(v, self._integers) for v in (x, exponent))
-        shifted = self.builder.shl(power, self.bits(52 if self.double else 23))
-        return self.builder.bitcast(self.builder.add(number, shifted), self.kind)
-
-
-def _write_exp(code: _Code, x: Any) -> Any:
-    """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2, by a Chebyshev series; |x| has a limit."""
-    terms, digits, limit = (11, 52, 700.0) if code.double else (6, 23, 86.0)
-    y = code.least(code.largest(x, code.constant(-limit)), code.constant(limit))
+    |x| is cut off at a share of what can be represented.
+    """
+    terms, digits, limit = (11, 52, 700.0) if x.double else (6, 23, 86.0)
+    y = x.largest(-share * limit).least(share * limit)
     # a number as large as 1.5 · 2^digits has its integer part as its last bits
-    shift = code.constant(1.5 * 2**digits)
-    shifted = code.add(code.multiply(y, code.constant(1 / math.log(2))), shift)
-    n = code.subtract(shifted, shift)
+    shift = y.of(1.5 * 2**digits)
+    shifted = y * (1 / math.log(2)) + shift
     # log(2) in one piece: r errs by n roundings of it, no more than x does by its own rounding
-    r = code.subtract(y, code.multiply(n, code.constant(math.log(2))))
-    series = code.polynomial(r, _exponential(terms, math.log(2) / 2))
-    return code.times_power(series, shifted)
+    r = y - (shifted - shift) * math.log(2)
+    return _polynomial(r, _exponential(terms, math.log(2) / 2)).times_power(shifted)
 
 
-def _write_sigmoid(code: _Code, x: Any) -> Any:
+def sigmoid(x: Value) -> Value:
     """Return 1 / (1 + exp(−x))."""
-    one = code.constant(1.0)
-    return code.divide(one, code.add(one, _write_exp(code, code.minus(x))))
+    return 1 / (1 + exponential(-x))
 
 
-def _write_softplus(code: _Code, x: Any) -> Any:
-    """Return log(1 + exp(x)) = max(x, 0) + 2 artanh(u / (2 + u)), u = exp(−|x|)."""
-    zero = code.constant(0.0)
-    terms = 17 if code.double else 8  # s² ≤ 1/9
-    u = _write_exp(code, code.least(x, code.minus(x)))
-    s = code.divide(u, code.add(code.constant(2.0), u))
-    series = code.polynomial(code.multiply(s, s), [2 / (2 * k + 1) for k in range(terms)])
-    return code.add(code.largest(x, zero), code.multiply(s, series))
+def softplus(x: Value) -> tuple[Value, Value]:
+    """Return log(1 + exp(x)) = max(x, 0) + 2 artanh(u / (2 + u)), u = exp(−|x|), and its slope.
+
+    That is the sigmoid, 1/(1 + u) or, where x < 0, u/(1 + u). Both come from one division.
+    """
+    terms = 17 if x.double else 8  # s² ≤ 1/9
+    u = exponential(x.least(-x))
+    inverse = 1 / ((1 + u) * (2 + u))
+    s = u * (1 + u) * inverse
+    series = _polynomial(s * s, [2 / (2 * k + 1) for k in range(terms)])
+    return x.largest(0) + s * series, x.where("<", 0, u, u.of(1)) * ((2 + u) * inverse)
 
 
-def _write_slope(code: _Code, x: Any, bound: Any) -> Any:
-    """Return the smaller of sigmoid(x) and a bound; NaN where x is."""
-    return code.least(_write_sigmoid(code, x), bound)
+def _slopes(logits: Sequence[Value], bounds: Sequence[Value]) -> list[Value]:
+    """Return the smaller of sigmoid(x) and a bound for an even number of logits of one row.
+
+    Two sigmoids share a division, 1/a = b · 1/(ab) and 1/b = a · 1/(ab), since it takes as long as
+    a dozen other operations. So that the product is finite no logit counts as more than half of
+    what exp takes: there a sigmoid is less than 1e-18 from 0 or rounds to 1.
+    """
+    slopes = []
+    below = [1 + exponential(-x, 1 / 2) for x in logits]
+    for a, b in zip(below[::2], below[1::2], strict=True):
+        inverse = 1 / (a * b)
+        slopes += [b * inverse, a * inverse]
+    return [slope.least(bound) for slope, bound in zip(slopes, bounds, strict=True)]
+
+
+def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+    """Return Σ c_k x^k."""
+    total = x.of(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        total = total * x + c
+    return total
 
 
 def _exponential(terms: int, most: float) -> list[float]:
@@ -589,35 +456,75 @@ def _exponential(terms: int, most: float) -> list[float]:
     return powers
 
 
-def _of_numbers(write: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of numbers for numba."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def of_number(typing: Any, x: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return write(_Code(builder, arguments[0].type), *arguments)
-
-        return x(x), build
-
-    return of_number  # type: ignore[no-any-return]
+_sigmoid = of_number(sigmoid)
 
 
-_exp, _sigmoid, _softplus = map(_of_numbers, (_write_exp, _write_sigmoid, _write_softplus))
+@kernel
+def _scale_line(raw: Lines, start: Value, value: Lines, slope: Lines, place: Value) -> None:
+    """Write softplus of the line from ``start`` on, and its slope, from ``place`` on."""
+    value[place], slope[place] = softplus(raw[start])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _slope_line(typing: Any, array: Any, place: Any, bound: Any) -> Any:
-    """Overwrite the line of a contiguous array that begins at a place by :func:`_write_slope`."""
+@kernel
+def _draw_line(free: Lines, deviation: Lines, noise: Lines, latent: Lines, lane: Value) -> None:
+    """Write a line's latents: the location and the factor times the noise."""
+    (d,) = noise.shape
+    place = Variable(2 * d * _LANES + lane)
+    with each(d) as i:
+        at = i * _LANES + lane
+        total = Variable(free[at] + deviation[at] * noise.number(i))
+        with each(_below(free, d, i)) as j:
+            total.now = total.now + free[place.now] * noise.number(j)
+            place.now = place.now + _LANES
+        latent[at] = total.now
 
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, start, most = arguments
-        size = array.dtype.bitwidth // 8
-        kind = ir.VectorType(context.get_value_type(array.dtype), _LINE // size)
-        data = context.make_array(array)(context, builder, target).data
-        where = builder.bitcast(builder.gep(data, [start]), kind.as_pointer())
-        code = _Code(builder, kind)
-        slope = _write_slope(code, builder.load(where, align=size), code.spread(most))
-        builder.store(slope, where, align=size)
-        return context.get_dummy_value()
 
-    return types.void(array, place, bound), build
+@kernel
+def _add_block(
+    x: Lines, bound: Lines, first: Value, latent: Lines, gradient: Lines, lane: Value
+) -> None:
+    """Add the part of four records, from ``first`` on, to a line's gradient."""
+    features = x.shape[1]
+    rows = [first + i for i in range(_BLOCK)]
+    logits = [latent.variable(0) for _ in rows]
+    with each(features) as j:
+        value = latent[j * _LANES + lane]
+        for row, logit in zip(rows, logits, strict=True):
+            logit.now = logit.now + x.number(row * features + j) * value
+    slopes = _slopes([logit.now for logit in logits], [bound.number(row) for row in rows])
+    with each(features) as j:
+        at = j * _LANES + lane
+        total = gradient[at]
+        for row, slope in zip(rows, slopes, strict=True):
+            total = total + x.number(row * features + j) * slope
+        gradient[at] = total
+
+
+@kernel
+def _adam_line(
+    free: Lines, one: Lines, two: Lines, slope: Lines, noise: Lines, factors: Lines, lane: Value
+) -> None:
+    """Take a step; the factors are those of :func:`bdpvi.rows.adam_factors`."""
+    rate, fresh_one, fresh_two, root, small = (factors.number(lane.of(i)) for i in range(5))
+
+    def fall(at: Value, gradient: Value) -> None:
+        one[at] = mean = one[at] + fresh_one * (gradient - one[at])
+        two[at] = square = two[at] + fresh_two * (gradient * gradient - two[at])
+        free[at] = free[at] - rate * mean / (square.root() * root + small)
+
+    (d,) = noise.shape
+    with each(2 * d) as i:
+        at = i * _LANES + lane
+        fall(at, slope[at])
+    place = Variable(2 * d * _LANES + lane)
+    with each(d) as i:
+        gradient = slope[i * _LANES + lane]
+        with each(_below(free, d, i)) as j:
+            fall(place.now, gradient * noise.number(j))
+            place.now = place.now + _LANES
+
+
+def _below(free: Lines, d: Value, i: Value) -> Value:
+    """Return how many entries the factor's row i has below the diagonal."""
+    (entries,) = free.shape
+    return entries.where(">", 2 * d * _LANES, i, i.of(0))

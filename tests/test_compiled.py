@@ -33,6 +33,7 @@ from bdpvi.svi import Problem, default_optimiser, isolated
 
 numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("bdpvi.compiled")
+vectors = pytest.importorskip("bdpvi.vectors")
 
 GUIDES = [MeanField, FullRank]
 
@@ -252,9 +253,9 @@ def test_a_guide_of_ones_own_is_trained_by_torch() -> None:
 
 
 def _over(function: Any, dtype: type[np.floating[Any]]) -> Callable[[Any], Any]:
-    """Return the compiled function over a vector."""
+    """Return a compiled function of numbers over a vector."""
 
-    @numba.njit(error_model="numpy", fastmath={"contract"})  # type: ignore[untyped-decorator]
+    @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
     def over(x: Any) -> Any:
         result = np.empty_like(x)
         for i in range(len(x)):
@@ -264,23 +265,55 @@ def _over(function: Any, dtype: type[np.floating[Any]]) -> Callable[[Any], Any]:
     return lambda x: over(np.asarray(x, dtype))
 
 
+def _over_lines(result: int, dtype: type[np.floating[Any]]) -> Callable[[Any], Any]:
+    """Return one of the two results of softplus, which is compiled for whole lines."""
+    line = compiled.LINE // np.dtype(dtype).itemsize
+
+    @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+    def over(x: Any) -> Any:
+        value, slope = np.empty_like(x), np.empty_like(x)
+        for k in range(0, len(x), line):
+            compiled._scale_line(x, k, value, slope, k)
+        return value, slope
+
+    def cut(x: Any) -> Any:
+        whole = np.zeros(-(-len(x) // line) * line, dtype)
+        whole[: len(x)] = x
+        return over(whole)[result][: len(x)]
+
+    return cut
+
+
+def _exact_sigmoid(x: Any) -> Any:
+    return 1 / (1 + mpmath.exp(-x))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(
-    ("name", "exact"),
+    ("function", "exact", "at_the_end"),
     [
-        ("_exp", mpmath.exp),
-        ("_sigmoid", lambda x: 1 / (1 + mpmath.exp(-x))),
-        ("_softplus", lambda x: mpmath.log1p(mpmath.exp(x))),
+        (lambda dtype: _over(vectors.of_number(compiled.exponential), dtype), mpmath.exp, None),
+        (lambda dtype: _over(compiled._sigmoid, dtype), _exact_sigmoid, 1),
+        (
+            lambda dtype: _over_lines(0, dtype),
+            lambda x: mpmath.log1p(mpmath.exp(x)),
+            1000,
+        ),
+        (lambda dtype: _over_lines(1, dtype), _exact_sigmoid, 1),
     ],
+    ids=["exp", "sigmoid", "softplus", "its slope"],
 )
 def test_functions_err_by_a_few_roundings(
-    name: str, exact: Callable[[Any], Any], dtype: type[np.floating[Any]]
+    function: Callable[[type[np.floating[Any]]], Callable[[Any], Any]],
+    exact: Callable[[Any], Any],
+    at_the_end: float | None,
+    dtype: type[np.floating[Any]],
 ) -> None:
-    function, x = _over(getattr(compiled, name), dtype), np.linspace(-30, 30, 601).astype(dtype)
+    ours, x = function(dtype), np.linspace(-30, 30, 601).astype(dtype)
     expected = np.array([float(exact(mpmath.mpf(float(value)))) for value in x])
-    assert np.max(np.abs(function(x) / expected - 1)) < 8 * np.finfo(dtype).eps
+    assert np.max(np.abs(ours(x) / expected - 1)) < 8 * np.finfo(dtype).eps
     with np.errstate(over="ignore"):
-        ends = function([-1000.0, 1000.0, np.nan])
+        ends = ours([-1000.0, 1000.0, np.nan])
     assert 0 <= ends[0] < 1e-37
-    assert ends[1] == {"_sigmoid": 1, "_softplus": 1000}.get(name, ends[1]) > 0
+    assert ends[1] == (ends[1] if at_the_end is None else at_the_end) > 0
     assert np.isnan(ends[2])
