@@ -34,6 +34,8 @@ HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
 _BLOCK = 2048
 _PART = 256
+_DEEP = 0.1
+"""Share of the precision that passes aim at where one is needed at all."""
 
 
 class Optimum:
@@ -167,12 +169,28 @@ class Optimum:
                 track(parts, f"{kind}, degree {degree}"), each(solve, parts), strict=True
             ):
                 moves.put(part, found)
-        for single in expansion.passes:
-            columns = rough(cheap=single)
-            for turn in range(-(-self._anywhere(columns) // _PART)):
+
+        def refine(columns: Tensor, *, single: bool) -> Tensor:
+            turns, better = range(-(-self._anywhere(columns) // _PART)), []
+            for turn in track(turns, f"{kind}, passes"):
                 part = columns[turn * _PART : (turn + 1) * _PART]
                 near = moves.select(part)
-                moves.put(part, expansion.refine(terms.select(part), sign, near, single=single))
+                found, more = expansion.refine(terms.select(part), sign, near, single=single)
+                moves.put(part, found)
+                better.append(part[more])
+            return torch.cat(better)
+
+        for _ in range(expansion.single):
+            columns = rough(cheap=True)
+            if self._anywhere(columns):
+                refine(columns, single=True)
+        columns = rough()
+        for _ in range(expansion.passes):
+            if not self._anywhere(columns):
+                break
+            # A pass does so much for a column that the last one may well go further than it must.
+            columns = refine(columns, single=False)
+            columns = columns[torch.isin(columns, expansion.rough(moves, _DEEP * self.precision))]
         counts = self.reduction.join(torch.tensor([len(rough())], device=moves.error.device))
         for worker, count in enumerate(counts.tolist()):
             mine = rough().tolist() if worker == self.reduction.rank else [None] * count

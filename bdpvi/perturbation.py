@@ -36,7 +36,7 @@ from bdpvi.objective import Point, Records, total
 from bdpvi.parallel import each
 from bdpvi.series import changes, heat, left_out
 
-_SERIES = 11
+_SERIES = 15
 """Degree of a single record's Taylor series; odd."""
 _HIGHER = (3, 4)
 """Degrees of the polynomial that are tried, where they are small enough, after degree 2."""
@@ -54,6 +54,15 @@ _ENTRIES = 1 << 26
 """Largest size of a tensor of the polynomial."""
 _PARAMETERS = 6000
 _STEPS = 20
+"""Steps that an iteration takes at most, by polynomials or by passes over the data."""
+_WORTH = 1 / 8
+"""What a polynomial may cost to make and to use, relative to a pass over the data."""
+_SERIES_COST = 500
+"""Parameters that cost a pass as much as a record's series does."""
+_LEAST_SERIES = 5
+"""Degree of a pass's series where moves are small; odd."""
+_LEFT = 1e-10
+"""What the series of a pass may leave out, relative to the distance, if its degree allows."""
 _SETTLED = 1e-7
 """How little the next step will move, relative to the distance, where an iteration ends."""
 _UNSETTLED = 1e-8
@@ -275,7 +284,8 @@ class Expansion(Hessian):
 
     Attributes:
         degrees: of the polynomials there are, from the cheapest to the most accurate.
-        passes: over the data that are tried after that; whether each is in single precision.
+        single: how many passes over the data are tried after that in single precision.
+        passes: how many more in double precision, where they still improve a neighbour.
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
         spread: the same of y alone.
@@ -297,12 +307,18 @@ class Expansion(Hessian):
         self.kept: dict[int, list[Terms]] = {}
         self.count, self.typical = int(count), float(distance / count)
         self.spread = float(spread / count)
-        most = min(self.count // 8, _ENTRIES // len(self.jacobian))
-        higher = [k for k in _HIGHER if number(d, k) <= most]
+        parameters = len(self.jacobian)
+        passing = self.count * (2 * parameters + _SERIES_COST)
+        higher = [
+            k
+            for k in _HIGHER
+            if number(d, k) * parameters <= _ENTRIES
+            and number(d, k) * parameters + number(d, k + 2) <= _WORTH * passing
+        ]
         missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
         hopeless = bool(higher) and missed > _HOPELESS * self.typical
         self.degrees = (*higher,) if hopeless else (2, *higher)
-        self.passes = (True, True, False, False, False) if 4 in higher else (False,) * 3
+        self.single, self.passes = (2 if 4 in higher else 0), _STEPS
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
         """Return also what the polynomial of degree 2 and its bounds need."""
@@ -450,11 +466,12 @@ class Expansion(Hessian):
         else:
             distance = distance.clamp(min=self.typical)
         allowed = precision * distance + 2 * self.slack / self.least
-        return (~(moves.error <= allowed)).nonzero()[:, 0]
+        # A column whose iteration diverged is infinitely far away: any error is small beside that.
+        return (~((moves.error <= allowed) & moves.error.isfinite())).nonzero()[:, 0]
 
     def refine(
         self, neighbours: Terms, sign: float, moves: Moves, *, single: bool = False
-    ) -> Moves:
+    ) -> tuple[Moves, Tensor]:
         """Return better optima, with better bounds, by one pass over the data.
 
         All workers must call it together, each with neighbours of its own or with none.
@@ -465,6 +482,9 @@ class Expansion(Hessian):
             moves: what was found before.
             single: whether the pass is made in single precision, for what the polynomial of the
                 highest degree leaves out alone, which has to be prepared.
+
+        Returns:
+            The optima, and which of them another pass may still improve.
         """
         own = torch.cat([moves.m, moves.y])
         counts = self.reduction.join(torch.tensor([len(neighbours)], device=own.device)).tolist()
@@ -481,7 +501,8 @@ class Expansion(Hessian):
             data, left_out = self._data(everyone)
             gradient -= self.fixed @ own
         gradient += data[:, mine]
-        return self._certify(own, gradient, neighbours, left_out[mine])[0]
+        found, chord = self._certify(own, gradient, neighbours, left_out[mine])
+        return found, chord > _UNSETTLED * _norms(found.m) + _ROUNDING
 
     def _certify(
         self, z: Tensor, gradient: Tensor, own: Terms, left: Tensor
@@ -654,22 +675,20 @@ class Expansion(Hessian):
     def _data(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the data add to the gradient, summed over their own series, and its error."""
         d = len(self.coordinates.frame)
+        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        for degree in range(_LEAST_SERIES, _SERIES + 1, 2):
+            left = _left_out(a, s, degree, *self.totals)
+            if bool((left <= _LEFT * _norms(z)).all()):
+                break
 
-        def sums(block: Terms) -> Tensor:
+        def sums(block: Terms) -> tuple[Tensor]:
             shift, grow = block.x.T @ z[:d], 2 * block.e.T @ z[d:]
-            first, second = changes(block.slopes.unsqueeze(2), shift, grow, _SERIES)
-            v = block.variance.unsqueeze(1) / 4
-            norm, size = _norms(block.x).unsqueeze(1), _norms(block.e).unsqueeze(1)
-            left = _left_out(shift.abs(), grow.abs(), _SERIES, norm * v, size * v)
-            return torch.cat([block.x @ first, block.e @ second, left.sum(0, keepdim=True)])
+            first, second = changes(block.slopes.unsqueeze(2), shift, grow, degree)
+            return (torch.cat([block.x @ first, block.e @ second]),)
 
         # Of more rows where there are few columns.
         blocks = self._blocks(max(_ROWS, _PAIRS // max(1, z.shape[1])))
-        added = z.new_zeros(len(z) + 1, z.shape[1])
-        for more in each(sums, blocks):
-            added += more
-        added = self.reduction.sum(added)
-        return added[:-1], added[-1]
+        return total(each(sums, blocks), self.reduction)[0], left
 
 
 def _single() -> torch.dtype:
