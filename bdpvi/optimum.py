@@ -9,9 +9,10 @@ follow from derivatives at the fit (:mod:`bdpvi.perturbation`), each with a prov
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from bdpvi.neighbours import Add, Remove, Trained
 from bdpvi.objective import Changed, Objective, Records, climb, start
 from bdpvi.panel import Panel
 from bdpvi.parallel import each
-from bdpvi.perturbation import Expansion, Hessian, Moves
+from bdpvi.perturbation import Expansion, Hessian, Moves, Terms
 from bdpvi.progress import Track, silent
 from bdpvi.reduction import Alone, Reduction
 from bdpvi.rows import Rows
@@ -127,6 +128,7 @@ class Optimum:
         track: Track[Any] = silent,
         kind: str = "",
         ids: Sequence[int] = (),
+        kept: KeptMoves | None = None,
     ) -> Moves:
         """Return every neighbour's optimum: by polynomials, by passes over the data, by a search.
 
@@ -140,67 +142,90 @@ class Optimum:
             track: shows progress.
             kind: what to call it there.
             ids: what messages call the records, by default their positions.
+            kept: what an earlier call with the same arguments finished.
         """
         terms = expansion.terms(records)
-        moves = Moves.none(len(expansion.jacobian), terms)
+        stage, moves = (kept and kept.moves()) or (0, Moves.none(len(expansion.jacobian), terms))
+        work = _Work(expansion, records, terms, sign, moves, self.precision, track, kind)
+        stages: list[Callable[[], None]] = [
+            lambda: self._settle(work),
+            *(partial(self._polynomial, work, degree) for degree in expansion.degrees),
+            *(partial(self._single, work) for _ in range(expansion.single)),
+            lambda: self._passes(work),
+        ]
+        for number, run in enumerate(stages[stage:], start=stage + 1):
+            run()
+            if kept is not None:
+                kept.moved(number, moves)
+        for _ in self._anew(work, ids):
+            if kept is not None:
+                kept.moved(len(stages), moves)
+        return moves
 
-        def rough(*, cheap: bool = False) -> Tensor:
-            return expansion.rough(moves, self.precision, cheap=cheap)
-
-        every = torch.arange(len(terms), device=moves.m.device).split(_BLOCK)
-        settled = each(lambda part: expansion.settle(terms.select(part), sign), every)
+    def _settle(self, work: _Work) -> None:
+        every = torch.arange(len(work.terms), device=work.moves.m.device).split(_BLOCK)
+        settle, terms = work.expansion.settle, work.terms
+        settled = each(lambda part: settle(terms.select(part), work.sign), every)
         for part, found in zip(every, settled, strict=True):
-            moves.put(part, found)
-        for degree in expansion.degrees:
-            columns = rough(cheap=True)
-            if not self._anywhere(columns):
-                break
-            expansion.prepare(degree)
+            work.moves.put(part, found)
 
-            def solve(part: Tensor, degree: int = degree) -> tuple[Tensor, Moves]:
-                near = moves.select(part)
-                if degree < expansion.degrees[-1]:
-                    hopeful = expansion.hopeful(near, degree, self.precision)
-                    part, near = part[hopeful], near.select(hopeful)
-                return part, expansion.solve(terms.select(part), sign, degree, near)
+    def _polynomial(self, work: _Work, degree: int) -> None:
+        expansion, columns = work.expansion, work.rough(cheap=True)
+        if not self._anywhere(columns):
+            return
+        expansion.prepare(degree)
 
-            parts = columns.split(_BLOCK)
-            for _, (part, found) in zip(
-                track(parts, f"{kind}, degree {degree}"), each(solve, parts), strict=True
-            ):
-                moves.put(part, found)
+        def solve(part: Tensor) -> tuple[Tensor, Moves]:
+            near = work.moves.select(part)
+            if degree < expansion.degrees[-1]:
+                hopeful = expansion.hopeful(near, degree, self.precision)
+                part, near = part[hopeful], near.select(hopeful)
+            return part, expansion.solve(work.terms.select(part), work.sign, degree, near)
 
-        def refine(columns: Tensor, *, single: bool) -> Tensor:
-            turns, better = range(-(-self._anywhere(columns) // _PART)), []
-            for turn in track(turns, f"{kind}, passes"):
-                part = columns[turn * _PART : (turn + 1) * _PART]
-                near = moves.select(part)
-                found, more = expansion.refine(terms.select(part), sign, near, single=single)
-                moves.put(part, found)
-                better.append(part[more])
-            return torch.cat(better)
+        parts = columns.split(_BLOCK)
+        shown = work.track(parts, f"{work.kind}, degree {degree}")
+        for _, (part, found) in zip(shown, each(solve, parts), strict=True):
+            work.moves.put(part, found)
 
-        for _ in range(expansion.single):
-            columns = rough(cheap=True)
-            if self._anywhere(columns):
-                refine(columns, single=True)
-        columns = rough()
-        for _ in range(expansion.passes):
+    def _single(self, work: _Work) -> None:
+        columns = work.rough(cheap=True)
+        if self._anywhere(columns):
+            work.expansion.prepare(work.expansion.degrees[-1])
+            self._refine(work, columns, single=True)
+
+    def _passes(self, work: _Work) -> None:
+        columns = work.rough()
+        for _ in range(work.expansion.passes):
             if not self._anywhere(columns):
                 break
             # A pass does so much for a column that the last one may well go further than it must.
-            columns = refine(columns, single=False)
-            columns = columns[torch.isin(columns, expansion.rough(moves, _DEEP * self.precision))]
-        counts = self.reduction.join(torch.tensor([len(rough())], device=moves.error.device))
+            columns = self._refine(work, columns, single=False)
+            columns = columns[torch.isin(columns, work.rough(_DEEP))]
+
+    def _refine(self, work: _Work, columns: Tensor, *, single: bool) -> Tensor:
+        """Improve these columns by one pass; return those that another one may still improve."""
+        turns, better = range(-(-self._anywhere(columns) // _PART)), []
+        for turn in work.track(turns, f"{work.kind}, passes"):
+            part = columns[turn * _PART : (turn + 1) * _PART]
+            own, near = work.terms.select(part), work.moves.select(part)
+            found, more = work.expansion.refine(own, work.sign, near, single=single)
+            work.moves.put(part, found)
+            better.append(part[more])
+        return torch.cat(better)
+
+    def _anew(self, work: _Work, ids: Sequence[int]) -> Iterator[None]:
+        """Search for the optima that are still rough, one after the other."""
+        columns = work.rough()
+        counts = self.reduction.join(torch.tensor([len(columns)], device=columns.device))
         for worker, count in enumerate(counts.tolist()):
-            mine = rough().tolist() if worker == self.reduction.rank else [None] * count
-            for column in track(mine, f"{kind}, anew"):
-                record = None if column is None else records.select(slice(column, column + 1))
+            mine = columns.tolist() if worker == self.reduction.rank else [None] * count
+            for column in work.track(mine, f"{work.kind}, anew"):
+                record = None if column is None else work.records.select(slice(column, column + 1))
                 name = "" if column is None else f" {ids[column] if ids else column}"
-                found = self._search(expansion, record, sign, name)
+                found = self._search(work.expansion, record, work.sign, name)
                 if column is not None:
-                    moves.put(torch.tensor([column], device=moves.m.device), found)
-        return moves
+                    work.moves.put(torch.tensor([column], device=columns.device), found)
+                yield
 
     def _anywhere(self, columns: Tensor) -> int:
         """Return the largest number of columns that a worker has."""
@@ -240,6 +265,34 @@ class Optimum:
             )
         )
         return Moves(m, y, torch.full_like(m[0], error * max(1.0, wider)))
+
+
+class KeptMoves(Protocol):
+    """Where the neighbours of a long job are kept, so that it can go on."""
+
+    def moves(self) -> tuple[int, Moves] | None:
+        """Return how many stages were finished, and where the neighbours were then."""
+
+    def moved(self, stages: int, moves: Moves) -> None:
+        """Keep that so many stages are finished."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """The neighbours that are sought together; what is found is written to ``moves``."""
+
+    expansion: Expansion
+    records: Records
+    terms: Terms
+    sign: float
+    moves: Moves
+    precision: float
+    track: Track[Any]
+    kind: str
+
+    def rough(self, share: float = 1.0, *, cheap: bool = False) -> Tensor:
+        """Return the columns that are not proven to a share of the precision."""
+        return self.expansion.rough(self.moves, share * self.precision, cheap=cheap)
 
 
 def enclosing(pairs: GaussianPairs, mean_error: Tensor, covariance_error: Tensor) -> GaussianPairs:

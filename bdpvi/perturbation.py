@@ -335,13 +335,15 @@ class Expansion(Hessian):
         )
 
     def prepare(self, degree: int) -> None:
-        """Make what the polynomial of this degree needs, by a pass over the data.
+        """Make what the polynomial of this degree needs, by a pass over the data for each degree.
 
         Its tensors in m and in y are sums of the same monomials, of one and of two degrees more, as
         the features that go with y are quadratic in x.
         """
         if degree in self.tensors:
             return
+        if degree - 1 in self.degrees:
+            self.prepare(degree - 1)
         d = len(self.coordinates.frame)
         first = not self.forms
         new = [n for n in (degree + 1, degree + 2) if n not in self.symmetric]

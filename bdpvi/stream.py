@@ -33,7 +33,7 @@ from bdpvi.estimators import Estimate, log_student_t_bound, student_t, student_t
 from bdpvi.events import WITH, WITHOUT
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.objective import Objective, Point, Records, climb, start
-from bdpvi.optimum import Optimum, pairs, scale_name
+from bdpvi.optimum import KeptMoves, Optimum, pairs, scale_name
 from bdpvi.perturbation import Expansion, Moves
 from bdpvi.progress import Track
 from bdpvi.statistics import Folded
@@ -49,6 +49,7 @@ _COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
 _PILOT = 2048
 _ENTRIES = 1 << 22
 _COLUMNS = 1024
+_MOVES = ("m", "y", "error")
 _HELD = 1 << 14
 """Records that wait for more than the polynomial of degree 2, so that they share the passes."""
 
@@ -195,7 +196,8 @@ def fit_stream(
             final = block + 1 == table.blocks
             kept.blocks(block + 1, looked, folded, held, final=final)
         if len(held):
-            add(folded, optimum.moves(expansion, held, -1.0, track, "held back"), looked)
+            last = optimum.moves(expansion, held, -1.0, track, "held back", kept=kept)
+            add(folded, last, looked)
         known = _Known(orders, looked, [student_t_of(fold, gamma) for fold in folded])
         try:
             spent = settle(
@@ -319,7 +321,7 @@ def _pilot(
     return looked
 
 
-class _Kept:
+class _Kept(KeptMoves):
     """What a job has finished, in a file of its own, written whole or not at all.
 
     Args:
@@ -388,13 +390,29 @@ class _Kept:
         final: bool,
     ) -> None:
         """Keep that ``count`` blocks are finished but for records held back, if it is time to."""
-        if self.path is None or not (final or time.monotonic() - self.written >= self.every):
+        if self.path is None or not (final or self._due()):
             return
         self.tensors |= {"blocks": torch.tensor(count), "held": held.x, "bound": held.bound}
         for place, (index, fold) in enumerate(zip(looked, folded, strict=True)):
             state = {"looked": index, **fold.state()}
             self.tensors |= {f"{place}.{name}": value for name, value in state.items()}
         self._write()
+
+    def moves(self) -> tuple[int, Moves] | None:
+        """Return how far the records were that are held back to the end."""
+        if "stage" not in self.tensors:
+            return None
+        return int(self.tensors["stage"]), Moves(*(self.tensors[name] for name in _MOVES))
+
+    def moved(self, stages: int, moves: Moves) -> None:
+        """Keep how far these records are, if it is time to."""
+        if self._due():
+            parts = zip(_MOVES, (moves.m, moves.y, moves.error), strict=True)
+            self.tensors |= {"stage": torch.tensor(stages), **dict(parts)}
+            self._write()
+
+    def _due(self) -> bool:
+        return self.path is not None and time.monotonic() - self.written >= self.every
 
     def forget(self) -> None:
         """Forget the finished blocks; the fit stays."""
