@@ -82,7 +82,10 @@ def tune(
     positive: Positive = "",
     test_fraction: TestFraction = 0.2,
     methods: Methods = ALL,
-    configurations: Annotated[int, typer.Option(help="Tried for every method.")] = 24,
+    configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
+    refinements: Annotated[
+        int, typer.Option(help="Tried for every method after that, steps from the best so far.")
+    ] = 12,
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε at which they are scored.")
     ] = EPSILONS,
@@ -99,6 +102,7 @@ def tune(
     """
     search = tuning.Search(
         configurations=configurations,
+        refinements=refinements,
         epsilons=tuple(_numbers("epsilons", epsilons)),
         folds=folds,
         seeds=seeds,

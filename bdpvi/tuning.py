@@ -1,4 +1,4 @@
-"""Hyper-parameters by random search and cross-validation, with equal effort for all methods.
+"""Hyper-parameters by random and local search and cross-validation, equal effort for all methods.
 
 Test rows are never seen. Privacy is not paid for the search: a comparison asks what methods are
 worth at their best settings, and says so.
@@ -6,10 +6,11 @@ worth at their best settings, and says so.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +27,9 @@ from bdpvi.progress import Track
 from bdpvi.storage import replacing
 from bdpvi.types import Dataset, Outcome, Split
 
+Result = Mapping[str, Any]
+"""What a configuration reached, see :func:`score`."""
+
 _FIRST_SEED = 1_000
 """Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
 
@@ -35,7 +39,9 @@ class Search:
     """How much is tried, and how it is scored; the same for every method.
 
     Args:
-        configurations: tried for every method.
+        configurations: tried for every method at random.
+        refinements: tried for every method after that: the best at each target so far, in turn,
+            with one hyper-parameter a step further up or down its list.
         epsilons: a configuration is scored by its mean accuracy on held-out rows at each of these.
             The best is chosen for each, and for all of them together.
         seeds: the mean is over so many seeds for every fold, other ones for each.
@@ -45,6 +51,7 @@ class Search:
     """
 
     configurations: int = 24
+    refinements: int = 12
     epsilons: tuple[float, ...] = EPSILONS
     seeds: int = 4
     delta: float = 1e-5
@@ -53,6 +60,7 @@ class Search:
 
     def __post_init__(self) -> None:
         _validate.positive_int("configurations", self.configurations)
+        _validate.positive_int("refinements", self.refinements, least=0)
         if not self.epsilons:
             raise ValueError("epsilons has no value")
         for epsilon in self.epsilons:
@@ -82,7 +90,7 @@ def tune(
     search: Search,
     out: Path,
     *,
-    track: Track[tuple[Trial, int]] = bars.silent,
+    track: Track[Any] = bars.silent,
 ) -> dict[str, Any]:
     """Search, and write what was found to the hyper-parameter file ``out``.
 
@@ -118,17 +126,29 @@ def tune(
         "trials": {f"{trial.name}-{trial.number}": trial.entry for trial in trials},
     }
     store = Cells(folder, settings)
+
+    def run(trial: Trial, fold: int) -> None:
+        if store.get(trial.cell(fold)) is None:
+            first = _FIRST_SEED + fold * search.seeds
+            seeds = range(first, first + search.seeds)
+            found = score(build(trial.name, trial.entry), splits[fold], search, seeds)
+            store.put(trial.cell(fold), found)
+
+    def result(trial: Trial) -> Result:
+        return _together([store.get(trial.cell(fold)) for fold in range(search.folds)])
+
     pieces = [(trial, fold) for trial in trials for fold in range(search.folds)]
-    missing = [piece for piece in pieces if store.get(piece[0].cell(piece[1])) is None]
-    for trial, fold in track(missing, "tune"):
-        first = _FIRST_SEED + fold * search.seeds
-        seeds = range(first, first + search.seeds)
-        found = score(build(trial.name, trial.entry), splits[fold], search, seeds)
-        store.put(trial.cell(fold), found)
-    results = [
-        (trial, _together([store.get(trial.cell(fold)) for fold in range(search.folds)]))
-        for trial in trials
-    ]
+    for trial, fold in track([p for p in pieces if store.get(p[0].cell(p[1])) is None], "tune"):
+        run(trial, fold)
+    turns = [(name, turn) for name in names for turn in range(search.refinements)]
+    for name, _ in track(turns, "refine"):
+        tried = [(trial, result(trial)) for trial in trials if trial.name == name]
+        better = refinement(chosen.methods[name], tried, search)
+        if better is not None:
+            trials.append(better)
+            for fold in range(search.folds):
+                run(better, fold)
+    results = [(trial, result(trial)) for trial in trials]
     best = {
         name: max((r for r in results if r[0].name == name), key=lambda r: float(r[1]["score"]))
         for name in names
@@ -175,6 +195,48 @@ def configurations(method: Method, search: Search) -> list[Entry]:
             f"{method.name} has"
         )
     return entries
+
+
+def refinement(
+    method: Method, tried: Sequence[tuple[Trial, Result]], search: Search
+) -> Trial | None:
+    """Return what to try next: a step away from the best at one target, each target in turn.
+
+    None if all that lies a step away from a best one was tried. Which of several steps is taken is
+    random, and depends on the search's seed and on how much was tried.
+
+    Args:
+        method: of which ``tried`` are configurations.
+        tried: at least one.
+        search: with its seed.
+
+    >>> from bdpvi.methods import DPGD
+    >>> search = Search(configurations=1)
+    >>> (entry,) = configurations(DPGD(), search)
+    >>> found = refinement(DPGD(), [(Trial("dp-gd", 0, entry), {"accuracies": [0.7]})], search)
+    >>> found.name, found.number, found.entry != entry
+    ('dp-gd', 1, True)
+    """
+    known, targets = [trial.entry for trial, _ in tried], len(tried[0][1]["accuracies"])
+    for turn in range(len(tried), len(tried) + targets):
+        index = turn % targets
+        best, _ = max(tried, key=lambda one: float(one[1]["accuracies"][index]))
+        near = [entry for entry in _steps(method, best.entry) if entry not in known]
+        if near:
+            entry = random.Random(f"{search.seed} {method.name} {len(tried)}").choice(near)
+            return Trial(best.name, len(tried), entry)
+    return None
+
+
+def _steps(method: Method, entry: Entry) -> Iterator[Entry]:
+    """Iterate over the configurations with one field moved by one place along its values."""
+    for path, values in method.space.items():
+        now = _inner(entry, path)[_last(path)]
+        for place, value in enumerate(values):
+            if now in (values[max(place - 1, 0)], *values[place + 1 : place + 2]) and value != now:
+                moved = copy.deepcopy(dict(entry))
+                _inner(moved, path)[_last(path)] = value
+                yield moved
 
 
 def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) -> dict[str, Any]:
@@ -277,31 +339,39 @@ def _point(method: Method, number: int) -> Entry:
     entry = describe(method)
     for path, values in method.space.items():
         number, index = divmod(number, len(values))
-        *outer, last = path.split(".")
-        where = entry
-        for name in outer:
-            where = where[name]
-        where[last] = values[index]
+        _inner(entry, path)[_last(path)] = values[index]
     return entry
+
+
+def _inner(entry: Any, path: str) -> Any:
+    """Return what holds the field at a dotted path."""
+    for name in path.split(".")[:-1]:
+        entry = entry[name]
+    return entry
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _story(
     train: Dataset,
     chosen: Chosen,
     search: Search,
-    best: Mapping[str, tuple[Trial, dict[str, Any]]],
+    best: Mapping[str, tuple[Trial, Result]],
 ) -> dict[str, Any]:
     """Return how the values were found, for people who read the file."""
     rest = [name for name in chosen.methods if name not in best]
     return {
         "how": (
-            "The values before and a random search, together the same number of configurations "
-            f"for every tuned method, by mean accuracy in {search.folds}-fold cross-validation on "
-            f"the {len(train)} training rows: the best at each target, and the best on average for "
+            "The values before and a random search, then steps from the best so far, the same "
+            "number of configurations for every tuned method, by mean accuracy in "
+            f"{search.folds}-fold cross-validation on the {len(train)} training rows: the best at each target, and the best on average for "
             "other targets. A target that cannot be reached, or at which ε is not reliable, scores "
             "like always predicting the commoner class. No test row was used."
         ),
         "configurations": search.configurations,
+        "refinements": search.refinements,
         "epsilons": list(search.epsilons),
         "delta": search.delta,
         "seeds": search.seeds,

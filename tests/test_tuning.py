@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from bdpvi import Dataset, cli_comparison, tuning
 from bdpvi.datasets import abalone, folds
 from bdpvi.hyperparameters import FILE, build, describe, load, read
 from bdpvi.methods import METHODS, Accounting, Method
-from bdpvi.tuning import Search, configurations, score, tune
+from bdpvi.tuning import Search, Trial, configurations, refinement, score, tune
 from bdpvi.types import Split
 
-QUICK = Search(configurations=3, epsilons=(0.5, 2.0), seeds=2, folds=2)
+QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
 
 
@@ -133,8 +134,58 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
 
 
+def places(method: Method, entry: Any) -> list[int]:
+    """Return where an entry's values are in the lists of the method's space."""
+    where = []
+    for path, values in method.space.items():
+        value = entry
+        for key in path.split("."):
+            value = value[key]
+        where.append(list(values).index(value))
+    return where
+
+
+@pytest.mark.parametrize("name", ["dp-gd", "bdp-vi-full-rank"])
+def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
+    method = METHODS[name]()
+    sizes = [len(values) for values in method.space.values()]
+    goals = [[0] * len(sizes), [size - 1 for size in sizes]]
+    search = Search(configurations=2, epsilons=(0.5, 2.0))
+
+    def result(entry: Any) -> dict[str, Any]:
+        here = places(method, entry)
+        far = [sum(abs(a - b) for a, b in zip(here, goal, strict=True)) for goal in goals]
+        return {"accuracies": [-distance for distance in far]}
+
+    _, middle = configurations(method, search)
+    tried = [(Trial(name, 0, middle), result(middle))]
+    while max(found["accuracies"][0] for _, found in tried) < 0:
+        trial = refinement(method, tried, search)
+        assert trial is not None
+        assert trial.number == len(tried)
+        assert trial.entry not in [known.entry for known, _ in tried]
+        target = len(tried) % 2
+        best = max(tried, key=lambda one: one[1]["accuracies"][target])[0]
+        pairs = zip(places(method, trial.entry), places(method, best.entry), strict=True)
+        assert sorted(abs(a - b) for a, b in pairs) == [0] * (len(sizes) - 1) + [1]
+        tried.append((trial, result(trial.entry)))
+        assert len(tried) < 4 * sum(sizes) * len(sizes)
+
+
+def test_refinement_ends_where_nothing_is_left_to_try() -> None:
+    method, search = METHODS["dp-gd"](), Search(configurations=1)
+    (entry,) = configurations(method, search)
+    tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
+    while (trial := refinement(method, tried, search)) is not None:
+        tried.append((trial, {"accuracies": [0.0]}))
+    here = places(method, entry)
+    sizes = [len(values) for values in method.space.values()]
+    steps = [(p > 0) + (p < size - 1) for p, size in zip(here, sizes, strict=True)]
+    assert len(tried) == 1 + sum(steps)
+
+
 def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "h.json"
+    out, search = tmp_path / "h.json", replace(QUICK, configurations=1, refinements=2)
     done = 0
 
     def stops(*arguments: object) -> dict[str, object]:
@@ -146,12 +197,12 @@ def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(tuning, "score", stops)
     with pytest.raises(KeyboardInterrupt):
-        tune(DATA, load("data"), ["dp-gd"], QUICK, out)
+        tune(DATA, load("data"), ["dp-gd"], search, out)
     assert not out.exists()
     done = -2  # four pieces are left: a fifth would be interrupted
-    resumed = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
+    resumed = tune(DATA, load("data"), ["dp-gd"], search, out)
     monkeypatch.undo()
-    assert resumed == tune(DATA, load("data"), ["dp-gd"], QUICK, tmp_path / "other.json")
+    assert resumed == tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "other.json")
 
 
 def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
@@ -190,6 +241,7 @@ def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("field", "value"),
     [
         ("configurations", 0),
+        ("refinements", -1),
         ("epsilons", (float("nan"),)),
         ("epsilons", ()),
         ("seeds", 0),
@@ -204,7 +256,14 @@ def test_bad_search(field: str, value: object) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "h.json"
-    options = {"configurations": 2, "seeds": 1, "folds": 2, "epsilons": "1", "quiet": True}
+    options = {
+        "configurations": 2,
+        "refinements": 1,
+        "seeds": 1,
+        "folds": 2,
+        "epsilons": "1",
+        "quiet": True,
+    }
     cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
     assert "dp-gd: accuracy 0." in capsys.readouterr().out
     assert load("breast-cancer", out).data == "breast-cancer"
