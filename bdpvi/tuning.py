@@ -366,9 +366,10 @@ def _story(
         "how": (
             "The values before and a random search, then steps from the best so far, the same "
             "number of configurations for every tuned method, by mean accuracy in "
-            f"{search.folds}-fold cross-validation on the {len(train)} training rows: the best at each target, and the best on average for "
-            "other targets. A target that cannot be reached, or at which ε is not reliable, scores "
-            "like always predicting the commoner class. No test row was used."
+            f"{search.folds}-fold cross-validation on the {len(train)} training rows: the best at "
+            "each target, and the best on average for other targets. A target that cannot be "
+            "reached, or at which ε is not reliable, scores like always predicting the commoner "
+            "class. No test row was used."
         ),
         "configurations": search.configurations,
         "refinements": search.refinements,
