@@ -3,6 +3,9 @@
 A loop over lanes would become vectors by itself, but one at a time, of half the width there may be,
 and with tests of whether arrays overlap. Here a line of lanes, several vectors side by side, is one
 value, and what is not stored stays in registers.
+
+numba keeps machine code as long as the file with the calling function does not change: after a
+change here, touch ``compiled.py``.
 """
 
 from __future__ import annotations
