@@ -321,6 +321,36 @@ def test_every_neighbour_is_as_accurate_beside_its_own_distance(
         assert missed <= float(moves.error[record])
 
 
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_pass_claims_what_its_series_leave_out(guide: type[GaussianGuide]) -> None:
+    data = logistic_data(500, 4)
+    expansion = Expansion(optimum(data, guide, 0.5), 1e-12)
+    (terms,) = expansion.data
+    d = len(terms.x)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(len(expansion.jacobian), 6, generator=generator, dtype=torch.float64)
+    # From moves that a short series will do for to moves that the longest is too short for.
+    z *= torch.tensor([1e-3, 0.01, 0.1, 0.3, 1.0, 2.0]) / z.norm(dim=0)
+    z[d:] *= 0.1  # variances stay positive
+    claims = []
+    for column in z.split(1, 1):
+        found, claimed = expansion._data(column)
+        mean, variance = expansion.point.logit(records(expansion.point))
+        deviation = variance.sqrt()
+        shift = mean + deviation * (terms.x.T @ column[:d])[:, 0]
+        grown = variance * (1 + 2 * (terms.e.T @ column[d:])[:, 0])
+        bound = records(expansion.point).bound
+        first, second = derivatives(shift, grown, bound, 2)[1:]
+        first = first * deviation / grown.sqrt() - terms.slopes[1]
+        second = second * variance / grown - terms.slopes[2]
+        exact = torch.cat([terms.x @ first, terms.e @ second])
+        missed = float((found[:, 0] - exact).norm())
+        assert missed <= float(claimed) + 1e-13 * len(data)
+        claims.append((missed, float(claimed)))
+    assert claims[2][1] < 1e-8
+    assert claims[-1][0] > 1e-9  # there the claim is put to the test
+
+
 def test_panel_is_above_the_truth_and_close_to_it() -> None:
     data = logistic_data(400, 3)
     pairs = Optimum().train(problem(data, FullRank, 0.5), silent).panels[0].pairs
