@@ -35,7 +35,7 @@ HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
 _BLOCK = 2048
 _PART = 256
-_DEEP = 0.1
+_DEEP = 0.01
 """Share of the precision that passes aim at where one is needed at all."""
 
 

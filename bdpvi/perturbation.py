@@ -55,14 +55,11 @@ _ENTRIES = 1 << 26
 _PARAMETERS = 6000
 _STEPS = 20
 """Steps that an iteration takes at most, by polynomials or by passes over the data."""
-_WORTH = 1 / 8
-"""What a polynomial may cost to make and to use, relative to a pass over the data."""
-_SERIES_COST = 500
-"""Parameters that cost a pass as much as a record's series does."""
 _LEAST_SERIES = 5
 """Degree of a pass's series where moves are small; odd."""
 _LEFT = 1e-10
-"""What the series of a pass may leave out, relative to the distance, if its degree allows."""
+"""What a pass's series may leave out, relative to the distance, if its degree allows, and how much
+of the proven error may be the iteration's after it."""
 _SETTLED = 1e-7
 """How little the next step will move, relative to the distance, where an iteration ends."""
 _UNSETTLED = 1e-8
@@ -307,14 +304,8 @@ class Expansion(Hessian):
         self.kept: dict[int, list[Terms]] = {}
         self.count, self.typical = int(count), float(distance / count)
         self.spread = float(spread / count)
-        parameters = len(self.jacobian)
-        passing = self.count * (2 * parameters + _SERIES_COST)
-        higher = [
-            k
-            for k in _HIGHER
-            if number(d, k) * parameters <= _ENTRIES
-            and number(d, k) * parameters + number(d, k + 2) <= _WORTH * passing
-        ]
+        most = min(self.count // 8, _ENTRIES // len(self.jacobian))
+        higher = [k for k in _HIGHER if number(d, k) <= most]
         missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
         hopeless = bool(higher) and missed > _HOPELESS * self.typical
         self.degrees = (*higher,) if hopeless else (2, *higher)
@@ -504,7 +495,7 @@ class Expansion(Hessian):
             gradient -= self.fixed @ own
         gradient += data[:, mine]
         found, chord = self._certify(own, gradient, neighbours, left_out[mine])
-        return found, chord > _UNSETTLED * _norms(found.m) + _ROUNDING
+        return found, chord > _LEFT * _norms(found.m) + _ROUNDING
 
     def _certify(
         self, z: Tensor, gradient: Tensor, own: Terms, left: Tensor
