@@ -35,6 +35,8 @@ HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
 _BLOCK = 2048
 _PART = 256
+_PASSES = 20
+"""Passes over the data in double precision, at most; they end where they improve nobody."""
 _DEEP = 0.01
 """Share of the precision that passes aim at where one is needed at all."""
 
@@ -195,7 +197,7 @@ class Optimum:
 
     def _passes(self, work: _Work) -> None:
         columns = work.rough()
-        for _ in range(work.expansion.passes):
+        for _ in range(_PASSES):
             if not self._anywhere(columns):
                 break
             # A pass does so much for a column that the last one may well go further than it must.

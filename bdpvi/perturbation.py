@@ -54,7 +54,7 @@ _ENTRIES = 1 << 26
 """Largest size of a tensor of the polynomial."""
 _PARAMETERS = 6000
 _STEPS = 20
-"""Steps that an iteration takes at most, by polynomials or by passes over the data."""
+"""Steps that an iteration takes at most."""
 _LEAST_SERIES = 5
 """Degree of a pass's series where moves are small; odd."""
 _LEFT = 1e-10
@@ -282,7 +282,6 @@ class Expansion(Hessian):
     Attributes:
         degrees: of the polynomials there are, from the cheapest to the most accurate.
         single: how many passes over the data are tried after that in single precision.
-        passes: how many more in double precision, where they still improve a neighbour.
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
         spread: the same of y alone.
@@ -309,7 +308,7 @@ class Expansion(Hessian):
         missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
         hopeless = bool(higher) and missed > _HOPELESS * self.typical
         self.degrees = (*higher,) if hopeless else (2, *higher)
-        self.single, self.passes = (2 if 4 in higher else 0), _STEPS
+        self.single = 2 if 4 in higher else 0
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
         """Return also what the polynomial of degree 2 and its bounds need."""

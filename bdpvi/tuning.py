@@ -232,11 +232,13 @@ def _steps(method: Method, entry: Entry) -> Iterator[Entry]:
     """Iterate over the configurations with one field moved by one place along its values."""
     for path, values in method.space.items():
         now = _inner(entry, path)[_last(path)]
-        for place, value in enumerate(values):
-            if now in (values[max(place - 1, 0)], *values[place + 1 : place + 2]) and value != now:
-                moved = copy.deepcopy(dict(entry))
-                _inner(moved, path)[_last(path)] = value
-                yield moved
+        if now not in values:
+            continue
+        at = values.index(now)
+        for value in (*values[max(at - 1, 0) : at], *values[at + 1 : at + 2]):
+            moved = copy.deepcopy(dict(entry))
+            _inner(moved, path)[_last(path)] = value
+            yield moved
 
 
 def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) -> dict[str, Any]:

@@ -52,8 +52,11 @@ class Value:
         """Return a constant of the same type."""
         return Value(self.builder, _constant(self.kind, number))
 
+    def _beside(self, other: Value | float) -> Value:
+        return other if isinstance(other, Value) else self.of(other)
+
     def _with(self, whole: str, real: str, a: Value | float, b: Value | float) -> Value:
-        left, right = (v if isinstance(v, Value) else self.of(v) for v in (a, b))
+        left, right = self._beside(a), self._beside(b)
         if isinstance(self.kind, ir.IntType):
             return Value(self.builder, getattr(self.builder, whole)(left.value, right.value))
         result = getattr(self.builder, real)(left.value, right.value, flags=_JOINED)
@@ -83,7 +86,7 @@ class Value:
 
     def where(self, sign: str, other: Value | float, yes: Value, no: Value) -> Value:
         """Return ``yes`` where this compares so to the other, else ``no``."""
-        right = other if isinstance(other, Value) else self.of(other)
+        right = self._beside(other)
         compare = self.builder.icmp_signed
         if not isinstance(self.kind, ir.IntType):
             compare = self.builder.fcmp_ordered
@@ -92,12 +95,12 @@ class Value:
 
     def least(self, other: Value | float) -> Value:
         """Return the smaller; NaN where this is."""
-        other = other if isinstance(other, Value) else self.of(other)
+        other = self._beside(other)
         return other.where("<", self, other, self)
 
     def largest(self, other: Value | float) -> Value:
         """Return the larger; NaN where this is."""
-        other = other if isinstance(other, Value) else self.of(other)
+        other = self._beside(other)
         return other.where(">", self, other, self)
 
     def root(self) -> Value:

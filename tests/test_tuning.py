@@ -24,6 +24,13 @@ QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, fo
 DATA = logistic_data(300, 2)
 
 
+def value_at(entry: Any, path: str) -> Any:
+    """Return the field at a dotted path."""
+    for key in path.split("."):
+        entry = entry[key]
+    return entry
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_room_for_the_default_effort(name: str) -> None:
     entries = configurations(METHODS[name](), Search())
@@ -32,9 +39,7 @@ def test_every_method_has_room_for_the_default_effort(name: str) -> None:
         method = build(name, entry)
         assert describe(method) == entry
         for path, values in method.space.items():
-            value = entry
-            for key in path.split("."):
-                value = value[key]
+            value = value_at(entry, path)
             assert value in values or entry == entries[0]
 
 
@@ -136,13 +141,7 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
 
 def places(method: Method, entry: Any) -> list[int]:
     """Return where an entry's values are in the lists of the method's space."""
-    where = []
-    for path, values in method.space.items():
-        value = entry
-        for key in path.split("."):
-            value = value[key]
-        where.append(list(values).index(value))
-    return where
+    return [list(values).index(value_at(entry, path)) for path, values in method.space.items()]
 
 
 @pytest.mark.parametrize("name", ["dp-gd", "bdp-vi-full-rank"])
