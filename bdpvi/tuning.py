@@ -10,7 +10,7 @@ import copy
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -117,7 +117,9 @@ def tune(
     trials = [
         Trial(name, number, entry)
         for name in names
-        for number, entry in enumerate(configurations(chosen.methods[name], search))
+        for number, entry in enumerate(
+            configurations(chosen.methods[name], search, chosen.at.get(name, {}).values())
+        )
     ]
     folder = out.with_name(f"{out.name}.trials")
     settings = {
@@ -174,8 +176,13 @@ def tune(
     return entry
 
 
-def configurations(method: Method, search: Search) -> list[Entry]:
-    """Return what is tried: the method as it is, and distinct points of its space at random.
+def configurations(method: Method, search: Search, at: Iterable[Method] = ()) -> list[Entry]:
+    """Return what is tried first: the method as it is, and distinct points of its space at random.
+
+    Args:
+        method: with the hyper-parameters that it has for all targets.
+        search: how many there are to be, and the seed.
+        at: the method as it is for particular targets, which is tried before the random points.
 
     >>> from bdpvi.methods import DPGD
     >>> first, second = configurations(DPGD(), Search(configurations=2))
@@ -186,9 +193,12 @@ def configurations(method: Method, search: Search) -> list[Entry]:
     order = random.Random(f"{search.seed} {method.name}").sample(
         range(points), min(points, search.configurations)
     )
-    now = describe(method)
-    others = [entry for entry in (_point(method, number) for number in order) if entry != now]
-    entries = [now, *others][: search.configurations]
+    now: list[Entry] = []
+    for entry in map(describe, (method, *at)):
+        if entry not in now:
+            now.append(entry)
+    others = [entry for entry in (_point(method, number) for number in order) if entry not in now]
+    entries = [*now, *others][: search.configurations]
     if len(entries) < search.configurations:
         raise ValueError(
             f"configurations={search.configurations} is more than the {len(entries)} that "
@@ -366,8 +376,8 @@ def _story(
     rest = [name for name in chosen.methods if name not in best]
     return {
         "how": (
-            "The values before and a random search, then steps from the best so far, the same "
-            "number of configurations for every tuned method, by mean accuracy in "
+            "The values before, of each target too, and a random search, then steps from the best "
+            "so far, the same number of configurations for every tuned method, by mean accuracy in "
             f"{search.folds}-fold cross-validation on the {len(train)} training rows: the best at "
             "each target, and the best on average for other targets. A target that cannot be "
             "reached, or at which ε is not reliable, scores like always predicting the commoner "

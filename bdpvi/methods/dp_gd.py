@@ -39,9 +39,9 @@ class DPGD:
     note: ClassVar[str] = "Every step sees all records; the seeds are those of the noise."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "steps": (2, 5, 10, 30, 100, 200),
-        "clip": (0.1, 0.25, 0.5, 1.0),
-        "step_size": (4.0, 8.0, 16.0, 32.0, 64.0),
+        "steps": (1, 2, 5, 10, 30, 100, 200, 500),
+        "clip": (0.05, 0.1, 0.25, 0.5, 1.0),
+        "step_size": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
         "tail": (0.25, 0.5, 0.75),
     }
 

@@ -45,9 +45,9 @@ class DPVI:
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "steps": (50, 200, 500, 1000),
-        "rate": (0.005, 0.05, 0.2),
+        "rate": (0.002, 0.005, 0.05, 0.2),
         "clip": (0.1, 0.25, 0.5, 1.0, 2.0),
-        "learning_rate": (0.03, 0.1, 0.3),
+        "learning_rate": (0.01, 0.03, 0.1, 0.3),
         "draws": (100, None),
     }
 
