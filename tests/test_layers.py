@@ -94,8 +94,8 @@ ALLOWED = {
     "study": {"_validate", "progress"},
     "study_coverage_report": {"reliability"},
     "study_coverage": {
-        "estimators", "populations", "progress", "reliability", "study", "study_coverage_report",
-        "tilting",
+        "betting", "estimators", "populations", "progress", "reliability", "study",
+        "study_coverage_report", "tilting",
     },
     "study_gaussian": {
         "accountants", "composition", "conversions", "estimators", "events", "mechanisms",
