@@ -96,7 +96,9 @@ class Optimum:
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         for rows in neighbours:
             _check_classes(problem.data, rows, self.reduction)
-        path = climb(start(objective(problem, self.reduction)), self.tolerance)
+        data = Records.of(model, problem.data)
+        objective = Objective(data, model.prior_scale**-2, scale == "scale", self.reduction)
+        path = climb(start(objective), self.tolerance)
         convergence = Convergence(
             torch.tensor([p.elbo for p in path], dtype=torch.float64),
             torch.tensor([p.gradient_norm for p in path], dtype=torch.float64),
@@ -104,7 +106,8 @@ class Optimum:
         expansion = Expansion(path[-1], self.tolerance)
         panels = []
         for rows in neighbours:
-            records = Records.of(model, rows.records)
+            every = rows.records is problem.data
+            records = data if every else Records.of(model, rows.records)
             ids = [int(i) for i in rows.records.ids]
             moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
             panels.append(
@@ -193,21 +196,21 @@ class Optimum:
         columns = work.rough(cheap=True)
         if self._anywhere(columns):
             work.expansion.prepare(work.expansion.degrees[-1])
-            self._refine(work, columns, single=True)
+            self._refine(work, columns, "single precision", single=True)
 
     def _passes(self, work: _Work) -> None:
         columns = work.rough()
-        for _ in range(_PASSES):
+        for number in range(1, _PASSES + 1):
             if not self._anywhere(columns):
                 break
             # A pass does so much for a column that the last one may well go further than it must.
-            columns = self._refine(work, columns, single=False)
+            columns = self._refine(work, columns, f"pass {number}")
             columns = columns[torch.isin(columns, work.rough(_DEEP))]
 
-    def _refine(self, work: _Work, columns: Tensor, *, single: bool) -> Tensor:
+    def _refine(self, work: _Work, columns: Tensor, shown: str, *, single: bool = False) -> Tensor:
         """Improve these columns by one pass; return those that another one may still improve."""
         turns, better = range(-(-self._anywhere(columns) // _PART)), []
-        for turn in work.track(turns, f"{work.kind}, passes"):
+        for turn in work.track(turns, f"{work.kind}, {shown}"):
             part = columns[turn * _PART : (turn + 1) * _PART]
             own, near = work.terms.select(part), work.moves.select(part)
             found, more = work.expansion.refine(own, work.sign, near, single=single)
@@ -330,18 +333,6 @@ def enclosing(pairs: GaussianPairs, mean_error: Tensor, covariance_error: Tensor
     r = 1 / (1 + pushed)
     b = (pairs.b2 / pairs.r).sqrt() + mean_error
     return GaussianPairs(r, b.square() * torch.maximum(r, pairs.r) * weight)
-
-
-def objective(problem: Problem, reduction: Reduction | None = None) -> Objective:
-    """Return the ELBO of a problem, this worker's part of it if there are several.
-
-    Raises:
-        ValueError: if it is not one that :class:`Optimum` can maximise.
-    """
-    reduction = reduction or Alone()
-    model, scale = _checked(problem, reduction)
-    records = Records.of(model, problem.data)
-    return Objective(records, model.prior_scale**-2, scale == "scale", reduction)
 
 
 def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:

@@ -182,7 +182,7 @@ class Hessian:
             )
         kind = DiagonalCovariance if point.objective.diagonal else FullCovariance
         self.coordinates: Coordinates = kind(point)
-        self.data: Iterable[Terms] = point.objective.records.each(self.terms)
+        self.data: Iterable[Terms] = point.objective.records.each(self._terms)
         frame, precision = self.coordinates.frame, point.objective.precision
         prior = precision * frame.T @ frame
         lengths: list[Tensor] = []
@@ -229,11 +229,16 @@ class Hessian:
 
     def terms(self, records: Records) -> Terms:
         """Return records, of the data or not, as the expansion sees them."""
-        starts = range(0, max(1, len(records)), _RECORDS)
-        blocks = (records.select(slice(start, start + _RECORDS)) for start in starts)
-        return Terms.joined(list(each(self._terms, blocks)))
+        if records is self.point.objective.records and isinstance(self.data, list):
+            return Terms.joined(self.data)
+        return self._terms(records)
 
     def _terms(self, records: Records) -> Terms:
+        starts = range(0, max(1, len(records)), _RECORDS)
+        blocks = (records.select(slice(start, start + _RECORDS)) for start in starts)
+        return Terms.joined(list(each(self._block, blocks)))
+
+    def _block(self, records: Records) -> Terms:
         mean, variance = self.point.logit(records)
         x = (records.x @ self.coordinates.frame).T / variance.sqrt().clamp(min=1e-150)
         slopes = derivatives(mean, variance, records.bound, _SERIES + 2)

@@ -27,7 +27,12 @@ def silent(items: Sequence[T], description: str) -> Iterable[T]:
 
 
 def bar(items: Sequence[T], description: str) -> Iterable[T]:
-    """Iterate with a bar on standard error: items done, items a second and time remaining."""
+    """Iterate with a bar on standard error: items done, items a second and time remaining.
+
+    There is none for no items.
+    """
+    if not items:
+        return
     columns = (
         TextColumn("{task.description:>12}"),
         BarColumn(),

@@ -27,8 +27,8 @@ SENTENCES: Mapping[str, str] = {
 
 MODEL_SPACE: Mapping[str, Sequence[Any]] = {
     "model.intercept": (False, True),
-    "model.limit": (None, 2.0, 1.0, 0.7),
-    "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99),
+    "model.limit": (None, 2.0, 1.0, 0.7, 0.5),
+    "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
 }
 """For tuning: what every method may make of the features. All of it is public."""
 
