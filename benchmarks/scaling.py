@@ -179,8 +179,9 @@ def exponents(ran: dict[tuple[int, int], dict[str, float]]) -> str:
                 ends = [ran[(s, fixed) if of == 0 else (fixed, s)] for s in (sizes[0], sizes[-1])]
                 ratio = ends[1]["neighbours"] / ends[0]["neighbours"]
                 slopes.append(math.log(ratio) / math.log(sizes[-1] / sizes[0]))
-        words.append(f"{name}^" + "/".join(f"{slope:.2f}" for slope in slopes))
-    return ", ".join(words)
+        if slopes:
+            words.append(f"{name}^" + "/".join(f"{slope:.2f}" for slope in slopes))
+    return ", ".join(words) or "one size alone has none"
 
 
 def main() -> None:
