@@ -17,6 +17,7 @@ from rich.console import Console
 
 import bdpvi
 from bdpvi import checkpoint, cli_comparison, datasets, demonstration, guides, progress, storage
+from bdpvi.accountants import CONVERSIONS
 from bdpvi.datasets import Encoding
 from bdpvi.fit import Neighbours
 from bdpvi.reduction import Alone, Reduction
@@ -109,6 +110,14 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    noise_scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Release samples with this standard deviation, which is public, in the place of "
+            "the guide's covariance.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
     rate: Annotated[
         float | None,
@@ -169,7 +178,7 @@ def fit(
     try:
         fitted = bdpvi.fit(
             model,
-            GUIDES[guide](model),
+            GUIDES[guide](model, noise_scale=noise_scale),
             split.train,
             steps=steps,
             rate=usual_rate if rate is None else rate,
@@ -183,7 +192,8 @@ def fit(
             print(f"Kept {unfinished}/ (secret): the same command goes on there", file=sys.stderr)
         raise
     if first:
-        storage.save_fit(fitted, out, extra={"model": asdict(model), "guide": guide})
+        made = {"model": asdict(model), "guide": guide, "noise_scale": noise_scale}
+        storage.save_fit(fitted, out, extra=made)
     workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
     checkpoint.forget(unfinished)
     if not first:
@@ -207,23 +217,38 @@ def release(
         float, typer.Option(help="Bayesian-DP ε that all releases together may reach; 0: no limit.")
     ] = 0.0,
     delta: Delta = 1e-5,
+    conversion: Annotated[
+        str, typer.Option(help=f"How ε follows from the cost: {', '.join(CONVERSIONS)}.")
+    ] = CONVERSIONS[0],
     as_json: Json = False,
 ) -> None:
     """Release posterior samples from a fit, charged before they are drawn.
 
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
-    choose that yourself, or both to be refused beyond ε.
+    choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
+    noise scale, --conversion hockey-stick gives an ε that is reliable whatever the records are.
     """
     if temperature == 0 and epsilon == 0:
         raise ValueError("temperature or epsilon must be given")
     if out.exists():
         raise ValueError(f"out={str(out)!r} exists already; a release is never overwritten")
+    accountant = partial(bdpvi.BayesianAccountant, conversion=conversion)
+    accountant()  # refuses an unknown conversion before anything is read
     fitted = _load(folder)
     if temperature == 0:
-        temperature = bdpvi.calibrate(fitted, draws, epsilon=epsilon, delta=delta)
+        temperature = bdpvi.calibrate(
+            fitted, draws, epsilon=epsilon, delta=delta, accountant=accountant
+        )
     budget = bdpvi.Budget(epsilon, delta) if epsilon else None
     out.parent.mkdir(parents=True, exist_ok=True)
-    released = bdpvi.release(fitted, draws, temperature=temperature, delta=delta, budget=budget)
+    released = bdpvi.release(
+        fitted,
+        draws,
+        temperature=temperature,
+        delta=delta,
+        budget=budget,
+        accountant=accountant,
+    )
     storage.save_release(released, out)
     if as_json:
         _print_json({"out": str(out), "temperature": temperature, "spent": asdict(released.spent)})
@@ -307,7 +332,8 @@ def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ..
 def _load(folder: Path) -> bdpvi.Fit:
     extra = storage.read_extra(folder)
     model = bdpvi.BayesianLogisticRegression(**extra["model"])
-    return storage.load_fit(folder, model, GUIDES[extra["guide"]](model))
+    guide = GUIDES[extra["guide"]](model, noise_scale=extra.get("noise_scale"))
+    return storage.load_fit(folder, model, guide)
 
 
 def _print_json(value: Any) -> None:

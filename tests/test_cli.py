@@ -83,6 +83,25 @@ def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None
     assert run("release", tmp_path / "fit", "--out", tmp_path / "a.json", "--temperature", 1) == 0
 
 
+def test_public_noise_is_reliable_by_the_hockey_stick(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = tmp_path / "fit"
+    code = run(
+        "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", fit, "--quiet",
+        "--neighbours", "optimum", "--clip", 0.1, "--prior-scale", 0.1, "--noise-scale", 0.1,
+    )  # fmt: skip
+    assert code == 0
+    command = ("release", fit, "--epsilon", 4, "--conversion")
+    assert run(*command, "magic", "--out", tmp_path / "a.json") == 2
+    assert "conversion must be one of" in capsys.readouterr().err
+    assert run(*command, "hockey-stick", "--out", tmp_path / "b.json", "--json") == 0
+    spent = json.loads(capsys.readouterr().out)["spent"]
+    assert spent["reliable"]
+    assert 0 < spent["epsilon"] <= 4
+    assert [path.name for path in tmp_path.glob("*.json")] == ["b.json"]
+
+
 def test_release_for_an_epsilon_keeps_to_it(
     fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
