@@ -38,7 +38,7 @@ from bdpvi.methods.training import TemperedCosts, TrainingRelease
 from bdpvi.metrics import expected_calibration_error, metrics
 from bdpvi.panel import Panel
 from bdpvi.training import ORDERS
-from bdpvi.types import Outcome, Split, WorstCase
+from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "non-private": {"steps": 20},
@@ -418,3 +418,15 @@ def test_command_on_a_public_table(tmp_path: Path) -> None:
     correct = rows["accuracy"] * len(test)
     assert (correct - correct.round()).abs().max() < 1e-9
     assert "Nothing was searched on this data set" in (out / "report.html").read_text("utf-8")
+
+
+def test_a_target_that_is_not_reliable_is_undercut_where_that_is() -> None:
+    method = build("bdp-vi-full-rank", {"model": {"prior_scale": 0.3, "clip": 0.5}})
+    prepared = method.prepare(logistic_data(3000, 3), 1e-5)
+    usual, hotter = (prepared.calibrate(epsilon) for epsilon in (1.0, 3.0))
+    settings = [usual, hotter, hotter / math.sqrt(2)]
+    found = prepared.outcomes(settings, [0, 0, 0])
+    prices = [outcome.price for outcome in found if isinstance(outcome.price, Spent)]
+    assert [price.reliable for price in prices] == [True, True, False]
+    assert 0.99 <= prices[0].epsilon <= 1
+    assert 1 < prices[1].epsilon < 0.99 * 3

@@ -17,7 +17,7 @@ from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
 from bdpvi.methods.accounting import Accounting
 from bdpvi.methods.method import BAYESIAN, MODEL_SPACE
-from bdpvi.methods.temperature import TemperatureSearch
+from bdpvi.methods.temperature import TemperatureSearch, reliable_from
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Remove
 from bdpvi.optimum import Optimum
@@ -116,8 +116,11 @@ class PreparedRelease:
         self._search = TemperatureSearch(price, excess)
 
     def calibrate(self, epsilon: float) -> float:
-        """Return the temperature."""
-        return self._search.solve(epsilon)
+        """Return the lowest temperature that costs ``epsilon``, or a higher one that is reliable.
+
+        What is not reliable at this ε may be at a smaller one, which is within this one too.
+        """
+        return reliable_from(self._price, self._search.solve(epsilon))
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""

@@ -10,6 +10,8 @@ from bdpvi.types import Spent
 
 COLDEST, HOTTEST = 1e-9, 1e12
 _LANDING, _NEAR = 0.01, 0.005
+_WARMER = 15
+"""How many temperatures are tried for a reliable price: up to 128 times the first."""
 _LEAST, _STRIDE, _MOST = 0.02, math.log(4), math.log(64)
 
 
@@ -120,6 +122,22 @@ class TemperatureSearch:
             return self.price(temperature).epsilon
         except ValueError:
             return math.inf
+
+
+def reliable_from(price: Callable[[float], Spent], temperature: float) -> float:
+    """Return the first temperature from this one on whose price is reliable; this one if none is.
+
+    Each is √2 times the one before. A hotter release costs less, and the means that decide how
+    unequal the records' costs are count less in it.
+
+    >>> from types import SimpleNamespace
+    >>> round(reliable_from(lambda tau: SimpleNamespace(reliable=tau > 3), 1.0), 6)
+    4.0
+    >>> reliable_from(lambda tau: SimpleNamespace(reliable=False), 1.0)
+    1.0
+    """
+    hotter = (temperature * 2 ** (step / 2) for step in range(_WARMER))
+    return next((tau for tau in hotter if price(tau).reliable), temperature)
 
 
 def _around(known: dict[float, float]) -> tuple[float | None, float | None]:
