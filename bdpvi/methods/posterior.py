@@ -54,7 +54,8 @@ class PosteriorRelease:
     note: ClassVar[str] = (
         "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
         "seeds are those of the draws. The temperature is found from the training records, and "
-        "nothing is charged for making it known."
+        "nothing is charged for making it known. Where ε is not reliable at its target, a higher "
+        "temperature is taken at which it is, if there is one."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
