@@ -64,7 +64,7 @@ def run(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
         rows.append(_tilted_row(population, m, gamma, sized(_RARE_NUMBERS, scale), rng))
     bounded = [cell for cell in cells if math.isfinite(cell[0].log_upper)]
     for population, m in track(bounded, "bounded"):
-        rows += _bounded_rows(population, m, numbers // 10, rng)
+        rows += bounded_rows(population, m, numbers // 10, rng)
     for m in SIZES:
         rows += [_binary_row(m, gamma) for gamma in GAMMAS]
         for population in (gaussian_square(0.4), weibull(0.5)):
@@ -166,9 +166,10 @@ def _tilted_row(
     }
 
 
-def _bounded_rows(
+def bounded_rows(
     population: Population, m: int, numbers: int, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
+    """Simulate the estimators for a known range; a row for each of them and each γ."""
     repeats = min(3000, max(20, numbers // m))
     log_values = torch.tensor(population.log_value(rng.standard_normal((repeats, m))))
     rows = []
