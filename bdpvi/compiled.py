@@ -9,41 +9,24 @@ rows last; each lane of a tile is one row, and does the same operations wherever
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import numpy as np
 import scipy
 import torch
-from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.models import BayesianLogisticRegression
-from bdpvi.vectors import LINE, Lines, Value, Variable, each, kernel, of_number
-
-Array = NDArray[Any]
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+from bdpvi.vectors import LINE, Array, Lines, Value, Variable, compiled, each, kernel, of_number
 
 _LANES = 128
 """Rows of a tile: many enough to pay for a loop, few enough for the first cache."""
 
 _BLOCK = 4
 """Records taken together; with more their logits would not fit into the registers."""
-
-_OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
-"""Division by zero gives inf, as in torch."""
-
-
-def _compiled(function: Kernel) -> Kernel:
-    options = {"nogil": True, **_OPTIONS}
-    try:
-        kernel: Kernel = njit(cache=True, **options)(function)
-    except RuntimeError:  # there is no folder to keep machine code in
-        kernel = njit(**options)(function)
-    return kernel
 
 
 @dataclass(frozen=True)
@@ -213,7 +196,7 @@ def _ends(lengths: Sequence[int]) -> Array:
     return np.cumsum([0, *lengths])
 
 
-@_compiled
+@compiled
 def _gradients(
     loc: Array,
     raw: Array,
@@ -256,7 +239,7 @@ def _gradients(
         first = last
 
 
-@_compiled
+@compiled
 def _train(
     free: Array,
     first_moment: Array,
@@ -303,13 +286,13 @@ def _train(
         second_moment[:, start:end] = _tile(two, entries, rows)
 
 
-@_compiled
+@compiled
 def _vectors(count: int, like: Array) -> Array:
     """Return room for vectors with an entry for each row of a tile, one after the other."""
     return np.zeros(count * _LANES, like.dtype)
 
 
-@_compiled
+@compiled
 def _before(mine: Array, first: int, last: int, end: int) -> int:
     """Return the first place between two where there is no row before ``end``."""
     while first < last and mine[first] < end:
@@ -317,13 +300,13 @@ def _before(mine: Array, first: int, last: int, end: int) -> int:
     return first
 
 
-@_compiled
+@compiled
 def _tile(vectors: Array, entries: int, rows: int) -> Array:
     """Return the first vectors as (entries, rows); the places of rows there are none of stay."""
     return vectors[: entries * _LANES].reshape(entries, _LANES)[:, :rows]
 
 
-@_compiled
+@compiled
 def _gradient(
     free: Array,
     noise: Array,
@@ -363,7 +346,7 @@ def _gradient(
         _pull(slope[i * _LANES :], noise[i], deviation[i * _LANES :], pull[i * _LANES :])
 
 
-@_compiled
+@compiled
 def _pull(gradient: Array, noise: float, deviation: Array, out: Array) -> None:
     """Multiply softplus's slope by that of the loss less the entropy, the deviation's log."""
     one = gradient.dtype.type(1)
@@ -371,13 +354,13 @@ def _pull(gradient: Array, noise: float, deviation: Array, out: Array) -> None:
         out[k] *= gradient[k] * noise - one / deviation[k]
 
 
-@_compiled
+@compiled
 def _multiply(vector: Array, factor: float, out: Array) -> None:
     for k in range(_LANES):
         out[k] = vector[k] * factor
 
 
-@_compiled
+@compiled
 def _add_own(x: Array, bound: float, weight: float, w: Array, g: Array) -> None:
     """Add a row's own record; ``w`` and ``g`` begin at the row."""
     logit = x[0] * w[0]

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bdpvi.columns import Columns, pack, positions, unpack
 from bdpvi.divergences import GaussianPairs
 from bdpvi.monomials import indices
 from bdpvi.objective import Point, inverse_root
@@ -30,6 +31,8 @@ class Coordinates(Protocol):
     """Largest ratio of a gradient's norm in these units to that in the guide's."""
     swell: float
     """Largest ratio of the Frobenius norm of S to the norm of y."""
+    arithmetic: Columns
+    """What is done to many columns."""
 
     def features(self, x: Tensor) -> Tensor:
         """Return the gradient of xᵀSx/2 in y for the columns of x (d, m): (q, m)."""
@@ -74,17 +77,12 @@ class FullCovariance:
     """F Fᵀ = Σ, and y the upper triangle of S, scaled so that ‖S‖ = √2 ‖y‖."""
 
     def __init__(self, point: Point) -> None:
-        self.frame, self.mean = point.root, point.mean
+        self.frame, self.mean, self.arithmetic = point.root, point.mean, Columns()
         d = len(self.frame)
         self.index = indices(d, 2).to(self.frame.device)
-        equal = self.index[0] == self.index[1]
-        # torch.where would round the root of 2 to float32.
-        self.scale = (1 + (math.sqrt(2) - 1) * equal.to(self.frame)).unsqueeze(1)
-        place = torch.empty(d, d, dtype=torch.long, device=self.frame.device)
-        place[self.index[0], self.index[1]] = torch.arange(len(self.scale)).to(place)
-        place[self.index[1], self.index[0]] = torch.arange(len(self.scale)).to(place)
-        self.place = place.flatten()
-        self.upper = self.index[0] * d + self.index[1]
+        self.unit = (self.index[0] == self.index[1]).to(self.frame).unsqueeze(1)
+        self.scale = 1 + (math.sqrt(2) - 1) * self.unit
+        self.place = positions(len(self.scale)).flatten().to(self.frame.device)
         self.level = self.vector(self._eye)
         self.reach = torch.ones_like(self.frame[0])
         self.stretch, self.swell = 1.0, math.sqrt(2)
@@ -104,12 +102,8 @@ class FullCovariance:
         return matrix[self.index[0], self.index[1]] / self.scale.squeeze(1)
 
     def entropy(self, y: Tensor) -> Tensor:  # noqa: D102
-        # LAPACK wants one matrix after the other; transposing twice costs less than it would.
-        s = self.matrix(y).flatten(0, 1).T.contiguous().unflatten(1, self.frame.shape)
-        s.diagonal(dim1=1, dim2=2).add_(1)
-        inverse: Tensor = torch.linalg.inv(s).flatten(1).T
-        upper: Tensor = inverse.index_select(0, self.upper).div_(self.scale)
-        return upper.sub_(self.level.unsqueeze(1)).add_(y)
+        inverse = self.arithmetic.inverses(torch.addcmul(self.unit, y, self.scale))
+        return inverse.div_(self.scale).sub_(self.level.unsqueeze(1)).add_(y)
 
     def growth(self, x: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
         return weighted(x, weights * x.square().sum(0)) / 2
@@ -123,18 +117,18 @@ class FullCovariance:
         return m.unsqueeze(1), self.vector(ratio @ ratio.T - self._eye).unsqueeze(1)
 
     def pairs(self, m: Tensor, y: Tensor, ridge: float = 0.0) -> GaussianPairs:  # noqa: D102
-        change = self.matrix(y).permute(2, 0, 1).contiguous()
+        change = y * self.scale
         if ridge:
             # Σ + κΣ² is F(I + κK)Fᵀ, K = FᵀF, and W = (I + κK)^-½ makes it the unit.
-            squared = self.frame.T @ self.frame
+            squared, whole = self.frame.T @ self.frame, unpack(change)
             size, axes = torch.linalg.eigh(squared)
             unit = (axes * (1 + ridge * size).rsqrt()) @ axes.T
-            cross = change @ squared
-            change = unit @ (change + ridge * (cross + cross.mT + cross @ change)) @ unit
-            change, m = (change + change.mT) / 2, unit @ m
-        s, u = torch.linalg.eigh(change)
-        b = (u.mT @ m.T.unsqueeze(2)).squeeze(2)
-        return GaussianPairs(1 / (1 + s), b.square() / (1 + s))
+            cross = whole @ squared
+            change = pack(unit @ (whole + ridge * (cross + cross.mT + cross @ whole)) @ unit)
+            m = unit @ m
+        size, squares = self.arithmetic.spectra(change, m)
+        grown = 1 + size.T
+        return GaussianPairs(1 / grown, squares.T / grown)
 
     def spill(self, y: Tensor, error: Tensor, ridge: float) -> Tensor:  # noqa: D102
         largest_square = float(torch.linalg.matrix_norm(self.frame, 2)) ** 2
@@ -146,6 +140,7 @@ class DiagonalCovariance:
 
     def __init__(self, point: Point) -> None:
         self.frame, self.mean = inverse_root(point.curvature), point.mean
+        self.arithmetic = Columns()
         self.deviation = deviation = point.root.diagonal()
         self.columns = torch.linalg.solve(self.frame, torch.diag(deviation))
         self.swell = math.sqrt(2) * float(torch.linalg.matrix_norm(self.columns, 2)) ** 2

@@ -10,6 +10,8 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
+SUMMANDS = 600
+"""How many products :func:`add_product` adds up in the precision of the factors."""
 _PAIRS = 1 << 20
 """How many products are looked for at a time."""
 
@@ -39,10 +41,14 @@ def powers(x: Tensor, degree: int) -> list[Tensor]:
     >>> [u.flatten().tolist() for u in powers(torch.tensor([[2.0], [3.0]]), 2)]
     [[2.0, 3.0], [4.0, 6.0, 9.0]]
     """
-    result = [x]
+    sizes = [number(len(x), k) for k in range(1, degree + 1)]
+    result = list(x.new_empty(sum(sizes), x.shape[1]).split(sizes))
+    result[0].copy_(x)
     for k in range(2, degree + 1):
-        shorter = [number(j + 1, k - 1) for j in range(len(x))]
-        result.append(torch.cat([x[j] * result[-1][:n] for j, n in enumerate(shorter)]))
+        shorter, longer = result[k - 2 : k]
+        counts = [number(j + 1, k - 1) for j in range(len(x))]
+        for factor, n, products in zip(x, counts, longer.split(counts), strict=True):
+            torch.mul(factor, shorter[:n], out=products)
     return result
 
 
@@ -127,6 +133,15 @@ def moments(mean: Tensor, covariance: Tensor, degree: int) -> list[Tensor]:
         below, last = last, torch.cat([blocks[c][j - c] for j in range(d) for c in range(j + 1)])
         result.append(last)
     return result
+
+
+def add_product(sums: Tensor, tensor: Tensor, values: Tensor) -> None:
+    """Add ``tensor @ values`` to sums of double precision.
+
+    Where the factors are of single precision, so are sums of up to :data:`SUMMANDS` products.
+    """
+    for part, of in zip(tensor.split(SUMMANDS, 1), values.split(SUMMANDS), strict=True):
+        sums += part @ of
 
 
 def number(variables: int, degree: int) -> int:

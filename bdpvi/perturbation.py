@@ -29,8 +29,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bdpvi.columns import columns_for
 from bdpvi.coordinates import Coordinates, DiagonalCovariance, FullCovariance, weighted
-from bdpvi.monomials import indices, moments, number, places, powers, summed, taylor_weights
+from bdpvi.monomials import SUMMANDS, indices, number, places, powers, summed, taylor_weights
 from bdpvi.narrow import derivatives
 from bdpvi.objective import Point, Records, total
 from bdpvi.parallel import each
@@ -46,8 +47,6 @@ _RECORDS = 4096
 _COLUMNS = 512
 _GATHERED = 1024
 _CELLS = 1 << 22
-_MONOMIALS = 600
-_CACHED = 1024
 _ROWS = 256
 _PAIRS = 1 << 16
 _ENTRIES = 1 << 26
@@ -307,6 +306,8 @@ class Expansion(Hessian):
         self.forms: dict[int, tuple[Tensor, ...]] = {}
         self.kept: dict[int, list[Terms]] = {}
         self.count, self.typical = int(count), float(distance / count)
+        self.arithmetic = columns_for(self.count, d, self.jacobian.device)
+        self.coordinates.arithmetic = self.arithmetic
         self.spread = float(spread / count)
         most = min(self.count // 8, _ENTRIES // len(self.jacobian))
         higher = [k for k in _HIGHER if number(d, k) <= most]
@@ -546,19 +547,12 @@ class Expansion(Hessian):
         """Return the terms of degree 3 and above of the data's polynomial."""
         if degree < 3:
             return z.new_zeros(())
-        if z.shape[1] > _CACHED:
-            return torch.cat([self._high(part, degree) for part in z.split(_CACHED, 1)], 1)
-        d, high = len(self.coordinates.frame), torch.zeros_like(z)
+        d, high, arithmetic = len(self.coordinates.frame), torch.zeros_like(z), self.arithmetic
         mean, covariance = z[:d], self.coordinates.matrix(z[d:])
         kinds = {k: self.tensors[k].dtype for k in range(3, degree + 1)}
         for kind in dict.fromkeys(kinds.values()):
-            degrees = [k for k in kinds if kinds[k] == kind]
-            expected = moments(mean.to(kind), covariance.to(kind), degrees[-1])
-            for k in degrees:
-                # Short sums, so that single precision does not err by much.
-                parts = self.tensors[k].split(_MONOMIALS, 1), expected[k - 1].split(_MONOMIALS)
-                for tensor, values in zip(*parts, strict=True):
-                    high += tensor @ values
+            tensors = {k: self.tensors[k] for k in kinds if kinds[k] == kind}
+            high += arithmetic.expected(tensors, mean.to(kind), covariance.to(kind))
         return high
 
     def _share(self, degree: int) -> float:
@@ -577,7 +571,7 @@ class Expansion(Hessian):
         As many roundings as there are summands in a sum over monomials and in each monomial, of
         numbers that are all bounded in absolute value.
         """
-        return _SINGLE * (_MONOMIALS + 16 * degree)
+        return _SINGLE * (SUMMANDS + 16 * degree)
 
     def _absolute(self, z: Tensor, d: int) -> tuple[Tensor, Tensor]:
         """Bound |x_j|ᵀ|m| and |x_j|ᵀ|S||x_j| for all records, absolute values entry by entry.
@@ -642,8 +636,9 @@ class Expansion(Hessian):
 
         def sums(block: Terms) -> Tensor:
             x, e = block.x.to(kind), block.e.to(kind)
-            slopes = block.slopes[: _BEYOND + 3].to(kind).unsqueeze(2)
-            first, second = changes(slopes, x.T @ m, e.T @ y, _BEYOND, degree + 1)
+            slopes = block.slopes[: _BEYOND + 3].to(kind)
+            shift, grow = x.T @ m, e.T @ y
+            first, second = self.arithmetic.changes(slopes, shift, grow, _BEYOND, degree + 1)
             return torch.cat([x @ first, e @ second]).double()
 
         for more in each(sums, self._heaviest(degree)):
@@ -681,11 +676,11 @@ class Expansion(Hessian):
 
         def sums(block: Terms) -> tuple[Tensor, Tensor]:
             shift, grow = block.x.T @ z[:d], 2 * block.e.T @ z[d:]
-            first, second = changes(block.slopes.unsqueeze(2), shift, grow, degree)
             v = block.variance.unsqueeze(1) / 4
             norm, size = _norms(block.x).unsqueeze(1), _norms(block.e).unsqueeze(1)
             # The longest moves, pair by pair: that is sharper, and slower than the sum itself.
             own = _left_out(shift[:, much].abs(), grow[:, much].abs(), degree, norm * v, size * v)
+            first, second = self.arithmetic.changes(block.slopes, shift, grow, degree)
             return torch.cat([block.x @ first, block.e @ second]), own.sum(0)
 
         # Of more rows where there are few columns.

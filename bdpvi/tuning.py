@@ -241,14 +241,27 @@ def refinement(
 def _steps(method: Method, entry: Entry) -> Iterator[Entry]:
     """Iterate over the configurations with one field moved by one place along its values."""
     for path, values in method.space.items():
-        now = _inner(entry, path)[_last(path)]
-        if now not in values:
-            continue
-        at = values.index(now)
-        for value in (*values[max(at - 1, 0) : at], *values[at + 1 : at + 2]):
+        for value in _beside(values, _inner(entry, path)[_last(path)]):
             moved = copy.deepcopy(dict(entry))
             _inner(moved, path)[_last(path)] = value
             yield moved
+
+
+def _beside(values: Sequence[Any], now: Any) -> Sequence[Any]:
+    """Return the values before and after one; for a number that is not there, the nearest two.
+
+    >>> _beside((1, 2, 3), 3), _beside((0.1, 0.4, 1.0), 0.5), _beside((None, 2.0, 1.0), 3.0)
+    ((2,), (0.4, 1.0), (2.0,))
+    """
+    if now in values:
+        at = values.index(now)
+        return (*values[max(at - 1, 0) : at], *values[at + 1 : at + 2])
+    if now is None:
+        return ()
+    numbers = [value for value in values if value is not None]
+    below = [value for value in numbers if value < now]
+    above = [value for value in numbers if value > now]
+    return (*sorted(below)[-1:], *sorted(above)[:1])
 
 
 def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) -> dict[str, Any]:

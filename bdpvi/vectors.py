@@ -5,7 +5,7 @@ and with tests of whether arrays overlap. Here a line of lanes, several vectors 
 value, and what is not stored stays in registers.
 
 numba keeps machine code as long as the file with the calling function does not change: after a
-change here, touch ``compiled.py``.
+change here, touch ``compiled.py`` and ``compiled_columns.py``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,34 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from llvmlite import binding, ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 LINE = 128 if binding.get_host_cpu_features().get("avx512f") else 64
 """Bytes of a line: two vectors of the processor."""
 
 _JOINED = ("contract",)
 """A product and a sum may become one instruction."""
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+"""Division by zero gives inf, as in torch."""
+
+
+def compiled(function: Function) -> Function:
+    """Return a function in machine code, which is kept for the next process if it can be."""
+    try:
+        result: Function = njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # there is no folder to keep machine code in
+        result = njit(**_OPTIONS)(function)
+    return result
 
 
 @dataclass(frozen=True)

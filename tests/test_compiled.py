@@ -188,7 +188,8 @@ def test_without_numba_torch_trains_the_same_rows(
     data = logistic_data(60, 3)
     p = problem(data, FullRank)
     with_numba = train_rows(p, Rows("remove", data, -1.0))
-    monkeypatch.delitem(sys.modules, "bdpvi.compiled")
+    for name in ("bdpvi.compiled", "bdpvi.vectors"):
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     assert isinstance(row_gradient(p), LogisticGradient)
     assert_close(train_rows(p, Rows("remove", data, -1.0)), with_numba, 1e-10)

@@ -54,11 +54,15 @@ ALLOWED = {
     },
     "monomials": set[str](),
     "series": set[str](),
+    "columns": {"compiled_columns", "monomials", "series"},
+    "compiled_columns": {"columns", "monomials", "vectors"},
     "quadrature": set[str](),
     "narrow": {"quadrature"},
     "objective": {"models", "narrow", "reduction", "types"},
-    "coordinates": {"divergences", "monomials", "objective"},
-    "perturbation": {"coordinates", "monomials", "narrow", "objective", "parallel", "series"},
+    "coordinates": {"columns", "divergences", "monomials", "objective"},
+    "perturbation": {
+        "columns", "coordinates", "monomials", "narrow", "objective", "parallel", "series",
+    },
     "cavity": {"_validate", "divergences", "objective", "quadrature", "rows"},
     "optimum": {
         "_validate", "divergences", "models", "neighbours", "objective", "panel", "parallel",

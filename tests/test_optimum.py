@@ -117,9 +117,17 @@ DATA = {
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("compiled", [False, True])
 def test_neighbours_equal_searches_from_scratch(
-    name: str, guide: type[GaussianGuide], clip: float | None
+    name: str,
+    guide: type[GaussianGuide],
+    clip: float | None,
+    compiled: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if compiled:
+        pytest.importorskip("numba")
+        monkeypatch.setattr("bdpvi.columns._ENTRIES", 0)
     data = DATA[name]
     here = optimum(data, guide, clip)
     chosen = [0, 1, 3, 7, 8]

@@ -184,6 +184,15 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
         assert len(tried) < 4 * sum(sizes) * len(sizes)
 
 
+def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None:
+    method, search = METHODS["dp-gd"](clip=0.3), Search(configurations=1)
+    (entry,) = configurations(method, search)
+    tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
+    while (trial := refinement(method, tried, search)) is not None:
+        tried.append((trial, {"accuracies": [0.0]}))
+    assert {trial.entry["clip"] for trial, _ in tried} == {0.25, 0.3, 0.5}
+
+
 def test_refinement_ends_where_nothing_is_left_to_try() -> None:
     method, search = METHODS["dp-gd"](), Search(configurations=1)
     (entry,) = configurations(method, search)
