@@ -16,7 +16,7 @@ from simulated import logistic_data
 from bdpvi import Dataset, cli_comparison, tuning
 from bdpvi.datasets import abalone, folds
 from bdpvi.hyperparameters import FILE, build, describe, load, read
-from bdpvi.methods import METHODS, Accounting, Method
+from bdpvi.methods import DPGD, METHODS, Accounting, Method
 from bdpvi.tuning import Search, Trial, configurations, refinement, score, tune
 from bdpvi.types import Split
 
@@ -185,7 +185,7 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
 
 
 def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None:
-    method, search = METHODS["dp-gd"](clip=0.3), Search(configurations=1)
+    method, search = DPGD(clip=0.3), Search(configurations=1)
     (entry,) = configurations(method, search)
     tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
     while (trial := refinement(method, tried, search)) is not None:
