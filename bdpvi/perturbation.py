@@ -289,6 +289,7 @@ class Expansion(Hessian):
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
         spread: the same of y alone.
+        arithmetic: what is done to many neighbours.
     """
 
     def __init__(self, point: Point, tolerance: float = 0.0) -> None:
