@@ -34,9 +34,14 @@ import pyro
 import torch
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Remove
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum
+from bdpvi.divergences import GaussianPairs
 from bdpvi.events import PosteriorDraws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.objective import Objective, Records, climb, start
+from bdpvi.optimum import pairs
+from bdpvi.panel import Panel
+from bdpvi.perturbation import Expansion
 from bdpvi.plan import Plan
 from bdpvi.progress import silent
 from bdpvi.rows import TracedGradient
@@ -44,6 +49,8 @@ from bdpvi.svi import Problem, default_optimiser, isolated, run_svi
 
 BATCH, STEPS = 200, 200
 GUIDES: dict[str, type[GaussianGuide]] = {"mean-field": MeanField, "full-rank": FullRank}
+WARM = {"coupled": 300, "optimum": 20_000}
+"""Records that are enough for whatever code is loaded only for many."""
 CASES = [(route, guide) for route in ("coupled", "optimum") for guide in GUIDES]
 
 
@@ -111,17 +118,23 @@ def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
 
 def optimum(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
     model = BayesianLogisticRegression(clip=0.5)
-    problem = Problem(model, guide(model), data, Plan(steps=1), default_optimiser(1))
-    _, fit = timed(lambda: Optimum(Remove(3)).train(problem, silent))
-    found, whole = timed(lambda: Optimum().train(problem, silent))
-    _, accounting = timed(lambda: account(found.panels))
-    return {"fit": fit, "neighbours": max(whole - fit, 1e-9), "accounting": accounting}
+    records, route = Records.of(model, data), Optimum()
+    objective = Objective(records, model.prior_scale**-2, guide is MeanField)
+    point, fit = timed(lambda: climb(start(objective), route.tolerance)[-1])
+
+    def every() -> GaussianPairs:
+        expansion = Expansion(point, route.tolerance)
+        return pairs(expansion, route.moves(expansion, records, -1.0), guide(model))
+
+    found, neighbours = timed(every)
+    _, accounting = timed(lambda: account((Panel("remove", data.ids, found),)))
+    return {"fit": fit, "neighbours": neighbours, "accounting": accounting}
 
 
 def cell(route: str, guide: str, records: int, features: int) -> dict[str, float]:
     """Run one cell in this process."""
     run = coupled if route == "coupled" else optimum
-    run(table(300, 8), GUIDES[guide])  # imports and first calls are not what is measured
+    run(table(WARM[route], 8), GUIDES[guide])  # imports and first calls are not what is measured
     result = run(table(records, features), GUIDES[guide])
     return {**result, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
