@@ -136,8 +136,17 @@ def unpack(packed: Tensor) -> Tensor:
 @cache
 def positions(size: int) -> Tensor:
     """Return where each entry of a matrix is among the ``size`` of its packed form, (d, d)."""
-    d = int((2 * size) ** 0.5)
+    d = dimension(size)
     row, column = monomials.indices(d, 2)
     place = torch.empty(d, d, dtype=torch.long)
     place[row, column] = place[column, row] = torch.arange(size)
     return place
+
+
+def dimension(size: int) -> int:
+    """Return d, where a packed matrix has ``size`` = d(d + 1)/2 entries.
+
+    >>> [dimension(d * (d + 1) // 2) for d in (1, 2, 50)]
+    [1, 2, 50]
+    """
+    return int((2 * size) ** 0.5)

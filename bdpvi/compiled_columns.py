@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdpvi.columns import Columns
+from bdpvi.columns import Columns, dimension
 from bdpvi.monomials import add_product, number
 from bdpvi.vectors import LINE, Array, Lines, Value, Variable, compiled, each, kernel
 
@@ -37,7 +37,7 @@ class CompiledColumns(Columns):
 
     def inverses(self, packed: Tensor) -> Tensor:
         """By Gauss and Jordan, without pivoting."""
-        d = _dimension(packed)
+        d = dimension(len(packed))
         if d > _LARGEST:
             return super().inverses(packed)
         out = torch.empty_like(packed, memory_format=torch.contiguous_format)
@@ -85,10 +85,6 @@ class CompiledColumns(Columns):
         first, second = a.contiguous(), s.contiguous()
         _changes(slopes.contiguous().numpy(), first.numpy(), second.numpy(), degree, lowest)
         return first, second
-
-
-def _dimension(packed: Tensor) -> int:
-    return int((2 * len(packed)) ** 0.5)
 
 
 @compiled

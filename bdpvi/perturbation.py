@@ -289,7 +289,6 @@ class Expansion(Hessian):
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
         spread: the same of y alone.
-        arithmetic: what is done to many neighbours.
     """
 
     def __init__(self, point: Point, tolerance: float = 0.0) -> None:
@@ -307,8 +306,7 @@ class Expansion(Hessian):
         self.forms: dict[int, tuple[Tensor, ...]] = {}
         self.kept: dict[int, list[Terms]] = {}
         self.count, self.typical = int(count), float(distance / count)
-        self.arithmetic = columns_for(self.count, d, self.jacobian.device)
-        self.coordinates.arithmetic = self.arithmetic
+        self.coordinates.arithmetic = columns_for(self.count, d, self.jacobian.device)
         self.spread = float(spread / count)
         most = min(self.count // 8, _ENTRIES // len(self.jacobian))
         higher = [k for k in _HIGHER if number(d, k) <= most]
@@ -548,7 +546,8 @@ class Expansion(Hessian):
         """Return the terms of degree 3 and above of the data's polynomial."""
         if degree < 3:
             return z.new_zeros(())
-        d, high, arithmetic = len(self.coordinates.frame), torch.zeros_like(z), self.arithmetic
+        d, high = len(self.coordinates.frame), torch.zeros_like(z)
+        arithmetic = self.coordinates.arithmetic
         mean, covariance = z[:d], self.coordinates.matrix(z[d:])
         kinds = {k: self.tensors[k].dtype for k in range(3, degree + 1)}
         for kind in dict.fromkeys(kinds.values()):
@@ -632,14 +631,14 @@ class Expansion(Hessian):
         one rounding for each summand of a block, of the shifts, and of the heat polynomials.
         """
         d, added = len(self.coordinates.frame), torch.zeros_like(z)
-        kind = _single()
+        kind, arithmetic = _single(), self.coordinates.arithmetic
         m, y = z[:d].to(kind), 2 * z[d:].to(kind)
 
         def sums(block: Terms) -> Tensor:
             x, e = block.x.to(kind), block.e.to(kind)
             slopes = block.slopes[: _BEYOND + 3].to(kind)
             shift, grow = x.T @ m, e.T @ y
-            first, second = self.arithmetic.changes(slopes, shift, grow, _BEYOND, degree + 1)
+            first, second = arithmetic.changes(slopes, shift, grow, _BEYOND, degree + 1)
             return torch.cat([x @ first, e @ second]).double()
 
         for more in each(sums, self._heaviest(degree)):
@@ -667,7 +666,7 @@ class Expansion(Hessian):
 
     def _data(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the data add to the gradient, summed over their own series, and its error."""
-        d = len(self.coordinates.frame)
+        d, arithmetic = len(self.coordinates.frame), self.coordinates.arithmetic
         a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
         for degree in range(_LEAST_SERIES, _SERIES + 1, 2):
             left = _left_out(a, s, degree, *self.totals)
@@ -681,7 +680,7 @@ class Expansion(Hessian):
             norm, size = _norms(block.x).unsqueeze(1), _norms(block.e).unsqueeze(1)
             # The longest moves, pair by pair: that is sharper, and slower than the sum itself.
             own = _left_out(shift[:, much].abs(), grow[:, much].abs(), degree, norm * v, size * v)
-            first, second = self.arithmetic.changes(block.slopes, shift, grow, degree)
+            first, second = arithmetic.changes(block.slopes, shift, grow, degree)
             return torch.cat([block.x @ first, block.e @ second]), own.sum(0)
 
         # Of more rows where there are few columns.
