@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bdpvi import monomials
+from bdpvi.log_moments import divergences
 from bdpvi.series import changes
 
 _ENTRIES = 150_000
@@ -93,6 +94,10 @@ class Columns:
             degree, lowest: as there.
         """
         return changes(slopes.unsqueeze(2), a, s, degree, lowest)
+
+    def divergences(self, s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
+        """Return what :func:`bdpvi.log_moments.divergences` returns."""
+        return divergences(s, r, b2)
 
 
 def columns_for(many: int, d: int, device: torch.device) -> Columns:

@@ -285,20 +285,21 @@ def _offset(rule: str, order: Tensor) -> Tensor:
     return _RULES[rule](order)
 
 
-_FIRST_STRIDE, _NARROWING = 64, 8
+_FIRST_STRIDE, _NARROWING = 256, 4
 
 
 def _search(objective: Callable[[Tensor], Tensor], orders: Orders) -> Minimum:
-    """Descend into the valley of ``objective``: every 64th order, then every 8th, then each."""
+    """Descend into the valley of ``objective``: every 256th order, every 64th, … each, once."""
     low, high, stride = 0, len(orders) - 1, _FIRST_STRIDE
     while len(orders) <= 2 * stride and stride > 1:
         stride //= _NARROWING
-    best = high
+    found: dict[int, float] = {}
     while True:
-        index = torch.tensor(sorted({*range(low, high, stride), high, best}))
-        values = objective(orders.values[index])
-        best = int(index[values.argmin()])
+        index = sorted({*range(low, high, stride), high} - set(found))
+        values = objective(orders.values[torch.tensor(index)]).tolist()
+        found.update(zip(index, values, strict=True))
+        best = min(found, key=lambda i: (found[i], i))
         if stride == 1:
-            return Minimum(float(values.min()), float(orders.values[best]))
+            return Minimum(found[best], float(orders.values[best]))
         low, high = max(best - stride, 0), min(best + stride, len(orders) - 1)
         stride //= _NARROWING

@@ -24,12 +24,11 @@ from torch.distributions import (
     Normal,
 )
 
-from bdpvi import _validate
+from bdpvi import _validate, parallel
+from bdpvi.columns import columns_for
 from bdpvi.hockey_stick import equal_covariance, hockey_stick_bound
 from bdpvi.products import log_mgf_by_products
 
-# log(1+u) - u is summed as a series below this |u|, where the difference would lose digits.
-_NEAR = 0.1
 # Most coordinates whose product stays within 1e-13.
 _WIDEST = 100
 # Smallest eigenvalue, as a share of the largest, that a symmetric eigenproblem gives to 1e-12.
@@ -212,18 +211,23 @@ class GaussianPairs:
         return value.to(self.r.device, dtype)
 
     def _per_order(self, s: Tensor, temperature: float) -> Tensor:
-        """Return ``log M(s)/s = D_{s+1}``, continuous at s = 0: the one formula of this module."""
+        """Return ``log M(s)/s = D_{s+1}``, see :func:`bdpvi.log_moments.divergences`."""
         tau = _validate.positive("temperature", temperature)
         s = s.unsqueeze(-1) if s.ndim == 1 else s
         value = s.new_empty(len(s), len(self))
+        columns = columns_for(len(self), self.r.shape[1], self.r.device)
         height = max(1, _BLOCK // min(_RECORDS, max(1, len(self))))
-        for start in range(0, len(self), _RECORDS):
-            i = slice(start, start + _RECORDS)
+
+        def fill(i: slice) -> None:
             r, b2 = self.r[i].T.contiguous(), self.b2[i].T.contiguous() / tau
             for k in range(0, len(s), height):
                 block = s[k : k + height]
                 block = block if block.shape[1] == 1 else block[:, i]
-                value[k : k + height, i] = _divergence(block, r, b2)
+                value[k : k + height, i] = columns.divergences(block, r, b2)
+
+        blocks = [slice(i, i + _RECORDS) for i in range(0, len(self), _RECORDS)]
+        for _ in map(fill, blocks) if len(blocks) < 2 else parallel.each(fill, blocks):
+            pass
         return value
 
 
@@ -306,50 +310,6 @@ def _positive_orders(order: Tensor | float) -> Tensor:
     if not bool((value > 0).all()):
         raise ValueError(f"order must be positive, got {value.min().item()}")
     return value
-
-
-def _divergence(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
-    """Return ``log M(s)/s`` for s of shape (K, 1) or (K, m) and r, b² of shape (d, m).
-
-    ``log M(s) = ½ Σ_j [s(s+1) b_j²/w_j - log w_j - s log r_j]``, ``w = 1 - s x``, ``x = r - 1``.
-    The two logarithms cancel to first order in x: with ``l(u) = log(1+u) - u`` they are
-    ``l(-sx) + s l(x)``, two terms of one sign for real s > 0.
-    """
-    x = r - 1
-    reach = float(s.abs().max())
-    quadratic, logs = s.new_zeros(()), s.new_zeros(())
-    for x_j, b2_j in zip(x, b2, strict=True):
-        u = s * -x_j
-        w = 1 + u
-        logs = logs + _log1pmx(u, w, reach * float(x_j.abs().max()))
-        quadratic = quadratic + b2_j / w
-    constant = _log1pmx(x, r, math.inf).sum(0)
-    value = ((s + 1) * quadratic - logs / torch.where(s == 0, 1, s) - constant) / 2
-    return value.masked_fill_(s.real * x.amax(0) >= 1, math.inf)
-
-
-def _log1pmx(u: Tensor, w: Tensor, largest: float) -> Tensor:
-    """Return ``log w - u`` for w = 1 + u, accurate where u is small; ``largest`` bounds |u|."""
-    if largest < _NEAR:
-        return _log1pmx_series(u)
-    return torch.where(u.abs() < _NEAR, _log1pmx_series(u), _log(w).sub_(u))
-
-
-def _log1pmx_series(u: Tensor) -> Tensor:
-    """Return ``log(1+u) - u = v (2y Σ_k y^k/(2k+3) - u)``, v = u/(2+u), y = v²: 2 artanh v - u."""
-    v = u / (u + 2)
-    y = v * v
-    tail = y * (2 / 11)
-    for odd in (9, 7, 5, 3):
-        tail.add_(2 / odd).mul_(y)
-    return tail.sub_(u).mul_(v)
-
-
-def _log(w: Tensor) -> Tensor:
-    """Return log w. The complex one in real steps, several times as fast as torch's own."""
-    if not w.is_complex():
-        return w.log()
-    return torch.complex((w.real**2 + w.imag**2).log() / 2, torch.atan2(w.imag, w.real))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
@@ -30,6 +31,10 @@ LINE = 128 if binding.get_host_cpu_features().get("avx512f") else 64
 
 _JOINED = ("contract",)
 """A product and a sum may become one instruction."""
+
+_EXPONENT_OF_1, _EXPONENT_OF_2_52 = 1023 << 52, (1023 + 52) << 52
+_BITS_OF_ROOT_HALF = int(np.sqrt(0.5).view(np.int64))
+"""Numbers of 64 bits as their bits."""
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 """Division by zero gives inf, as in torch."""
@@ -125,6 +130,23 @@ class Value:
         type_ = ir.FunctionType(self.kind, [self.kind])
         function = cgutils.get_or_insert_function(self.builder.module, type_, name)
         return Value(self.builder, self.builder.call(function, [self.value]))
+
+    def apart(self) -> tuple[Value, Value]:
+        """Return f from √½ to √2 and a whole n of the same type, this being f · 2ⁿ, in 64 bits.
+
+        This must be a normal positive number.
+        """
+        whole = ir.VectorType(ir.IntType(64), self.kind.count)
+        bits = self.builder.bitcast(self.value, whole)
+        # what is added makes the exponent the biased one of n, whatever the digits
+        moved = self.builder.add(bits, _constant(whole, _EXPONENT_OF_1 - _BITS_OF_ROOT_HALF))
+        exponent = self.builder.lshr(moved, _constant(whole, 52))
+        taken = self.builder.shl(exponent, _constant(whole, 52))
+        fraction = self.builder.sub(bits, self.builder.sub(taken, _constant(whole, _EXPONENT_OF_1)))
+        # below 2⁵², the last digits of 2⁵² + n are those of n
+        shifted = self.builder.or_(exponent, _constant(whole, _EXPONENT_OF_2_52))
+        n = Value(self.builder, self.builder.bitcast(shifted, self.kind)) - (2.0**52 + 1023)
+        return Value(self.builder, self.builder.bitcast(fraction, self.kind)), n
 
     def times_power(self, exponent: Value) -> Value:
         """Return this times 2ⁿ, n being the exponent's last bits: they are added to its own."""

@@ -23,6 +23,7 @@ from torch.distributions import (
     kl_divergence,
 )
 
+from bdpvi import divergences
 from bdpvi.divergences import GaussianPairs, hockey_stick, renyi, summarise
 
 F64 = torch.float64
@@ -56,6 +57,15 @@ def means(count: int, d: int, seed: int) -> Tensor:
     return torch.randn(count, d, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
+@pytest.fixture(params=["torch", "machine code"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch, and as for many pairs."""
+    if request.param == "machine code":
+        columns = pytest.importorskip("bdpvi.compiled_columns").CompiledColumns()
+        monkeypatch.setattr(divergences, "columns_for", lambda many, d, device: columns)
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("gap", [0.0, 1e-9, -1e-9, 1e-6, -1e-3, 1e-3, 0.05, -0.2, 0.3, -0.999, 1e3])
 @pytest.mark.parametrize("b2", [0.0, 1e-12, 1e-4, 3.0])
 def test_renyi_and_moments_agree_with_60_digits(gap: float, b2: float) -> None:
