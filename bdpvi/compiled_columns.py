@@ -100,6 +100,28 @@ class CompiledColumns(Columns):
         _divergences(points.contiguous().numpy(), inverses, *pairs, out.numpy())
         return out
 
+    def fractions(self, s: Tensor, x: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+        """In registers, real numbers as complex ones."""
+        rows, m = len(s), x.shape[1]
+        width = -(-m // _LANES) * _LANES
+        points = x.new_zeros(2, rows, width)
+        points[0, :, :m] = s.real
+        if s.is_complex():
+            points[1, :, :m] = s.imag
+        out = x.new_empty(4, rows, width)
+        pairs = _padded(x, width).numpy(), _padded(b2, width).numpy()
+        _fractions(points.numpy(), *pairs, out.numpy())
+        total, total_imag, product, product_imag = out[:, :, :m]
+        if not s.is_complex():
+            return total, product
+        return torch.complex(total, total_imag), torch.complex(product, product_imag)
+
+
+def _padded(rows: Tensor, width: int) -> Tensor:
+    """Return rows of this width, with zeros at their ends."""
+    missing = width - rows.shape[1]
+    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows.contiguous()
+
 
 @compiled
 def _moments(mean: Array, covariance: Array, start: int, degree: int, out: Array) -> None:
@@ -185,6 +207,40 @@ def _divergences(s: Array, inverses: Array, x: Array, b2: Array, out: Array) -> 
         square.reshape(d, _LANES)[:, : end - start] = b2[:, start:end]
         _orders(s, inverses, ratio, square, value, d)
         out[:, start:end] = value.reshape(len(s), _LANES)[:, : end - start]
+
+
+@compiled
+def _fractions(points: Array, x: Array, b2: Array, out: Array) -> None:
+    for place in range(0, out.shape[2], _LANES):
+        _fraction(points, x, b2, out, place)
+
+
+@kernel
+def _fraction(points: Lines, x: Lines, b2: Lines, out: Lines, place: Value) -> None:
+    """Write a line of pairs' fractions and products at every point, see :meth:`fractions`."""
+    _, rows, width = points.shape
+    with each(rows) as k:
+        here, imaginary = k * width + place, rows * width
+        real, imag = points[here], points[here + imaginary]
+        one, other = (x.variable(1), x.variable(0)), (x.variable(0), x.variable(0))
+        with each(x.shape[0]) as j:
+            along, square = x[j * width + place], b2[j * width + place]
+            w = 1 - real * along, -(imag * along)
+            product, fraction = ((part[0].now, part[1].now) for part in (one, other))
+            grown = _times(fraction, w)
+            for i in (0, 1):
+                other[i].now = grown[i] + product[i] * square
+                one[i].now = _times(product, w)[i]
+        product, fraction = ((part[0].now, part[1].now) for part in (one, other))
+        inverse = 1 / (product[0] * product[0] + product[1] * product[1])
+        total = _times(fraction, (product[0] * inverse, -(product[1] * inverse)))
+        for i, part in enumerate((*total, *product)):
+            out[here + imaginary * i] = part
+
+
+def _times(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]:
+    """Return a product of complex numbers."""
+    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
 @kernel

@@ -299,14 +299,18 @@ def contour_for(
     c = factors.unsqueeze(-1) * saddle
     phi = curve(c) + c * (c + 1) * variance / 2
     height = torch.cat([torch.zeros_like(phi[:1]), phi]) - phi[len(below)] - math.log(_ALIASING)
-    c = torch.cat([torch.zeros_like(c[:1]), c])
+    factors = torch.cat([torch.zeros_like(factors[:1]), factors])
+    between = (factors.unsqueeze(1) - factors).abs().reciprocal().unsqueeze(2)
+    # In units of the saddle point.
     period, abscissa = torch.full_like(saddle, math.inf), saddle
-    for i in range(1, len(c) - 1):
-        left = (height[:i] / (c[i] - c[:i])).amin(0)
-        right = (height[i + 1 :] / (c[i + 1 :] - c[i])).amin(0)
+    for i in range(1, len(factors) - 1):
+        left = (height[:i] * between[i, :i]).amin(0)
+        right = (height[i + 1 :] * between[i, i + 1 :]).amin(0)
         needed = torch.maximum(left, right)
         better = needed < period
-        period, abscissa = torch.where(better, needed, period), torch.where(better, c[i], abscissa)
+        period = torch.where(better, needed, period)
+        abscissa = torch.where(better, factors[i] * saddle, abscissa)
+    period = period / saddle
     # Past the largest loss δ is 0 and any step will do.
     step = (2 * math.pi / period / abscissa).clamp(min=1e-6, max=1e3) * abscissa
     return Contour(abscissa, step, nodes, variance)

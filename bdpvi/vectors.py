@@ -91,6 +91,9 @@ class Value:
     def __sub__(self, other: Value | float) -> Value:
         return self._with("sub", "fsub", self, other)
 
+    def __rsub__(self, other: float) -> Value:
+        return self._with("sub", "fsub", other, self)
+
     def __mul__(self, other: Value | float) -> Value:
         return self._with("mul", "fmul", self, other)
 

@@ -218,6 +218,29 @@ def test_divergences_equal_those_of_many_digits(columns: Columns, d: int, m: int
             assert abs(float(found[k, i]) - exact) <= allowed * exact
 
 
+@both
+@pytest.mark.parametrize("rows_alike", [True, False])
+@pytest.mark.parametrize("imaginary", [0.0, 3.0])
+@pytest.mark.parametrize(("d", "m"), [(1, 1), (5, 16), (14, 19)])
+def test_fractions_equal_those_of_many_digits(
+    columns: Columns, rows_alike: bool, imaginary: float, d: int, m: int
+) -> None:
+    x, b2 = normal(d, m) / 3, normal(d, m, seed=1).square()
+    points = normal(4, 1 if rows_alike else m, seed=2).abs() / 2
+    s = torch.complex(points, imaginary * points) if imaginary else points
+    totals, products = columns.fractions(s, x, b2)
+    assert totals.dtype == products.dtype == s.dtype
+    for k, i in itertools.product(range(4), {0, m - 1}):
+        with mpmath.workdps(40):
+            point = mpmath.mpmathify(s[k, 0 if rows_alike else i].item())
+            w = [1 - point * mpmath.mpf(float(v)) for v in x[:, i]]
+            total = sum(mpmath.mpf(float(b)) / v for b, v in zip(b2[:, i], w, strict=True))
+            product = mpmath.fprod(w)
+            size = sum(float(b) / abs(v) for b, v in zip(b2[:, i], w, strict=True))
+            assert abs(mpmath.mpmathify(totals[k, i].item()) - total) < 1e-13 * size
+            assert abs(mpmath.mpmathify(products[k, i].item()) - product) < 1e-13 * abs(product)
+
+
 def test_divergences_at_points_of_each_columns_own_are_torchs() -> None:
     r, b2 = 1 + normal(3, 5).square(), normal(3, 5, seed=1).square()
     columns = compiled.CompiledColumns()

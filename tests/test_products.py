@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import mpmath
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bdpvi import products
 from bdpvi.divergences import GaussianPairs
 from bdpvi.products import log_mgf_by_products
 
 F64 = torch.float64
+
+
+@pytest.fixture(autouse=True, scope="module", params=["torch", "machine code"])
+def arithmetic(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By torch, and as for many pairs."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "machine code":
+            columns = pytest.importorskip("bdpvi.compiled_columns").CompiledColumns()
+            patch.setattr(products, "columns_for", lambda many, d, device: columns)
+        yield
 
 
 def line(c: Tensor, step: Tensor, nodes: int) -> Tensor:
