@@ -212,8 +212,10 @@ def refinement(
 ) -> Trial | None:
     """Return what to try next: a step away from the best at one target, each target in turn.
 
-    None if all that lies a step away from a best one was tried. Which of several steps is taken is
-    random, and depends on the search's seed and on how much was tried.
+    None if all that lies a step away from a best one was tried. Of several steps the one is taken
+    that gained most where it was made from others, on average; one that was never made counts as
+    no gain. Which of equal ones is random, and depends on the search's seed and on how much was
+    tried.
 
     Args:
         method: of which ``tried`` are configurations.
@@ -227,24 +229,56 @@ def refinement(
     >>> found.name, found.number, found.entry != entry
     ('dp-gd', 1, True)
     """
-    known, targets = [trial.entry for trial, _ in tried], len(tried[0][1]["accuracies"])
+    known, targets = {_key(trial.entry) for trial, _ in tried}, len(tried[0][1]["accuracies"])
     for turn in range(len(tried), len(tried) + targets):
         index = turn % targets
-        best, _ = max(tried, key=lambda one: float(one[1]["accuracies"][index]))
-        near = [entry for entry in _steps(method, best.entry) if entry not in known]
-        if near:
-            entry = random.Random(f"{search.seed} {method.name} {len(tried)}").choice(near)
-            return Trial(best.name, len(tried), entry)
+        reached = [(trial.entry, float(result["accuracies"][index])) for trial, result in tried]
+        best, _ = max(reached, key=lambda one: one[1])
+        steps = {step: _stepped(best, step) for step in _steps(method, best)}
+        gains = {
+            step: _gain(reached, _value(best, step[0]), step)
+            for step, entry in steps.items()
+            if _key(entry) not in known
+        }
+        if gains:
+            most = [step for step, gain in gains.items() if gain == max(gains.values())]
+            chance = random.Random(f"{search.seed} {method.name} {len(tried)}")
+            return Trial(method.name, len(tried), steps[chance.choice(most)])
     return None
 
 
-def _steps(method: Method, entry: Entry) -> Iterator[Entry]:
-    """Iterate over the configurations with one field moved by one place along its values."""
+Step = tuple[str, Any]
+"""A field's dotted path, and its new value."""
+
+
+def _steps(method: Method, entry: Entry) -> Iterator[Step]:
+    """Iterate over what moves one field by one place along its values."""
     for path, values in method.space.items():
-        for value in _beside(values, _inner(entry, path)[_last(path)]):
-            moved = copy.deepcopy(dict(entry))
-            _inner(moved, path)[_last(path)] = value
-            yield moved
+        for value in _beside(values, _value(entry, path)):
+            yield path, value
+
+
+def _stepped(entry: Entry, step: Step) -> Entry:
+    """Return a configuration after a step."""
+    path, value = step
+    moved = copy.deepcopy(dict(entry))
+    _inner(moved, path)[_last(path)] = value
+    return moved
+
+
+def _gain(reached: Sequence[tuple[Entry, float]], old: Any, step: Step) -> float:
+    """Return the mean gain of a step from ``old`` where it was made, either way; 0 if nowhere."""
+    found = {_key(entry): accuracy for entry, accuracy in reached}
+    gains = [
+        found[after] - accuracy
+        for entry, accuracy in reached
+        if _value(entry, step[0]) == old and (after := _key(_stepped(entry, step))) in found
+    ]
+    return fmean(gains) if gains else 0.0
+
+
+def _key(entry: Entry) -> str:
+    return json.dumps(entry, sort_keys=True)
 
 
 def _beside(values: Sequence[Any], now: Any) -> Sequence[Any]:
@@ -373,6 +407,11 @@ def _inner(entry: Any, path: str) -> Any:
     for name in path.split(".")[:-1]:
         entry = entry[name]
     return entry
+
+
+def _value(entry: Any, path: str) -> Any:
+    """Return the field at a dotted path."""
+    return _inner(entry, path)[_last(path)]
 
 
 def _last(path: str) -> str:

@@ -193,6 +193,26 @@ def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None
     assert {trial.entry["clip"] for trial, _ in tried} == {0.25, 0.3, 0.5}
 
 
+def test_a_step_that_lost_elsewhere_is_taken_last() -> None:
+    method, search = METHODS["dp-gd"](), Search(configurations=1)
+    (entry,) = configurations(method, search)
+    lost = {**entry, "steps": 30}  # from 100, from the first
+    worse, best = ({**one, "clip": 0.25} for one in (lost, entry))
+    assert (entry["steps"], entry["clip"]) == (100, 0.5)
+    reached = [(entry, 0.6), (lost, 0.5), (best, 0.7)]
+    tried = [(Trial("dp-gd", i, e), {"accuracies": [a]}) for i, (e, a) in enumerate(reached)]
+    order = []
+    while (trial := refinement(method, tried, search)) is not None:
+        order.append(trial.entry)
+        tried.append((trial, {"accuracies": [0.65]}))
+    assert order[-1] == worse
+    gained = [(entry, 0.5), (lost, 0.6), (best, 0.7)]
+    tried = [(Trial("dp-gd", i, e), {"accuracies": [a]}) for i, (e, a) in enumerate(gained)]
+    first = refinement(method, tried, search)
+    assert first is not None
+    assert first.entry == worse
+
+
 def test_refinement_ends_where_nothing_is_left_to_try() -> None:
     method, search = METHODS["dp-gd"](), Search(configurations=1)
     (entry,) = configurations(method, search)
