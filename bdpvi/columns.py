@@ -13,12 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bdpvi import monomials
-from bdpvi.log_moments import divergences
+from bdpvi import machine_code, monomials
 from bdpvi.series import changes
 
-_ENTRIES = 150_000
-"""Columns times variables from which on machine code saves the second that it takes to load."""
 _BLOCK = 1024
 """Columns whose moments do not take much memory."""
 
@@ -95,36 +92,6 @@ class Columns:
         """
         return changes(slopes.unsqueeze(2), a, s, degree, lowest)
 
-    def divergences(self, s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
-        """Return what :func:`bdpvi.log_moments.divergences` returns."""
-        return divergences(s, r, b2)
-
-    def fractions(self, s: Tensor, x: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Σ_j b_j²/w_j and W = Π_j w_j, w = 1 - s x.
-
-        The sum is one fraction N/W, from ``N -> N w + b² W, W -> W w``, so that a coordinate takes
-        five multiplications.
-
-        Args:
-            s: real or complex, (J, 1) or (J, m).
-            x, b2: (d, m), d ≥ 1.
-
-        Returns:
-            Both (J, m), of the type of ``s``.
-
-        >>> one, x = torch.ones(1, 1), torch.tensor([[-1.0], [-3.0]])
-        >>> total, product = Columns().fractions(one, x, one.expand(2, 1))
-        >>> float(total), float(product)  # w is 2 and 4
-        (0.75, 8.0)
-        """
-        b2 = b2.to(s.dtype)
-        product, fraction = (s * -x[0]).add_(1), b2[0]
-        for x_j, b2_j in zip(x[1:], b2[1:], strict=True):
-            w = (s * -x_j).add_(1)
-            fraction = (fraction * w).addcmul_(product, b2_j)
-            product.mul_(w)
-        return fraction / product, product
-
 
 def columns_for(many: int, d: int, device: torch.device) -> Columns:
     """Return what suits so many columns of d variables: machine code, if it pays to load it.
@@ -132,7 +99,7 @@ def columns_for(many: int, d: int, device: torch.device) -> Columns:
     >>> type(columns_for(100, 3, torch.device("cpu"))).__name__
     'Columns'
     """
-    if many * d >= _ENTRIES and device.type == "cpu":
+    if machine_code.pays(many * d, device):
         with suppress(ImportError):  # numba is optional
             from bdpvi.compiled_columns import CompiledColumns
 

@@ -25,8 +25,8 @@ from torch.distributions import (
 )
 
 from bdpvi import _validate, parallel
-from bdpvi.columns import columns_for
 from bdpvi.hockey_stick import equal_covariance, hockey_stick_bound
+from bdpvi.log_moments import log_moments_for
 from bdpvi.products import log_mgf_by_products
 
 # Most coordinates whose product stays within 1e-13.
@@ -211,11 +211,11 @@ class GaussianPairs:
         return value.to(self.r.device, dtype)
 
     def _per_order(self, s: Tensor, temperature: float) -> Tensor:
-        """Return ``log M(s)/s = D_{s+1}``, see :func:`bdpvi.log_moments.divergences`."""
+        """Return ``log M(s)/s = D_{s+1}``, see :mod:`bdpvi.log_moments`."""
         tau = _validate.positive("temperature", temperature)
         s = s.unsqueeze(-1) if s.ndim == 1 else s
         value = s.new_empty(len(s), len(self))
-        columns = columns_for(len(self), self.r.shape[1], self.r.device)
+        log_moments = log_moments_for(len(self), self.r.shape[1], self.r.device)
         height = max(1, _BLOCK // min(_RECORDS, max(1, len(self))))
 
         def fill(i: slice) -> None:
@@ -223,7 +223,7 @@ class GaussianPairs:
             for k in range(0, len(s), height):
                 block = s[k : k + height]
                 block = block if block.shape[1] == 1 else block[:, i]
-                value[k : k + height, i] = columns.divergences(block, r, b2)
+                value[k : k + height, i] = log_moments.divergences(block, r, b2)
 
         blocks = [slice(i, i + _RECORDS) for i in range(0, len(self), _RECORDS)]
         for _ in map(fill, blocks) if len(blocks) < 2 else parallel.each(fill, blocks):

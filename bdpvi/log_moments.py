@@ -1,44 +1,97 @@
-"""The log-moments of the privacy loss between Gaussians side by side, one pair a column."""
+"""What log-moments of the privacy loss between Gaussians are made of, pairs side by side.
+
+With ``w_j = 1 - s x_j`` and ``x = r - 1``, see :class:`bdpvi.divergences.GaussianPairs`,
+
+    log M(s) = ½ Σ_j [s(s+1) b_j²/w_j - log w_j - s log r_j].
+
+Pairs are columns.
+"""
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import torch
 from torch import Tensor
+
+from bdpvi import machine_code
 
 # log(1+u) - u is summed as a series below this |u|, where the difference would lose digits.
 _NEAR = 0.1
 
 
-def divergences(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
-    """Return ``log M(s)/s = D_{s+1}``, continuous at s = 0, for s of shape (K, 1) or (K, m).
+class LogMoments:
+    """What is computed for many pairs at once, by torch."""
 
-    ``log M(s) = ½ Σ_j [s(s+1) b_j²/w_j - log w_j - s log r_j]``, ``w = 1 - s x``, ``x = r - 1``.
-    The two logarithms cancel to first order in x: with ``l(u) = log(1+u) - u`` they are
-    ``l(-sx) + s l(x)``, two terms of one sign for real s > 0.
+    def divergences(self, s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
+        """Return ``log M(s)/s = D_{s+1}``, continuous at s = 0, for s of shape (K, 1) or (K, m).
 
-    Args:
-        s: real above -½, or complex with such a real part.
-        r, b2: as in :class:`bdpvi.divergences.GaussianPairs`, (d, m).
+        The two logarithms cancel to first order in x: with ``l(u) = log(1+u) - u`` they are
+        ``l(-sx) + s l(x)``, two terms of one sign for real s > 0.
 
-    Returns:
-        (K, m); +inf where it does not exist.
+        Args:
+            s: real above -½, or complex with such a real part.
+            r, b2: (d, m).
 
-    >>> divergences(torch.tensor([[2.0]]), torch.ones(1, 1), torch.ones(1, 1))  # (s+1) b²/2
-    tensor([[1.5000]])
+        Returns:
+            (K, m); +inf where it does not exist.
+
+        >>> one = torch.ones(1, 1)
+        >>> float(LogMoments().divergences(2 * one, one, one))  # (s+1) b²/2
+        1.5
+        """
+        x = r - 1
+        reach = float(s.abs().max())
+        quadratic, logs = s.new_zeros(()), s.new_zeros(())
+        for x_j, b2_j in zip(x, b2, strict=True):
+            u = s * -x_j
+            w = 1 + u
+            logs = logs + _log1pmx(u, w, reach * float(x_j.abs().max()))
+            quadratic = quadratic + b2_j / w
+        constant = _log1pmx(x, r, math.inf).sum(0)
+        value = ((s + 1) * quadratic - logs / torch.where(s == 0, 1, s) - constant) / 2
+        return value.masked_fill_(s.real * x.amax(0) >= 1, math.inf)
+
+    def fractions(self, s: Tensor, x: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Σ_j b_j²/w_j and W = Π_j w_j, w = 1 - s x.
+
+        The sum is one fraction N/W, from ``N -> N w + b² W, W -> W w``, so that a coordinate takes
+        five multiplications.
+
+        Args:
+            s: real or complex, (J, 1) or (J, m).
+            x, b2: (d, m), d ≥ 1.
+
+        Returns:
+            Both (J, m), of the type of ``s``.
+
+        >>> one, x = torch.ones(1, 1), torch.tensor([[-1.0], [-3.0]])
+        >>> total, product = LogMoments().fractions(one, x, one.expand(2, 1))
+        >>> float(total), float(product)  # w is 2 and 4
+        (0.75, 8.0)
+        """
+        b2 = b2.to(s.dtype)
+        product, fraction = (s * -x[0]).add_(1), b2[0]
+        for x_j, b2_j in zip(x[1:], b2[1:], strict=True):
+            w = (s * -x_j).add_(1)
+            fraction = (fraction * w).addcmul_(product, b2_j)
+            product.mul_(w)
+        return fraction / product, product
+
+
+def log_moments_for(many: int, d: int, device: torch.device) -> LogMoments:
+    """Return what suits so many pairs of d variables: machine code, if it pays to load it.
+
+    >>> type(log_moments_for(100, 3, torch.device("cpu"))).__name__
+    'LogMoments'
     """
-    x = r - 1
-    reach = float(s.abs().max())
-    quadratic, logs = s.new_zeros(()), s.new_zeros(())
-    for x_j, b2_j in zip(x, b2, strict=True):
-        u = s * -x_j
-        w = 1 + u
-        logs = logs + _log1pmx(u, w, reach * float(x_j.abs().max()))
-        quadratic = quadratic + b2_j / w
-    constant = _log1pmx(x, r, math.inf).sum(0)
-    value = ((s + 1) * quadratic - logs / torch.where(s == 0, 1, s) - constant) / 2
-    return value.masked_fill_(s.real * x.amax(0) >= 1, math.inf)
+    if machine_code.pays(many * d, device):
+        with suppress(ImportError):  # numba is optional
+            from bdpvi.compiled_log_moments import CompiledLogMoments
+
+            return CompiledLogMoments()
+    return LogMoments()
 
 
 def _log1pmx(u: Tensor, w: Tensor, largest: float) -> Tensor:

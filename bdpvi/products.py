@@ -1,10 +1,7 @@
 """Log M of many Gaussian pairs at many points, by products over coordinates: few logarithms.
 
-For the privacy loss of :mod:`bdpvi.divergences`, with ``w_j = 1 - s x_j`` and ``x = r - 1``,
-
-    log M(s) = ½ [s(s+1) Σ_j b_j²/w_j - Σ_j log w_j - s Σ_j log r_j].
-
-One division and one logarithm serve a group of coordinates, see :meth:`Columns.fractions`.
+It is the formula of :mod:`bdpvi.log_moments`; one division and one logarithm serve a group of
+coordinates.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from bdpvi.columns import Columns, columns_for
+from bdpvi.log_moments import LogMoments, log_moments_for
 
 _BLOCK = 1 << 15
 """Points × pairs at a time, which stay in cache."""
@@ -52,7 +49,7 @@ def log_mgf_by_products(
     means = b2.double().T / temperature
     drift = r.double().log().sum(1)
 
-    columns = columns_for(_POINTS * x.shape[1], x.shape[0], x.device)
+    log_moments = log_moments_for(_POINTS * x.shape[1], x.shape[0], x.device)
 
     def log_mgf(s: Tensor) -> Tensor:
         s = s.to(torch.complex128 if s.is_complex() else torch.float64)
@@ -62,18 +59,18 @@ def log_mgf_by_products(
         for start in range(0, x.shape[1], size):
             i = slice(start, start + size)
             points = s if s.shape[1] == 1 else s[:, i]
-            value[:, i] = _log_mgf(points, x[:, i], means[:, i], drift[i], columns)
+            value[:, i] = _log_mgf(points, x[:, i], means[:, i], drift[i], log_moments)
         return value
 
     return log_mgf
 
 
-def _log_mgf(s: Tensor, x: Tensor, b2: Tensor, drift: Tensor, columns: Columns) -> Tensor:
+def _log_mgf(s: Tensor, x: Tensor, b2: Tensor, drift: Tensor, log_moments: LogMoments) -> Tensor:
     """Return log M for s of shape (J, 1) or (J, n), x and b² of shape (d, n)."""
     total = -s * drift
     square = s * (s + 1)
     for group in _groups(s, x):
-        fraction, product = columns.fractions(s, x[group], b2[group])
+        fraction, product = log_moments.fractions(s, x[group], b2[group])
         total = total.addcmul_(square, fraction).sub_(_log(product))
     gone = s.real * x.amax(0) >= 1
     return total.div_(2).masked_fill_(gone, math.inf) if bool(gone.any()) else total.div_(2)

@@ -5,7 +5,7 @@ and with tests of whether arrays overlap. Here a line of lanes, several vectors 
 value, and what is not stored stays in registers.
 
 numba keeps machine code as long as the file with the calling function does not change: after a
-change here, touch ``compiled.py`` and ``compiled_columns.py``.
+change here, touch those that import it.
 """
 
 from __future__ import annotations

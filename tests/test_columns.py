@@ -107,9 +107,6 @@ def test_a_column_is_the_same_whatever_is_beside_it(d: int, seed: int, column: i
     value, square = columns.spectra(pack(matrices[alone]), vectors[:, alone])
     assert torch.equal(values[:, alone], value)
     assert torch.equal(squares[:, alone], square)
-    point, r = torch.tensor([[0.3]], dtype=torch.float64), 1 + vectors.square()
-    cost = columns.divergences(point, r, squares)
-    assert torch.equal(cost[:, alone], columns.divergences(point, r[:, alone], square))
     inverses = columns.inverses(pack(matrices))
     assert torch.equal(inverses[:, alone], columns.inverses(pack(matrices[alone])))
 
@@ -191,61 +188,6 @@ def test_changes_are_sums_of_heat_polynomials(
         allowed = 1e-5 if precision == torch.float32 else 1e-13
         expected = torch.stack(exact).sum(0).to(precision)
         torch.testing.assert_close(change, expected, rtol=allowed, atol=allowed)
-
-
-@both
-@pytest.mark.parametrize(("d", "m"), [(1, 1), (3, 17), (14, 40)])
-def test_divergences_equal_those_of_many_digits(columns: Columns, d: int, m: int) -> None:
-    """Logarithms of every size, from what is nearly the same to what has no divergence."""
-    sizes = 10.0 ** torch.linspace(-12, 0.5, m, dtype=torch.float64)
-    x = (normal(d, m) * sizes).clamp(min=-0.99)
-    b2 = normal(d, m, seed=1).square() * sizes
-    points = torch.tensor([0.0, -0.4, 1e-3, 0.3, 1.0, 7.0, 1e3, 1e5], dtype=torch.float64)
-    found = columns.divergences(points.unsqueeze(1), 1 + x, b2)
-    with mpmath.workdps(50):
-        for k, i in itertools.product(range(len(points)), range(m)):
-            s = mpmath.mpf(float(points[k]))
-            r = [mpmath.mpf(float(v)) for v in (1 + x)[:, i]]
-            w = [1 - s * (v - 1) for v in r]
-            if min(w) <= 0:
-                assert float(found[k, i]) == math.inf
-                continue
-            means = sum((s + 1) * float(b) / v for b, v in zip(b2[:, i], w, strict=True))
-            # at s = 0 the limit of log(w)/s is 1 - r
-            slopes = [1 - v if s == 0 else mpmath.log(u) / s for u, v in zip(w, r, strict=True)]
-            exact = (means - sum(slopes) - sum(mpmath.log(v) for v in r)) / 2
-            allowed = 1e-13 + 1e-15 / min(w)
-            assert abs(float(found[k, i]) - exact) <= allowed * exact
-
-
-@both
-@pytest.mark.parametrize("rows_alike", [True, False])
-@pytest.mark.parametrize("imaginary", [0.0, 3.0])
-@pytest.mark.parametrize(("d", "m"), [(1, 1), (5, 16), (14, 19)])
-def test_fractions_equal_those_of_many_digits(
-    columns: Columns, rows_alike: bool, imaginary: float, d: int, m: int
-) -> None:
-    x, b2 = normal(d, m) / 3, normal(d, m, seed=1).square()
-    points = normal(4, 1 if rows_alike else m, seed=2).abs() / 2
-    s = torch.complex(points, imaginary * points) if imaginary else points
-    totals, products = columns.fractions(s, x, b2)
-    assert totals.dtype == products.dtype == s.dtype
-    for k, i in itertools.product(range(4), {0, m - 1}):
-        with mpmath.workdps(40):
-            point = mpmath.mpmathify(s[k, 0 if rows_alike else i].item())
-            w = [1 - point * mpmath.mpf(float(v)) for v in x[:, i]]
-            total = sum(mpmath.mpf(float(b)) / v for b, v in zip(b2[:, i], w, strict=True))
-            product = mpmath.fprod(w)
-            size = sum(float(b) / abs(v) for b, v in zip(b2[:, i], w, strict=True))
-            assert abs(mpmath.mpmathify(totals[k, i].item()) - total) < 1e-13 * size
-            assert abs(mpmath.mpmathify(products[k, i].item()) - product) < 1e-13 * abs(product)
-
-
-def test_divergences_at_points_of_each_columns_own_are_torchs() -> None:
-    r, b2 = 1 + normal(3, 5).square(), normal(3, 5, seed=1).square()
-    columns = compiled.CompiledColumns()
-    for s in (-normal(2, 5).abs() / 5, torch.complex(r[:2] / 100, r[:2])[:, :1]):
-        assert torch.equal(columns.divergences(s, r, b2), Columns().divergences(s, r, b2))
 
 
 def test_machine_code_is_for_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ def means(count: int, d: int, seed: int) -> Tensor:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """By torch, and as for many pairs."""
     if request.param == "machine code":
-        columns = pytest.importorskip("bdpvi.compiled_columns").CompiledColumns()
-        monkeypatch.setattr(divergences, "columns_for", lambda many, d, device: columns)
+        fast = pytest.importorskip("bdpvi.compiled_log_moments").CompiledLogMoments()
+        monkeypatch.setattr(divergences, "log_moments_for", lambda many, d, device: fast)
 
 
 @pytest.mark.usefixtures("either_way")

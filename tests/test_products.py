@@ -23,8 +23,8 @@ def arithmetic(request: pytest.FixtureRequest) -> Iterator[None]:
     """By torch, and as for many pairs."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "machine code":
-            columns = pytest.importorskip("bdpvi.compiled_columns").CompiledColumns()
-            patch.setattr(products, "columns_for", lambda many, d, device: columns)
+            fast = pytest.importorskip("bdpvi.compiled_log_moments").CompiledLogMoments()
+            patch.setattr(products, "log_moments_for", lambda many, d, device: fast)
         yield
 
 
