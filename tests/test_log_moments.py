@@ -53,6 +53,16 @@ def test_divergences_equal_those_of_many_digits(log_moments: LogMoments, d: int,
 
 
 @both
+def test_a_divergence_ends_where_the_mixed_covariance_does(log_moments: LogMoments) -> None:
+    s = torch.tensor([[1.99], [2 - 1e-9], [2.0], [2.01]], dtype=torch.float64)
+    found = log_moments.divergences(s, torch.tensor([[1.5]]).double(), torch.ones(1, 1).double())
+    w = 1 - s[:2] / 2
+    exact = ((s[:2] + 1) / w - w.log() / s[:2] - math.log(1.5)) / 2
+    torch.testing.assert_close(found[:2], exact, rtol=1e-6, atol=0)
+    assert found[2:].flatten().tolist() == [math.inf, math.inf]
+
+
+@both
 @pytest.mark.parametrize("rows_alike", [True, False])
 @pytest.mark.parametrize("imaginary", [0.0, 3.0])
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (5, 16), (14, 19)])
