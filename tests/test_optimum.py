@@ -127,7 +127,7 @@ def test_neighbours_equal_searches_from_scratch(
 ) -> None:
     if compiled:
         pytest.importorskip("numba")
-        monkeypatch.setattr("bdpvi.columns._ENTRIES", 0)
+        monkeypatch.setattr("bdpvi.machine_code._NUMBERS", 0)
     data = DATA[name]
     here = optimum(data, guide, clip)
     chosen = [0, 1, 3, 7, 8]
