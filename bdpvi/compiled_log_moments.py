@@ -93,8 +93,7 @@ def _fraction(points: Lines, x: Lines, b2: Lines, out: Lines, place: Value) -> N
                 other[i].now = grown[i] + product[i] * square
                 one[i].now = _times(product, w)[i]
         product, fraction = ((part[0].now, part[1].now) for part in (one, other))
-        inverse = 1 / (product[0] * product[0] + product[1] * product[1])
-        total = _times(fraction, (product[0] * inverse, -(product[1] * inverse)))
+        total = _over(fraction, product)
         for i, part in enumerate((*total, *product)):
             out[here + imaginary * i] = part
 
@@ -102,6 +101,14 @@ def _fraction(points: Lines, x: Lines, b2: Lines, out: Lines, place: Value) -> N
 def _times(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]:
     """Return a product of complex numbers."""
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+
+def _over(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]:
+    """Return a quotient of complex numbers, with no square that could underflow."""
+    scale = 1 / b[0].largest(-b[0]).largest(b[1].largest(-b[1]))
+    up, down = (a[0] * scale, a[1] * scale), (b[0] * scale, b[1] * scale)
+    inverse = 1 / (down[0] * down[0] + down[1] * down[1])
+    return _times(up, (down[0] * inverse, -(down[1] * inverse)))
 
 
 @kernel

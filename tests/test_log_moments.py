@@ -85,6 +85,18 @@ def test_fractions_equal_those_of_many_digits(
             assert abs(mpmath.mpmathify(products[k, i].item()) - product) < 1e-13 * abs(product)
 
 
+@both
+@pytest.mark.parametrize("point", [1.99, 1.99 + 1e-3j])
+def test_tiny_products_divide_what_is_as_tiny(log_moments: LogMoments, point: complex) -> None:
+    x, b2 = torch.full((90, 1), 0.5).double(), torch.ones(90, 1).double()
+    s = torch.tensor([[point]], dtype=torch.complex128)
+    s = s if s.imag.any() else s.real
+    total, product = log_moments.fractions(s, x, b2)
+    w = 1 - point / 2
+    assert abs(complex(product) / w**90 - 1) < 1e-10  # about 1e-207
+    assert abs(complex(total) * w / 90 - 1) < 1e-10
+
+
 def test_divergences_at_points_of_each_pairs_own_are_torchs() -> None:
     r, b2 = 1 + normal(3, 5).square(), normal(3, 5, seed=1).square()
     log_moments = compiled.CompiledLogMoments()
