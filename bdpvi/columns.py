@@ -7,7 +7,6 @@ order of :func:`bdpvi.monomials.indices`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 
 import torch
@@ -99,12 +98,13 @@ def columns_for(many: int, d: int, device: torch.device) -> Columns:
     >>> type(columns_for(100, 3, torch.device("cpu"))).__name__
     'Columns'
     """
-    if machine_code.pays(many * d, device):
-        with suppress(ImportError):  # numba is optional
-            from bdpvi.compiled_columns import CompiledColumns
 
-            return CompiledColumns()
-    return Columns()
+    def compiled() -> Columns:
+        from bdpvi.compiled_columns import CompiledColumns
+
+        return CompiledColumns()
+
+    return machine_code.where_it_pays(many * d, device, compiled, Columns)
 
 
 def pack(matrices: Tensor) -> Tensor:

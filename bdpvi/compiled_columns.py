@@ -14,16 +14,13 @@ from torch import Tensor
 
 from bdpvi.columns import Columns, dimension
 from bdpvi.monomials import add_product, number
-from bdpvi.vectors import LINE, Array, Lines, Value, Variable, compiled, each, kernel
+from bdpvi.vectors import DOUBLES, LINE, Array, Lines, Value, Variable, compiled, each, kernel
 
 _HIGHEST = 4
 """Degree up to which there are kernels for moments."""
 
 _LARGEST = 50
 """Variables up to which Jacobi's method is no slower than LAPACK's."""
-
-_LANES = LINE // 8
-"""Numbers of double precision in a line."""
 
 _BLOCK = 64
 """Columns whose moments stay in the cache; a multiple of a line."""
@@ -108,10 +105,10 @@ def _moments(mean: Array, covariance: Array, start: int, degree: int, out: Array
 @compiled
 def _inverses(packed: Array, out: Array, d: int) -> None:
     q, m = packed.shape
-    matrix, row = np.ones(q * _LANES), np.zeros(d * _LANES)
-    for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        tile = matrix.reshape(q, _LANES)[:, : end - start]
+    matrix, row = np.ones(q * DOUBLES), np.zeros(d * DOUBLES)
+    for start in range(0, m, DOUBLES):
+        end = min(start + DOUBLES, m)
+        tile = matrix.reshape(q, DOUBLES)[:, : end - start]
         tile[:] = packed[:, start:end]
         for k in range(d):
             _pivot(matrix, row, k, d)
@@ -122,12 +119,12 @@ def _inverses(packed: Array, out: Array, d: int) -> None:
 def _spectra(packed: Array, vectors: Array, values: Array, squares: Array) -> bool:
     """Write eigenvalues and squares of the vectors' parts; return whether all were found."""
     (q, m), d = packed.shape, len(vectors)
-    matrix, vector = np.zeros(q * _LANES), np.zeros(d * _LANES)
-    least, moved = np.zeros(_LANES), np.zeros(_LANES)
-    for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        tile = matrix.reshape(q, _LANES)[:, : end - start]
-        parts = vector.reshape(d, _LANES)[:, : end - start]
+    matrix, vector = np.zeros(q * DOUBLES), np.zeros(d * DOUBLES)
+    least, moved = np.zeros(DOUBLES), np.zeros(DOUBLES)
+    for start in range(0, m, DOUBLES):
+        end = min(start + DOUBLES, m)
+        tile = matrix.reshape(q, DOUBLES)[:, : end - start]
+        parts = vector.reshape(d, DOUBLES)[:, : end - start]
         tile[:] = packed[:, start:end]
         parts[:] = vectors[:, start:end]
         _negligible(matrix, least, d)
@@ -252,18 +249,18 @@ def _pivot(matrix: Lines, row: Lines, k: Value, d: Value) -> None:
     """
     share = 1 / matrix[_entry(k, k)]
     with each(k) as i:
-        row[i * _LANES] = matrix[_entry(i, k)]
-    row[k * _LANES] = share.of(0)
+        row[i * DOUBLES] = matrix[_entry(i, k)]
+    row[k * DOUBLES] = share.of(0)
     with each(d - k - 1) as i:
-        row[(k + 1 + i) * _LANES] = matrix[_entry(k, k + 1 + i)]
+        row[(k + 1 + i) * DOUBLES] = matrix[_entry(k, k + 1 + i)]
     with each(d) as j:
-        part = row[j * _LANES] * share
+        part = row[j * DOUBLES] * share
         with each(j + 1) as i:
-            matrix[_entry(i, j)] = matrix[_entry(i, j)] - row[i * _LANES] * part
+            matrix[_entry(i, j)] = matrix[_entry(i, j)] - row[i * DOUBLES] * part
     with each(k) as i:
-        matrix[_entry(i, k)] = row[i * _LANES] * share
+        matrix[_entry(i, k)] = row[i * DOUBLES] * share
     with each(d - k - 1) as i:
-        matrix[_entry(k, k + 1 + i)] = row[(k + 1 + i) * _LANES] * share
+        matrix[_entry(k, k + 1 + i)] = row[(k + 1 + i) * DOUBLES] * share
     matrix[_entry(k, k)] = -share
 
 
@@ -302,7 +299,7 @@ def _sweep(matrix: Lines, vector: Lines, least: Lines, moved: Lines, d: Value) -
             turn(matrix, _entry(p, p + 1 + k), _entry(p + 1 + k, q))
         with each(d - q - 1) as k:
             turn(matrix, _entry(p, q + 1 + k), _entry(q, q + 1 + k))
-        turn(vector, p * _LANES, q * _LANES)
+        turn(vector, p * DOUBLES, q * DOUBLES)
         matrix[_entry(p, p)] = first - tangent * off
         matrix[_entry(q, q)] = last + tangent * off
         matrix[_entry(p, q)] = size.where(">", bound, zero, off)
@@ -310,4 +307,4 @@ def _sweep(matrix: Lines, vector: Lines, least: Lines, moved: Lines, d: Value) -
 
 def _entry(i: Value, j: Value) -> Value:
     """Return where the entry in row i and column j ≥ i is."""
-    return (j * (j + 1) / 2 + i) * _LANES
+    return (j * (j + 1) / 2 + i) * DOUBLES

@@ -13,10 +13,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.log_moments import LogMoments
-from bdpvi.vectors import LINE, Array, Lines, Value, compiled, each, kernel
-
-_LANES = LINE // 8
-"""Numbers of double precision in a line."""
+from bdpvi.vectors import DOUBLES, Array, Lines, Value, compiled, each, kernel
 
 _TERMS = 11
 """Of a series in v², v² ≤ 0.0295, whose first is 2v²/3; those left out are below 1e-17 of it."""
@@ -38,7 +35,7 @@ class CompiledLogMoments(LogMoments):
     def fractions(self, s: Tensor, x: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
         """In registers, real numbers as complex ones."""
         rows, m = len(s), x.shape[1]
-        width = -(-m // _LANES) * _LANES
+        width = -(-m // DOUBLES) * DOUBLES
         points = x.new_zeros(2, rows, width)
         points[0, :, :m] = s.real
         if s.is_complex():
@@ -61,24 +58,24 @@ def _padded(rows: Tensor, width: int) -> Tensor:
 @compiled
 def _divergences(s: Array, inverses: Array, x: Array, b2: Array, out: Array) -> None:
     d, m = x.shape
-    ratio, square, value = np.zeros(d * _LANES), np.zeros(d * _LANES), np.zeros(len(s) * _LANES)
-    for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        ratio.reshape(d, _LANES)[:, : end - start] = x[:, start:end]
-        square.reshape(d, _LANES)[:, : end - start] = b2[:, start:end]
+    ratio, square, value = np.zeros(d * DOUBLES), np.zeros(d * DOUBLES), np.zeros(len(s) * DOUBLES)
+    for start in range(0, m, DOUBLES):
+        end = min(start + DOUBLES, m)
+        ratio.reshape(d, DOUBLES)[:, : end - start] = x[:, start:end]
+        square.reshape(d, DOUBLES)[:, : end - start] = b2[:, start:end]
         _orders(s, inverses, ratio, square, value, d)
-        out[:, start:end] = value.reshape(len(s), _LANES)[:, : end - start]
+        out[:, start:end] = value.reshape(len(s), DOUBLES)[:, : end - start]
 
 
 @compiled
 def _fractions(points: Array, x: Array, b2: Array, out: Array) -> None:
-    for place in range(0, out.shape[2], _LANES):
+    for place in range(0, out.shape[2], DOUBLES):
         _fraction(points, x, b2, out, place)
 
 
 @kernel
 def _fraction(points: Lines, x: Lines, b2: Lines, out: Lines, place: Value) -> None:
-    """Write a line of pairs' fractions and products at every point, see :meth:`fractions`."""
+    """Write a line of pairs' parts at every point, see :meth:`LogMoments.fractions`."""
     _, rows, width = points.shape
     with each(rows) as k:
         here, imaginary = k * width + place, rows * width
@@ -113,22 +110,22 @@ def _over(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]
 
 @kernel
 def _orders(s: Lines, inverses: Lines, x: Lines, b2: Lines, value: Lines, d: Value) -> None:
-    """Write D_{s+1} of a line of pairs at every s, see :func:`bdpvi.log_moments.divergences`."""
+    """Write D_{s+1} of a line of pairs at every s, see :meth:`LogMoments.divergences`."""
     constant = x.variable(0)
     with each(d) as j:
-        excess, _ = _log_excess(x[j * _LANES])
+        excess, _ = _log_excess(x[j * DOUBLES])
         constant.now = constant.now + excess
     with each(s.shape[0]) as k:
         point = s.number(k)
         logs, quadratic, least = x.variable(0), x.variable(0), x.variable(1)
         with each(d) as j:
-            u = -(point * x[j * _LANES])
+            u = -(point * x[j * DOUBLES])
             excess, inverse = _log_excess(u)
             logs.now = logs.now + excess
-            quadratic.now = quadratic.now + b2[j * _LANES] * inverse
+            quadratic.now = quadratic.now + b2[j * DOUBLES] * inverse
             least.now = least.now.least(1 + u)
         total = (point + 1) * quadratic.now - logs.now * inverses.number(k) - constant.now
-        value[k * _LANES] = least.now.where("<=", 0, total.of(math.inf), total * 0.5)
+        value[k * DOUBLES] = least.now.where("<=", 0, total.of(math.inf), total * 0.5)
 
 
 def _log_excess(u: Value) -> tuple[Value, Value]:

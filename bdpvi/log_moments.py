@@ -10,7 +10,6 @@ Pairs are columns.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -86,12 +85,13 @@ def log_moments_for(many: int, d: int, device: torch.device) -> LogMoments:
     >>> type(log_moments_for(100, 3, torch.device("cpu"))).__name__
     'LogMoments'
     """
-    if machine_code.pays(many * d, device):
-        with suppress(ImportError):  # numba is optional
-            from bdpvi.compiled_log_moments import CompiledLogMoments
 
-            return CompiledLogMoments()
-    return LogMoments()
+    def compiled() -> LogMoments:
+        from bdpvi.compiled_log_moments import CompiledLogMoments
+
+        return CompiledLogMoments()
+
+    return machine_code.where_it_pays(many * d, device, compiled, LogMoments)
 
 
 def _log1pmx(u: Tensor, w: Tensor, largest: float) -> Tensor:

@@ -29,6 +29,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LINE = 128 if binding.get_host_cpu_features().get("avx512f") else 64
 """Bytes of a line: two vectors of the processor."""
 
+DOUBLES = LINE // 8
+"""Numbers of double precision in a line."""
+
 _JOINED = ("contract",)
 """A product and a sum may become one instruction."""
 
