@@ -91,6 +91,12 @@ def tune(
     ] = EPSILONS,
     delta: Delta = 1e-5,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
+    ] = 1,
+    finalists: Annotated[
+        int, typer.Option(help="So many of the best at each ε, if there are repeats.")
+    ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,
 ) -> None:
@@ -105,6 +111,8 @@ def tune(
         refinements=refinements,
         epsilons=tuple(_numbers("epsilons", epsilons)),
         folds=folds,
+        repeats=repeats,
+        finalists=finalists,
         seeds=seeds,
         delta=delta,
     )

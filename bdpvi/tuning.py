@@ -47,6 +47,10 @@ class Search:
         seeds: the mean is over so many seeds for every fold, other ones for each.
         delta: δ of the guarantees.
         folds: of cross-validation: so many times a part of the training rows is held out.
+        repeats: of cross-validation, each with folds of its own. All configurations are scored in
+            the first; then the finalists in the others too, and the best of them in all is chosen.
+            The best of many in one is partly the luckiest.
+        finalists: how many at each target, and on average over all, are scored in all repeats.
         seed: of the choice of configurations and of the folds.
     """
 
@@ -56,6 +60,8 @@ class Search:
     seeds: int = 4
     delta: float = 1e-5
     folds: int = 5
+    repeats: int = 1
+    finalists: int = 4
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -68,6 +74,8 @@ class Search:
         _validate.positive_int("seeds", self.seeds)
         _validate.probability("delta", self.delta)
         _validate.positive_int("folds", self.folds, least=2)
+        _validate.positive_int("repeats", self.repeats)
+        _validate.positive_int("finalists", self.finalists)
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,8 @@ def tune(
         if name not in chosen.methods:
             raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
     content = read(out if out.exists() else FILE)
-    splits = folds(train, search.folds, search.seed)
+    shuffles = range(search.seed, search.seed + search.repeats)
+    splits = [split for seed in shuffles for split in folds(train, search.folds, seed)]
     trials = [
         Trial(name, number, entry)
         for name in names
@@ -136,21 +145,34 @@ def tune(
             found = score(build(trial.name, trial.entry), splits[fold], search, seeds)
             store.put(trial.cell(fold), found)
 
-    def result(trial: Trial) -> Result:
-        return _together([store.get(trial.cell(fold)) for fold in range(search.folds)])
+    def run_all(trials: Iterable[Trial], some: range, shown: str) -> None:
+        pieces = [(trial, fold) for trial in trials for fold in some]
+        for trial, fold in track([p for p in pieces if store.get(p[0].cell(p[1])) is None], shown):
+            run(trial, fold)
 
-    pieces = [(trial, fold) for trial in trials for fold in range(search.folds)]
-    for trial, fold in track([p for p in pieces if store.get(p[0].cell(p[1])) is None], "tune"):
-        run(trial, fold)
+    def result(trial: Trial, some: range) -> Result:
+        return _together([store.get(trial.cell(fold)) for fold in some])
+
+    first, every = range(search.folds), range(len(splits))
+    run_all(trials, first, "tune")
     turns = [(name, turn) for name in names for turn in range(search.refinements)]
     for name, _ in track(turns, "refine"):
-        tried = [(trial, result(trial)) for trial in trials if trial.name == name]
+        tried = [(trial, result(trial, first)) for trial in trials if trial.name == name]
         better = refinement(chosen.methods[name], tried, search)
         if better is not None:
             trials.append(better)
-            for fold in range(search.folds):
+            for fold in first:
                 run(better, fold)
-    results = [(trial, result(trial)) for trial in trials]
+    if search.repeats > 1:
+        trials = [
+            trial
+            for name in names
+            for trial in _finalists(
+                [(t, result(t, first)) for t in trials if t.name == name], search
+            )
+        ]
+        run_all(trials, every, "repeat")
+    results = [(trial, result(trial, every)) for trial in trials]
     best = {
         name: max((r for r in results if r[0].name == name), key=lambda r: float(r[1]["score"]))
         for name in names
@@ -378,6 +400,15 @@ def _alone(prepared: Prepared, setting: float, seeds: Sequence[int]) -> list[Out
         return []
 
 
+def _finalists(results: Sequence[tuple[Trial, Result]], search: Search) -> list[Trial]:
+    """Return the trials that are among the best at a target, or on average over all."""
+    scores = [(*result["accuracies"], result["score"]) for _, result in results]
+    best: set[int] = set()
+    for column in zip(*scores, strict=True):
+        best.update(sorted(range(len(column)), key=lambda i: -column[i])[: search.finalists])
+    return [results[i][0] for i in sorted(best)]
+
+
 def _best_at(
     results: Sequence[tuple[Trial, Mapping[str, Any]]], epsilons: Sequence[float]
 ) -> dict[str, Entry]:
@@ -426,13 +457,19 @@ def _story(
 ) -> dict[str, Any]:
     """Return how the values were found, for people who read the file."""
     rest = [name for name in chosen.methods if name not in best]
+    again = (
+        f", the {search.finalists} best at each in {search.repeats} such cross-validations, each "
+        "with folds of its own"
+        if search.repeats > 1
+        else ""
+    )
     return {
         "how": (
             "The values before, of each target too, and a random search, then steps from the best "
             "so far, the same number of configurations for every tuned method, by mean accuracy in "
-            f"{search.folds}-fold cross-validation on the {len(train)} training rows: the best at "
-            "each target, and the best on average for other targets. A target that cannot be "
-            "reached, or at which ε is not reliable, scores like always predicting the commoner "
+            f"{search.folds}-fold cross-validation on the {len(train)} training rows{again}: the "
+            "best at each target, and the best on average for other targets. A target that cannot "
+            "be reached, or at which ε is not reliable, scores like always predicting the commoner "
             "class. No test row was used."
         ),
         "configurations": search.configurations,
@@ -442,6 +479,8 @@ def _story(
         "seeds": search.seeds,
         "seed": search.seed,
         "folds": search.folds,
+        "repeats": search.repeats,
+        **({"finalists": search.finalists} if search.repeats > 1 else {}),
         "grid": {name: dict(chosen.methods[name].space) for name in best},
         "result": {name: result for name, (_, result) in best.items()},
         **({"not tuned": {"methods": rest, **chosen.how}} if rest else {}),

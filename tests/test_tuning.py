@@ -246,6 +246,33 @@ def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert resumed == tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "other.json")
 
 
+def test_finalists_are_scored_in_folds_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[tuple[str, frozenset[int], int]] = []
+
+    def luck(method: object, split: Split, search: Search, seeds: range) -> dict[str, object]:
+        # The first cross-validation favours some configurations, the second all others more.
+        entry, again = json.dumps(describe(method), sort_keys=True), seeds[0] >= 1000 + 2 * 2  # type: ignore[arg-type]
+        number = order.setdefault(entry, len(order))
+        scored.append((entry, frozenset(split.test.ids.tolist()), seeds[0]))
+        accuracies = [[0.1 * number, -0.1 * number], [-0.3 * number, 0.3 * number]][again]
+        return {"score": 0.0, "accuracies": accuracies, "reached": 0, "reliable": 0}
+
+    order: dict[str, int] = {}
+    monkeypatch.setattr(tuning, "score", luck)
+    search = replace(QUICK, configurations=5, repeats=2, finalists=2)
+    entry = tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "h.json")
+    counts = {e: sum(one[0] == e for one in scored) for e in order}
+    # 4 and 3 lead at the first target, 0 and 1 at the second and, being earlier, on average.
+    assert [counts[e] for e in order] == [4, 4, 2, 4, 4]
+    assert len({seed for _, _, seed in scored}) == 4
+    assert len({ids for _, ids, _ in scored}) == 4
+    found = [json.dumps(e, sort_keys=True) for e in entry["at"]["dp-gd"].values()]
+    assert [order[e] for e in found] == [0, 4]
+    assert "2 best at each in 2 such cross-validations" in entry["chosen"]["how"]
+
+
 def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
     # The moments accountant promises nothing below 0.116. The commoner class in training is 1,
     # that of 3 in 10 held-out records.
@@ -288,6 +315,8 @@ def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("seeds", 0),
         ("delta", float("nan")),
         ("folds", 1),
+        ("repeats", 0),
+        ("finalists", 0),
     ],
 )
 def test_bad_search(field: str, value: object) -> None:
