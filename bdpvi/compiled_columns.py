@@ -22,8 +22,8 @@ _HIGHEST = 4
 _LARGEST = 50
 """Variables up to which Jacobi's method is no slower than LAPACK's."""
 
-_BLOCK = 64
-"""Columns whose moments stay in the cache; a multiple of a line."""
+_BLOCK = 512
+"""Bytes of a moment of as many columns as stay in the cache; a multiple of a line."""
 
 _SWEEPS = 30
 """Jacobi's method takes about six."""
@@ -66,11 +66,11 @@ class CompiledColumns(Columns):
         arrays = mean.contiguous().numpy(), covariance.reshape(d * d, m).contiguous().numpy()
         ends = [sum(number(d, k) for k in range(n + 1)) for n in range(max(tensors) + 1)]
         # Reused, as memory that is new to a process costs more than what is computed in it.
-        values = mean.new_empty(ends[-1], _BLOCK)
+        values = mean.new_empty(ends[-1], _BLOCK // mean.itemsize)
         total = torch.zeros(len(next(iter(tensors.values()))), m, dtype=torch.float64)
-        for start in range(0, m, _BLOCK):
+        for start in range(0, m, values.shape[1]):
             _moments(*arrays, start, max(tensors), values.numpy())
-            sums = total[:, start : start + _BLOCK]
+            sums = total[:, start : start + values.shape[1]]
             for k, tensor in tensors.items():
                 add_product(sums, tensor, values[ends[k - 1] : ends[k], : sums.shape[1]])
         return total

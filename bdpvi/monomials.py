@@ -10,8 +10,10 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-SUMMANDS = 600
+SUMMANDS = 2400
 """How many products :func:`add_product` adds up in the precision of the factors."""
+_ROWS = 16
+"""Rows from which on a matrix product runs at a processor's speed."""
 _PAIRS = 1 << 20
 """How many products are looked for at a time."""
 
@@ -53,24 +55,41 @@ def powers(x: Tensor, degree: int) -> list[Tensor]:
 
 
 def summed(halves: tuple[Tensor, Tensor], weights: Tensor, d: int, degree: int) -> Tensor:
-    """Return the weighted sums over all columns of the monomials of one degree, (n,).
+    """Return weighted sums over all columns of the monomials of one degree, (k, n).
 
     A monomial is the product of a first half and of a second one that begins no earlier than the
-    first ends. For each such end that is one matrix product, and no monomial is summed twice.
+    first ends. First halves of neighbouring ends make one matrix product, with all second halves
+    that go with the earliest: some monomials are summed twice, but thinner products are slower.
 
     Args:
         halves: the first from ``powers(x)``, the second from ``powers(x.flip(0))``, (n, m) each.
-        weights: (m,).
+        weights: k sets of weights, (k, m).
         d: dimension of x.
         degree: of the monomials, the sum of those of the halves.
 
     Returns:
         The sums, where :func:`places` says.
     """
-    half = degree // 2
-    first, second = halves[0] * weights, halves[1]
-    blocks = [first[_ending(c, half)] @ second[: number(d - c, degree - half)].T for c in range(d)]
-    return torch.cat([block.flatten() for block in blocks])
+    half, second = degree // 2, halves[1]
+    first = halves[0].unsqueeze(1) * weights
+    blocks = []
+    for start, end in _ends(d, half):
+        some = first[number(start, half) : number(end, half)].flatten(0, 1)
+        # The longer factor first, which is faster.
+        block = second[: number(d - start, degree - half)] @ some.T
+        blocks.append(block.unflatten(1, (-1, len(weights))).permute(2, 1, 0).flatten(1))
+    return torch.cat(blocks, 1)
+
+
+@cache
+def _ends(d: int, degree: int) -> list[tuple[int, int]]:
+    """Return ranges of the last factor, each with enough monomials of one degree."""
+    ranges, start = [], 0
+    for end in range(1, d + 1):
+        if end == d or number(end, degree) - number(start, degree) >= _ROWS:
+            ranges.append((start, end))
+            start = end
+    return ranges
 
 
 @cache
@@ -78,8 +97,8 @@ def places(d: int, one: int, other: int) -> Tensor:
     """Return where in :func:`summed` monomials of degree ``one`` times those of ``other`` are.
 
     >>> x = torch.tensor([[2.0], [3.0]])
-    >>> sums = summed((x, powers(x.flip(0), 2)[1]), torch.ones(1), 2, 3)
-    >>> sums[places(2, 1, 2)]
+    >>> sums = summed((x, powers(x.flip(0), 2)[1]), torch.ones(1, 1), 2, 3)
+    >>> sums[0, places(2, 1, 2)]
     tensor([[ 8., 12., 18.],
             [12., 18., 27.]])
     """
@@ -94,12 +113,18 @@ def _places(left: Tensor, right: Tensor, d: int) -> Tensor:
     pairs = left.unsqueeze(2).expand(-1, *shape), right.unsqueeze(1).expand(-1, *shape)
     factors = torch.cat(pairs).sort(0).values
     half, rest = degree // 2, degree - degree // 2
-    end = factors[half - 1]
-    sizes = [number(c + 1, half - 1) * number(d - c, rest) for c in range(d)]
-    start = torch.tensor([0, *sizes]).cumsum(0)[end]
-    row = _rank(factors[:half], d) - _counts(d, half)[end]
+    # Of each end: where its range starts, and how many sums come before those of the range.
+    begins, befores = [], []
+    before = 0
+    for begin, end in _ends(d, half):
+        begins += [begin] * (end - begin)
+        befores += [before] * (end - begin)
+        before += (number(end, half) - number(begin, half)) * number(d - begin, rest)
+    last = factors[half - 1]
+    start = torch.tensor(begins)[last]
+    row = _rank(factors[:half], d) - _counts(d, half)[start]
     column = _rank((d - 1 - factors[half:]).flip(0), d)
-    return start + row * _counts(d, rest)[d - end] + column
+    return torch.tensor(befores)[last] + row * _counts(d, rest)[d - start] + column
 
 
 def moments(mean: Tensor, covariance: Tensor, degree: int) -> list[Tensor]:

@@ -33,7 +33,7 @@ from bdpvi.types import Dataset
 
 HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
-_BLOCK = 2048
+_BLOCK = 4096
 _PART = 256
 _PASSES = 20
 """Passes over the data in double precision, at most; they end where they improve nobody."""
@@ -168,10 +168,9 @@ class Optimum:
         return moves
 
     def _settle(self, work: _Work) -> None:
-        every = torch.arange(len(work.terms), device=work.moves.m.device).split(_BLOCK)
-        settle, terms = work.expansion.settle, work.terms
-        settled = each(lambda part: settle(terms.select(part), work.sign), every)
-        for part, found in zip(every, settled, strict=True):
+        parts, settle, terms = _slices(len(work.terms)), work.expansion.settle, work.terms
+        settled = each(lambda part: settle(terms.select(part), work.sign), parts)
+        for part, found in zip(parts, settled, strict=True):
             work.moves.put(part, found)
 
     def _polynomial(self, work: _Work, degree: int) -> None:
@@ -349,7 +348,7 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
         b2 = (distance / guide.noise_scale).square().unsqueeze(1)
         return GaussianPairs(torch.ones_like(b2), b2)
 
-    def some(columns: Tensor) -> GaussianPairs:
+    def some(columns: slice) -> GaussianPairs:
         part = moves.select(columns)
         bare = coordinates.pairs(part.m, part.y, ridge)
         covariance = coordinates.spill(part.y, math.sqrt(2) * part.error, ridge)
@@ -357,9 +356,13 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
         return enclosing(bare, mean, covariance.unsqueeze(1))
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
-    columns = torch.arange(len(moves.error), device=moves.m.device).split(_BLOCK)
-    blocks = list(each(some, columns))
+    blocks = list(each(some, _slices(len(moves.error))))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
+
+
+def _slices(count: int) -> list[slice]:
+    """Return parts of so many columns, one part if there are none."""
+    return [slice(start, start + _BLOCK) for start in range(0, max(1, count), _BLOCK)]
 
 
 def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> float | None:

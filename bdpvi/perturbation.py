@@ -41,10 +41,12 @@ _SERIES = 15
 """Degree of a single record's Taylor series; odd."""
 _HIGHER = (3, 4)
 """Degrees of the polynomial that are tried, where they are small enough, after degree 2."""
+_SMALL = 1 << 19
+"""Entries up to which a degree's tensor costs so little that no lower one is tried before it."""
 _BEYOND = 7
 """Degree of the series that passes in single precision sum beyond the polynomial; odd."""
 _RECORDS = 4096
-_COLUMNS = 512
+_COLUMNS = 2048
 _GATHERED = 1024
 _CELLS = 1 << 22
 _ROWS = 256
@@ -121,10 +123,10 @@ class Terms:
         """Return what each record adds to the gradient at 0."""
         return torch.cat([self.x * self.slopes[1], self.e * self.slopes[2]])
 
-    def size(self, degree: int) -> Tensor:
-        """Return how large each record's term of this degree of the gradient can be, (n,)."""
-        slopes = self.slopes.abs()
-        return _norms(self.x) * slopes[degree + 1] + _norms(self.e) * slopes[degree + 2]
+    def sizes(self, degrees: Iterable[int]) -> Tensor:
+        """Return how large each record's terms of these degrees of the gradient can be, (k, n)."""
+        slopes, first, second = self.slopes.abs(), _norms(self.x), _norms(self.e)
+        return torch.stack([first * slopes[k + 1] + second * slopes[k + 2] for k in degrees])
 
     def blocks(self, size: int) -> Iterator[Terms]:
         """Iterate over blocks of columns."""
@@ -147,7 +149,7 @@ class Moves:
     y: Tensor
     error: Tensor
 
-    def select(self, columns: Tensor) -> Moves:
+    def select(self, columns: Tensor | slice) -> Moves:
         """Return these columns."""
         return Moves(self.m[:, columns], self.y[:, columns], self.error[columns])
 
@@ -158,7 +160,7 @@ class Moves:
         d = len(of.x)
         return cls(z[:d], z[d:], of.variance.new_full((len(of),), math.inf))
 
-    def put(self, columns: Tensor, other: Moves) -> None:
+    def put(self, columns: Tensor | slice, other: Moves) -> None:
         """Set these columns to those of ``other``."""
         self.m[:, columns], self.y[:, columns] = other.m, other.y
         self.error[columns] = other.error
@@ -254,20 +256,23 @@ class Hessian:
             move, change: norms of m and y, (n,).
             own: the records left out or added, if there are any.
         """
-        a = self.longest * (move + _BALL)
         s = math.sqrt(2) * (change + _BALL)
-        beyond = torch.stack([left_out(a, s, _BENDS, n) for n in (2, 3, 4)]).sum(0)
-        moves = torch.stack([*heat(a, s, _BENDS)[1:], beyond])
-        bent = moves.T @ moves.new_tensor(self.bends)
+
+        def series(length: Tensor | float) -> tuple[Tensor, list[Tensor]]:
+            moves = heat(length * (move + _BALL), s, _BENDS + 1)
+            return torch.stack(moves[:-1]), [left_out(moves[-1], s, _BENDS, n) for n in (2, 3, 4)]
+
+        moves, beyond = series(self.longest)
+        bends = moves.new_tensor(self.bends)
+        bent = moves[1:].T @ bends[:-1] + bends[-1] * torch.stack(beyond).sum(0)
         bent += (1 - s).clamp(min=0.01) ** -2 - 1
         if own is not None:
-            a = torch.maximum(a, _norms(own.x) * (move + _BALL))
-            size = own.slopes.abs()
-            moves = torch.stack(heat(a, s, _BENDS))
+            length, size = _norms(own.x), own.slopes.abs()
+            if bool((length > self.longest).any()):
+                moves, beyond = series(length.clamp(min=self.longest))
             d2, d3, d4 = (
-                (size[n : n + len(moves)] * moves).sum(0)
-                + left_out(a, s, _BENDS, n) * own.variance / 4
-                for n in (2, 3, 4)
+                (size[n : n + len(moves)] * moves).sum(0) + rest * own.variance / 4
+                for n, rest in zip((2, 3, 4), beyond, strict=True)
             )
             bent += torch.maximum(
                 (d2 + d3) * own.x.square().sum(0), (d3 + d4) * own.e.square().sum(0)
@@ -298,6 +303,7 @@ class Expansion(Hessian):
         quadratic, shares, left, (count, distance, spread) = self.extra
         d = len(self.coordinates.frame)
         self.tensors = {2: quadratic * taylor_weights(d, 2).to(quadratic)}
+        self.lengths: dict[int, float] = {}
         # Sums of v/4 that what series leave out is multiplied by, and of the size of every term.
         self.totals = float(shares[0]), float(shares[1])
         self.sizes = dict(zip(range(3, _FORMS + 1), left.tolist(), strict=True))
@@ -310,6 +316,8 @@ class Expansion(Hessian):
         self.spread = float(spread / count)
         most = min(self.count // 8, _ENTRIES // len(self.jacobian))
         higher = [k for k in _HIGHER if number(d, k) <= most]
+        small = [k for k in higher if number(d, k) * len(self.jacobian) <= _SMALL]
+        higher = [k for k in higher if k >= max(small, default=0)]
         missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
         hopeless = bool(higher) and missed > _HOPELESS * self.typical
         self.degrees = (*higher,) if hopeless else (2, *higher)
@@ -320,53 +328,54 @@ class Expansion(Hessian):
         norm, size = _norms(data.x), _norms(data.e)
         slopes, v = data.slopes.abs(), data.variance / 4
         lengths = torch.stack([torch.ones_like(norm), norm * slopes[1], size * slopes[2]])
-        left = [data.size(n) for n in range(3, _FORMS + 1)]
         return (
             *super()._sums(data),
             _coefficients(data, 2) @ powers(data.x, 2)[1].T,
             torch.stack([norm @ v, size @ v]),
-            torch.stack(left).sum(1),
+            data.sizes(range(3, _FORMS + 1)).sum(1),
             lengths.sum(1),
         )
 
     def prepare(self, degree: int) -> None:
-        """Make what the polynomial of this degree needs, by a pass over the data for each degree.
+        """Make what the polynomial of this degree needs, by a pass over the data.
 
         Its tensors in m and in y are sums of the same monomials, of one and of two degrees more, as
         the features that go with y are quadratic in x.
         """
         if degree in self.tensors:
             return
-        if degree - 1 in self.degrees:
-            self.prepare(degree - 1)
         d = len(self.coordinates.frame)
         first = not self.forms
-        new = [n for n in (degree + 1, degree + 2) if n not in self.symmetric]
+        new = [n for n in range(4, degree + 3) if n not in self.symmetric]
 
         def sums(data: Terms) -> tuple[Tensor, ...]:
             highest = max(new)
             up, down = powers(data.x, highest // 2), powers(data.x.flip(0), highest - highest // 2)
-
-            def summed_up(n: int, weights: Tensor) -> Tensor:
-                return summed((up[n // 2 - 1], down[n - n // 2 - 1]), weights, d, n)
-
-            forms = [summed_up(4, data.size(n)) for n in _SHARP] if first else []
-            return (*(summed_up(n, data.slopes[n]) for n in new), *forms)
+            weights = {n: data.slopes[n : n + 1] for n in new}
+            if first:
+                weights[4] = torch.cat([weights[4], data.sizes(_SHARP)])
+            return tuple(
+                summed((up[n // 2 - 1], down[n - n // 2 - 1]), some, d, n)
+                for n, some in weights.items()
+            )
 
         # Blocks whose monomials stay in the cache, or at least take little memory.
         columns = min(_GATHERED, max(64, _CELLS // number(d, degree)))
         found = total(each(sums, self._blocks(columns)), self.reduction)
-        self.symmetric |= dict(zip(new, found, strict=False))
+        self.symmetric |= {n: sums[0] for n, sums in zip(new, found, strict=True)}
         quadratic = self._quadratic()
-        rows = [
-            self.symmetric[degree + 1][places(d, 1, degree)],
-            quadratic @ self.symmetric[degree + 2][places(d, 2, degree)],
-        ]
-        weights = taylor_weights(d, degree).to(rows[0])
-        self.tensors[degree] = (torch.cat(rows) * weights).to(self._kind(degree))
+        for k in range(3, degree + 1):
+            if k not in self.tensors:
+                rows = [
+                    self.symmetric[k + 1][places(d, 1, k)],
+                    quadratic @ self.symmetric[k + 2][places(d, 2, k)],
+                ]
+                tensor = torch.cat(rows) * taylor_weights(d, k).to(quadratic)
+                self.lengths[k] = float(tensor.norm())
+                self.tensors[k] = tensor.to(self._kind(k))
         if first:
             twice = (2 * taylor_weights(d, 2)).to(quadratic)
-            for n, sharp in zip(_SHARP, found[len(new) :], strict=True):
+            for n, sharp in zip(_SHARP, found[0][1:], strict=True):
                 form = sharp[places(d, 2, 2)]
                 forms = (form * twice * twice.unsqueeze(1), 4 * quadratic @ form @ quadratic.T)
                 self.forms[n] = tuple(form.to(_single()) for form in forms)
@@ -382,13 +391,14 @@ class Expansion(Hessian):
             one == other, both / 4, both - features(eye[:, one]) - features(eye[:, other])
         )
 
-    def _heavy(self, data: Terms, degrees: Iterable[int], share: float) -> Tensor:
+    def _heavy(self, data: Terms, degrees: range, share: float) -> Tensor:
         """Return which records have terms of these degrees that are worth summing.
 
         All the others together have at most ``share`` of the size of the terms of each degree.
         """
-        rows = [data.size(n) > share * self.sizes[n] / self.count for n in degrees]
-        return torch.stack(rows).any(0).nonzero()[:, 0]
+        allowed = [share * self.sizes[n] / self.count for n in degrees]
+        sizes = data.sizes(degrees)
+        return (sizes > sizes.new_tensor(allowed).unsqueeze(1)).any(0).nonzero()[:, 0]
 
     def settle(self, neighbours: Terms, sign: float) -> Moves:
         """Return where the iteration ends without the terms of degree 3 and above.
@@ -396,26 +406,26 @@ class Expansion(Hessian):
         Nothing is proven yet. A column stops when it has settled, so that it does not depend on
         those it is solved with.
         """
-        moves = Moves.none(len(self.jacobian), neighbours)
-        d, own = len(moves.m), neighbours
-        moving = torch.arange(len(neighbours), device=moves.m.device)
+        d, own = len(neighbours.x), neighbours
+        moving = torch.arange(len(own), device=own.variance.device)
         # At 0 there is only what the record itself adds.
-        z = self.inverse @ (self.gradient.unsqueeze(1) + sign * own.gradient())
-        before = _norms(z)
-        entropy = self.coordinates.entropy(z[d:])
+        z = here = self.inverse @ (self.gradient.unsqueeze(1) + sign * own.gradient())
+        before, entropy = _norms(z), self.coordinates.entropy(z[d:])
         for _ in range(_STEPS):
-            here = z[:, moving]
             # The entropy's part hardly changes any more.
-            rest = self._rest(here, own, sign, entropy[:, moving])
-            new = self.inverse @ (self._low(here) + rest)
-            z[:, moving] = new
+            new = self.inverse @ (self._low(here) + self._rest(here, own, sign, entropy))
+            if len(moving) == len(neighbours):
+                z = new
+            else:
+                z[:, moving] = new
             step = (_norms(new - here) - _ROUNDING).clamp(min=0)
             # Steps shrink by about the same factor each time.
-            still = step.square() > _SETTLED * before * _norms(new)
-            if not bool(still.any()):
+            still = (step.square() > _SETTLED * before * _norms(new)).nonzero()[:, 0]
+            if not len(still):
                 break
             moving, own, before = moving[still], own.select(still), step[still]
-        return Moves(z[:d], z[d:], moves.error)
+            here, entropy = new[:, still], entropy[:, still]
+        return Moves(z[:d], z[d:], z.new_full((len(neighbours),), math.inf))
 
     def hopeful(self, moves: Moves, degree: int, precision: float) -> Tensor:
         """Return the columns that the polynomial of this degree may be accurate enough for."""
@@ -433,16 +443,20 @@ class Expansion(Hessian):
             degree: of the data's polynomial, one of ``degrees`` that was prepared.
             near: what was found before, by default where :meth:`settle` ends.
         """
-        near = self.settle(neighbours, sign) if near is None else near
-        moves = Moves(near.m.clone(), near.y.clone(), near.error.clone())
+        moves = self.settle(neighbours, sign) if near is None else near
         moving = torch.arange(len(neighbours), device=moves.m.device)
         for _ in range(_STEPS):
-            own, here = neighbours.select(moving), moves.select(moving)
+            every = len(moving) == len(neighbours)
+            own = neighbours if every else neighbours.select(moving)
+            here = moves if every else moves.select(moving)
             z = torch.cat([here.m, here.y])
             gradient = self._low(z) + self._high(z, degree) + self._rest(z, own, sign)
             gradient -= self.jacobian @ z
             found, chord = self._certify(z, gradient, own, self._polynomial_left_out(z, degree))
-            moves.put(moving, found)
+            if every:
+                moves = found
+            else:
+                moves.put(moving, found)
             moving = moving[chord > _UNSETTLED * _norms(found.m) + _ROUNDING]
             if not len(moving):
                 break
@@ -519,7 +533,9 @@ class Expansion(Hessian):
             own,
         )
         norm, size, v = _norms(own.x), _norms(own.e), own.variance / 4
-        left = left + _left_out(norm * move, math.sqrt(2) * change, _SERIES, norm * v, size * v)
+        s = math.sqrt(2) * change
+        beyond = heat(norm * move, s, _SERIES + 1)[-1]
+        left = left + _left_out(beyond, s, _SERIES, norm * v, size * v)
         # In G(z + step) = G(z) - J step + (J - J') step the first two terms cancel.
         chord = (self.least - strength) * _norms(step)
         error = (left + chord + self.slack) / strength
@@ -555,23 +571,27 @@ class Expansion(Hessian):
             high += arithmetic.expected(tensors, mean.to(kind), covariance.to(kind))
         return high
 
-    def _share(self, degree: int) -> float:
-        """Return the share of the size of the terms of this degree that is negligible."""
-        z = torch.tensor([[self.typical], [self.spread]], dtype=torch.float64)
-        size = self.sizes[degree] * heat(*self._absolute(z, 1), degree)[degree]
-        return _NEGLIGIBLE * self.typical / max(float(size), 1e-300)
-
     def _kind(self, degree: int) -> torch.dtype:
         """Return the precision that terms of this degree need."""
-        return _single() if self._roundings(degree) <= self._share(degree) else torch.float64
+        move, change = torch.tensor([self.typical, self.spread], dtype=torch.float64)
+        error = self._rounded(heat(move, self.coordinates.swell * change, degree), degree)
+        return _single() if float(error) <= _NEGLIGIBLE * self.typical else torch.float64
 
-    def _roundings(self, degree: int) -> float:
-        """Return by what share of the size of the terms of this degree single precision errs.
+    def _rounded(self, sizes: Sequence[Tensor], degree: int) -> Tensor:
+        """Bound by how much terms of this degree err in single precision.
 
-        As many roundings as there are summands in a sum over monomials and in each monomial, of
-        numbers that are all bounded in absolute value.
+        The norm of Σ_j |T_ij| |v_j|, T the tensor and v the moments, is at most ‖T‖ ‖v‖ by Cauchy
+        and Schwarz. Each summand has as many roundings as there are in a sum over monomials and in
+        a monomial. v are entries of the symmetric tensor E u ⊗ … ⊗ u, with absolute values in the
+        place of those of m and S; its norm is at most k! h_k(‖m‖, ‖S‖).
+
+        Args:
+            sizes: heat polynomials of ‖m‖ and ‖S‖, for many neighbours.
+            degree: k.
         """
-        return _SINGLE * (SUMMANDS + 16 * degree)
+        summands = min(SUMMANDS, number(len(self.coordinates.frame), degree))
+        roundings = _SINGLE * (summands + 16 * degree)
+        return roundings * self.lengths[degree] * math.factorial(degree) * sizes[degree]
 
     def _absolute(self, z: Tensor, d: int) -> tuple[Tensor, Tensor]:
         """Bound |x_j|ᵀ|m| and |x_j|ᵀ|S||x_j| for all records, absolute values entry by entry.
@@ -583,11 +603,11 @@ class Expansion(Hessian):
 
     def _rounding(self, z: Tensor, degree: int) -> Tensor:
         """Bound what single precision costs the gradient."""
-        bound = torch.zeros_like(z[0])
-        sizes = heat(*self._absolute(z, len(self.coordinates.frame)), degree)
+        d, bound = len(self.coordinates.frame), torch.zeros_like(z[0])
+        sizes = heat(_norms(z[:d]), self.coordinates.swell * _norms(z[d:]), degree)
         for k in range(3, degree + 1):
             if self.tensors[k].dtype == torch.float32:
-                bound += self._roundings(k) * self.sizes[k] * sizes[k]
+                bound += self._rounded(sizes, k)
         return bound
 
     def _polynomial_left_out(self, z: Tensor, degree: int) -> Tensor:
@@ -602,8 +622,8 @@ class Expansion(Hessian):
         """
         d = len(self.coordinates.frame)
         a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
-        bound = _left_out(a, s, _FORMS, *self.totals) + self._rounding(z, degree)
-        crude = heat(a, s, _FORMS)
+        crude = heat(a, s, _FORMS + 1)
+        bound = _left_out(crude[-1], s, _FORMS, *self.totals) + self._rounding(z, degree)
         kind = _single()
         monomials, y = powers(z[:d].to(kind), 2)[1], z[d:].to(kind)
         # The forms are in single precision.
@@ -645,9 +665,9 @@ class Expansion(Hessian):
             added += more
         size, spread = self._absolute(z, d)
         a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
-        error = _left_out(a, s, _FORMS, *self.totals)
+        summed, crude = heat(size, spread, _BEYOND), heat(a, s, _FORMS + 1)
+        error = _left_out(crude[-1], s, _FORMS, *self.totals)
         share = _LIGHT + _SINGLE * (_ROWS + (_BEYOND + 1) * (len(z) + 16))
-        summed, crude = heat(size, spread, _BEYOND), heat(a, s, _FORMS)
         for n in range(degree + 1, _FORMS + 1):
             error += self.sizes[n] * (share * summed[n] if n <= _BEYOND else crude[n])
         return self.reduction.sum(added), error
@@ -668,8 +688,9 @@ class Expansion(Hessian):
         """Return what the data add to the gradient, summed over their own series, and its error."""
         d, arithmetic = len(self.coordinates.frame), self.coordinates.arithmetic
         a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        sizes = heat(a, s, _SERIES + 1)
         for degree in range(_LEAST_SERIES, _SERIES + 1, 2):
-            left = _left_out(a, s, degree, *self.totals)
+            left = _left_out(sizes[degree + 1], s, degree, *self.totals)
             much = (left > _LEFT * _norms(z)).nonzero()[:, 0]
             if not len(much):
                 break
@@ -679,7 +700,9 @@ class Expansion(Hessian):
             v = block.variance.unsqueeze(1) / 4
             norm, size = _norms(block.x).unsqueeze(1), _norms(block.e).unsqueeze(1)
             # The longest moves, pair by pair: that is sharper, and slower than the sum itself.
-            own = _left_out(shift[:, much].abs(), grow[:, much].abs(), degree, norm * v, size * v)
+            far, wide = shift[:, much].abs(), grow[:, much].abs()
+            beyond = heat(far, wide, degree + 1)[-1]
+            own = _left_out(beyond, wide, degree, norm * v, size * v)
             first, second = arithmetic.changes(block.slopes, shift, grow, degree)
             return torch.cat([block.x @ first, block.e @ second]), own.sum(0)
 
@@ -712,7 +735,7 @@ def _coefficients(data: Terms, degree: int) -> Tensor:
 
 
 def _left_out(
-    a: Tensor, s: Tensor, degree: int, in_mean: Tensor | float, in_covariance: Tensor | float
+    beyond: Tensor, s: Tensor, degree: int, in_mean: Tensor | float, in_covariance: Tensor | float
 ) -> Tensor:
     """Return what series of D_1 and D_2 leave out, for records with these sums of v/4."""
-    return in_mean * left_out(a, s, degree, 1) + in_covariance * left_out(a, s, degree, 2)
+    return in_mean * left_out(beyond, s, degree, 1) + in_covariance * left_out(beyond, s, degree, 2)

@@ -48,18 +48,18 @@ def heat(a: Tensor, s: Tensor, degree: int) -> list[Tensor]:
     return values
 
 
-def left_out(a: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
+def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
     """Return a bound on what the series of D_n up to ``degree`` leaves out, where v = 4.
 
     Expanding in s first, then in a, leaves h_{degree+1}, for an even number, times the largest
     derivative on the way, which is at most ``¼ v √(n + degree - 1)!``.
 
     Args:
-        a: bound on the shift, in standard deviations.
+        beyond: h_{degree+1} of a bound on the shift, in standard deviations, and of s.
         s: bound on the relative change of the variance.
         degree: odd.
         derivative: n, 1 or more.
     """
     largest = math.sqrt(math.factorial(derivative + degree - 1))
     shrunk = (1 - s).clamp(min=0.01) ** ((derivative + degree + 1) / 2)
-    return largest * heat(a, s, degree + 1)[-1] / shrunk
+    return largest * beyond / shrunk

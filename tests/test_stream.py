@@ -261,7 +261,7 @@ def test_records_that_are_held_back_share_passes_and_count(
     monkeypatch.setattr(stream, "_HELD", held)
     found = streamed(path, track=counted)
     assert found.spent.epsilon == pytest.approx(straight.spent.epsilon, rel=1e-10)
-    assert ("held back, degree 3" in passes) == (held == 400)
+    assert ("held back, degree 4" in passes) == (held == 400)
 
 
 def exact_log_mgf(r: list[float], b2: list[float], s: float, temperature: float) -> float:
