@@ -49,7 +49,7 @@ _RECORDS = 4096
 _COLUMNS = 2048
 _GATHERED = 1024
 _CELLS = 1 << 22
-_ROWS = 256
+_ROWS = 1024
 _PAIRS = 1 << 16
 _ENTRIES = 1 << 26
 """Largest size of a tensor of the polynomial."""
