@@ -33,7 +33,6 @@ from bdpvi.types import Dataset
 
 HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
-_BLOCK = 4096
 _PART = 256
 _PASSES = 20
 """Passes over the data in double precision, at most; they end where they improve nobody."""
@@ -168,8 +167,9 @@ class Optimum:
         return moves
 
     def _settle(self, work: _Work) -> None:
-        parts, settle, terms = _slices(len(work.terms)), work.expansion.settle, work.terms
-        settled = each(lambda part: settle(terms.select(part), work.sign), parts)
+        expansion, terms = work.expansion, work.terms
+        parts = _slices(len(terms), expansion.columns)
+        settled = each(lambda part: expansion.settle(terms.select(part), work.sign), parts)
         for part, found in zip(parts, settled, strict=True):
             work.moves.put(part, found)
 
@@ -186,7 +186,7 @@ class Optimum:
                 part, near = part[hopeful], near.select(hopeful)
             return part, expansion.solve(work.terms.select(part), work.sign, degree, near)
 
-        parts = columns.split(_BLOCK)
+        parts = columns.split(expansion.columns)
         shown = work.track(parts, f"{work.kind}, degree {degree}")
         for _, (part, found) in zip(shown, each(solve, parts), strict=True):
             work.moves.put(part, found)
@@ -356,13 +356,13 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
         return enclosing(bare, mean, covariance.unsqueeze(1))
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
-    blocks = list(each(some, _slices(len(moves.error))))
+    blocks = list(each(some, _slices(len(moves.error), expansion.columns)))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def _slices(count: int) -> list[slice]:
+def _slices(count: int, size: int) -> list[slice]:
     """Return parts of so many columns, one part if there are none."""
-    return [slice(start, start + _BLOCK) for start in range(0, max(1, count), _BLOCK)]
+    return [slice(start, start + size) for start in range(0, max(1, count), size)]
 
 
 def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> float | None:

@@ -46,7 +46,10 @@ _SMALL = 1 << 19
 _BEYOND = 7
 """Degree of the series that passes in single precision sum beyond the polynomial; odd."""
 _RECORDS = 4096
-_COLUMNS = 2048
+_FEWEST, _COLUMNS = 256, 4096
+_NUMBERS = 1 << 19
+"""Entries of the coordinates of as many columns as are treated together, within these limits:
+with fewer, calls cost more than what they compute."""
 _GATHERED = 1024
 _CELLS = 1 << 22
 _ROWS = 1024
@@ -170,6 +173,9 @@ class Hessian:
     """The negative Hessian J of the ELBO at a point, and how fast it can change around it.
 
     It takes one pass over the records.
+
+    Attributes:
+        columns: how many are best treated together.
     """
 
     def __init__(self, point: Point) -> None:
@@ -181,6 +187,7 @@ class Hessian:
                 f"the guide over {d} variables has {parameters} parameters, more than the "
                 f"{_PARAMETERS} that this route can handle"
             )
+        self.columns = min(_COLUMNS, max(_FEWEST, _NUMBERS // parameters))
         kind = DiagonalCovariance if point.objective.diagonal else FullCovariance
         self.coordinates: Coordinates = kind(point)
         self.data: Iterable[Terms] = point.objective.records.each(self._terms)
@@ -208,10 +215,10 @@ class Hessian:
         spread = map(self.coordinates.spread, around)
         self.bends = [max(float(a), b) for a, b in zip(largest(along), spread, strict=True)]
 
-    def _blocks(self, size: int = _COLUMNS) -> Iterator[Terms]:
-        """Iterate over the data in blocks that stay in the processor's cache."""
+    def _blocks(self, size: int = 0) -> Iterator[Terms]:
+        """Iterate over the data in blocks of this size, by default of ``columns``."""
         for block in self.data:
-            yield from block.blocks(size)
+            yield from block.blocks(size or self.columns)
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
         """Return what these records add to the gradient, to J and to the bounds on its change."""
