@@ -284,10 +284,11 @@ def test_single_precision_errs_by_less_than_it_claims(
     assert bool((error <= 0.1 * expansion._polynomial_left_out(z, 4))[:2].all())
 
 
+@pytest.mark.parametrize("guide", GUIDES)
 def test_terms_in_single_precision_err_by_less_than_they_claim(
-    monkeypatch: pytest.MonkeyPatch,
+    guide: type[GaussianGuide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = optimum(outlier(logistic_data(1500, 4), 7, 6.0), FullRank, None)
+    here = optimum(outlier(logistic_data(1500, 4), 7, 6.0), guide, None)
     double, single = Expansion(here, 1e-13), Expansion(here, 1e-13)
     monkeypatch.setattr("bdpvi.perturbation._NEGLIGIBLE", 0.0)
     for degree in (3, 4):
