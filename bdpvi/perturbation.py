@@ -310,6 +310,7 @@ class Expansion(Hessian):
         quadratic, shares, left, (count, distance, spread) = self.extra
         d = len(self.coordinates.frame)
         self.tensors = {2: quadratic * taylor_weights(d, 2).to(quadratic)}
+        # Frobenius norms of the tensors of higher degrees.
         self.lengths: dict[int, float] = {}
         # Sums of v/4 that what series leave out is multiplied by, and of the size of every term.
         self.totals = float(shares[0]), float(shares[1])
