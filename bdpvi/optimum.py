@@ -33,7 +33,7 @@ from bdpvi.types import Dataset
 
 HIGHEST_ORDER = 100_001
 """Rényi order up to which a panel bounds the divergences; the accountant's end there."""
-_PART = 256
+_PART = 512
 _PASSES = 20
 """Passes over the data in double precision, at most; they end where they improve nobody."""
 _DEEP = 0.01
@@ -107,7 +107,7 @@ class Optimum:
         for rows in neighbours:
             every = rows.records is problem.data
             records = data if every else Records.of(model, rows.records)
-            ids = [int(i) for i in rows.records.ids]
+            ids = rows.records.ids.tolist()
             moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
             panels.append(
                 self._panel(

@@ -50,8 +50,8 @@ _FEWEST, _COLUMNS = 256, 4096
 _NUMBERS = 1 << 19
 """Entries of the coordinates of as many columns as are treated together, within these limits:
 with fewer, calls cost more than what they compute."""
-_GATHERED = 1024
-_CELLS = 1 << 22
+_GATHERED = 2048
+_CELLS = 1 << 23
 _ROWS = 1024
 _PAIRS = 1 << 16
 _ENTRIES = 1 << 26
