@@ -23,7 +23,7 @@ from bdpvi.models import BayesianLogisticRegression, Model
 from bdpvi.neighbours import Add, Remove, Trained
 from bdpvi.objective import Changed, Objective, Records, climb, start
 from bdpvi.panel import Panel
-from bdpvi.parallel import each
+from bdpvi.parallel import each, slices
 from bdpvi.perturbation import Expansion, Hessian, Moves, Terms
 from bdpvi.progress import Track, silent
 from bdpvi.reduction import Alone, Reduction
@@ -168,7 +168,7 @@ class Optimum:
 
     def _settle(self, work: _Work) -> None:
         expansion, terms = work.expansion, work.terms
-        parts = _slices(len(terms), expansion.columns)
+        parts = slices(len(terms), expansion.columns)
         settled = each(lambda part: expansion.settle(terms.select(part), work.sign), parts)
         for part, found in zip(parts, settled, strict=True):
             work.moves.put(part, found)
@@ -356,13 +356,8 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
         return enclosing(bare, mean, covariance.unsqueeze(1))
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
-    blocks = list(each(some, _slices(len(moves.error), expansion.columns)))
+    blocks = list(each(some, slices(len(moves.error), expansion.columns)))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
-
-
-def _slices(count: int, size: int) -> list[slice]:
-    """Return parts of so many columns, one part if there are none."""
-    return [slice(start, start + size) for start in range(0, max(1, count), size)]
 
 
 def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> float | None:

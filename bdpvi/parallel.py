@@ -13,6 +13,15 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+def slices(count: int, size: int) -> list[slice]:
+    """Return parts of so many rows or columns, one part if there are none.
+
+    >>> slices(5, 3)
+    [slice(0, 3, None), slice(3, 6, None)]
+    """
+    return [slice(start, start + size) for start in range(0, max(1, count), size)]
+
+
 def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
     """Return what ``make`` makes of every part, in order, as many at a time as torch has threads.
 

@@ -34,7 +34,7 @@ from bdpvi.coordinates import Coordinates, DiagonalCovariance, FullCovariance, w
 from bdpvi.monomials import SUMMANDS, indices, number, places, powers, summed, taylor_weights
 from bdpvi.narrow import derivatives
 from bdpvi.objective import Point, Records, total
-from bdpvi.parallel import each
+from bdpvi.parallel import each, slices
 from bdpvi.series import changes, heat, left_out
 
 _SERIES = 15
@@ -242,8 +242,7 @@ class Hessian:
         return self._terms(records)
 
     def _terms(self, records: Records) -> Terms:
-        starts = range(0, max(1, len(records)), _RECORDS)
-        blocks = (records.select(slice(start, start + _RECORDS)) for start in starts)
+        blocks = map(records.select, slices(len(records), _RECORDS))
         return Terms.joined(list(each(self._block, blocks)))
 
     def _block(self, records: Records) -> Terms:
@@ -367,7 +366,7 @@ class Expansion(Hessian):
                 for n, some in weights.items()
             )
 
-        # Blocks whose monomials stay in the cache, or at least take little memory.
+        # Blocks whose monomials take little memory.
         columns = min(_GATHERED, max(64, _CELLS // number(d, degree)))
         found = total(each(sums, self._blocks(columns)), self.reduction)
         self.symmetric |= {n: sums[0] for n, sums in zip(new, found, strict=True)}
@@ -601,12 +600,14 @@ class Expansion(Hessian):
         roundings = _SINGLE * (summands + 16 * degree)
         return roundings * self.lengths[degree] * math.factorial(degree) * sizes[degree]
 
-    def _absolute(self, z: Tensor, d: int) -> tuple[Tensor, Tensor]:
-        """Bound |x_j|ᵀ|m| and |x_j|ᵀ|S||x_j| for all records, absolute values entry by entry.
+    def _farthest(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound |x_jᵀm| and |2 e_jᵀy| for all records."""
+        d = len(self.coordinates.frame)
+        return self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
 
-        m is the first d rows of z, and y the others.
-        """
-        longest = self.longest
+    def _absolute(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound |x_j|ᵀ|m| and |x_j|ᵀ|S||x_j| for all records, absolute values entry by entry."""
+        d, longest = len(self.coordinates.frame), self.longest
         return longest * _norms(z[:d]), longest**2 * self.coordinates.swell * _norms(z[d:])
 
     def _rounding(self, z: Tensor, degree: int) -> Tensor:
@@ -629,7 +630,7 @@ class Expansion(Hessian):
         three are summed over the data, a_j² s_j by Cauchy-Schwarz.
         """
         d = len(self.coordinates.frame)
-        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        a, s = self._farthest(z)
         crude = heat(a, s, _FORMS + 1)
         bound = _left_out(crude[-1], s, _FORMS, *self.totals) + self._rounding(z, degree)
         kind = _single()
@@ -671,8 +672,8 @@ class Expansion(Hessian):
 
         for more in each(sums, self._heaviest(degree)):
             added += more
-        size, spread = self._absolute(z, d)
-        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        size, spread = self._absolute(z)
+        a, s = self._farthest(z)
         summed, crude = heat(size, spread, _BEYOND), heat(a, s, _FORMS + 1)
         error = _left_out(crude[-1], s, _FORMS, *self.totals)
         share = _LIGHT + _SINGLE * (_ROWS + (_BEYOND + 1) * (len(z) + 16))
@@ -695,7 +696,7 @@ class Expansion(Hessian):
     def _data(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the data add to the gradient, summed over their own series, and its error."""
         d, arithmetic = len(self.coordinates.frame), self.coordinates.arithmetic
-        a, s = self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        a, s = self._farthest(z)
         sizes = heat(a, s, _SERIES + 1)
         for degree in range(_LEAST_SERIES, _SERIES + 1, 2):
             left = _left_out(sizes[degree + 1], s, degree, *self.totals)

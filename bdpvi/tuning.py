@@ -150,31 +150,23 @@ def tune(
         for trial, fold in track([p for p in pieces if store.get(p[0].cell(p[1])) is None], shown):
             run(trial, fold)
 
-    def result(trial: Trial, some: range) -> Result:
-        return _together([store.get(trial.cell(fold)) for fold in some])
+    def results(name: str, some: range) -> list[tuple[Trial, Result]]:
+        mine = (trial for trial in trials if trial.name == name)
+        return [(t, _together([store.get(t.cell(fold)) for fold in some])) for t in mine]
 
     first, every = range(search.folds), range(len(splits))
     run_all(trials, first, "tune")
     turns = [(name, turn) for name in names for turn in range(search.refinements)]
     for name, _ in track(turns, "refine"):
-        tried = [(trial, result(trial, first)) for trial in trials if trial.name == name]
-        better = refinement(chosen.methods[name], tried, search)
+        better = refinement(chosen.methods[name], results(name, first), search)
         if better is not None:
             trials.append(better)
             for fold in first:
                 run(better, fold)
-    if search.repeats > 1:
-        trials = [
-            trial
-            for name in names
-            for trial in _finalists(
-                [(t, result(t, first)) for t in trials if t.name == name], search
-            )
-        ]
-        run_all(trials, every, "repeat")
-    results = [(trial, result(trial, every)) for trial in trials]
+    trials = [trial for name in names for trial in _finalists(results(name, first), search)]
+    run_all(trials, every, "repeat")
     best = {
-        name: max((r for r in results if r[0].name == name), key=lambda r: float(r[1]["score"]))
+        name: max(results(name, every), key=lambda result: float(result[1]["score"]))
         for name in names
     }
     entry = {
@@ -186,7 +178,7 @@ def tune(
         "at": {
             **{name: _entries(values) for name, values in chosen.at.items()},
             **{
-                name: _best_at([r for r in results if r[0].name == name], search.epsilons)
+                name: _best_at(results(name, every), search.epsilons)
                 for name in names
                 if chosen.methods[name].guarantee != NONE
             },

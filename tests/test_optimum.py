@@ -314,6 +314,24 @@ def test_terms_in_single_precision_err_by_less_than_they_claim(
     assert bool((claimed < 20 * worst).all())
 
 
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_rounding_of_one_variable_is_claimed_as_it_can_be(diagonal: bool) -> None:
+    """With one monomial a degree, norms bound nothing away: T|v| is ‖T‖ ‖v‖."""
+    x, bound = torch.tensor([[0.7], [math.inf]], dtype=torch.float64).expand(2, 2000)
+    here = climb(start(Objective(Records(x.unsqueeze(1), bound), 1.0, diagonal)), 1e-12)[-1]
+    expansion = Expansion(here, 1e-13)
+    expansion.prepare(4)
+    z = torch.tensor([[0.1, -0.05], [-0.03, 0.02]], dtype=torch.float64)
+    sizes = moments(z[:1].abs(), expansion.coordinates.matrix(z[1:]).abs(), 4)
+    move, change = z[0].abs(), expansion.coordinates.swell * z[1].abs()
+    for k in (3, 4):
+        cost = (expansion.tensors[k].double().abs() @ sizes[k - 1]).norm(dim=0)
+        claimed = expansion._rounded(heat(move, change, k), k)
+        torch.testing.assert_close(
+            claimed, 1.05 * 2.0**-24 * (1 + 16 * k) * cost, rtol=1e-6, atol=0.0
+        )
+
+
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("small", [0, 1 << 19])
