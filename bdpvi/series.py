@@ -59,6 +59,10 @@ def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
         s: bound on the relative change of the variance.
         degree: odd.
         derivative: n, 1 or more.
+
+    >>> s = torch.tensor(0.19)
+    >>> round(float(left_out(torch.tensor(0.115), s, 1, 2)), 4)  # √2! · 0.115 / 0.81²
+    0.2479
     """
     largest = math.sqrt(math.factorial(derivative + degree - 1))
     shrunk = (1 - s).clamp(min=0.01) ** ((derivative + degree + 1) / 2)
