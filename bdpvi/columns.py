@@ -61,20 +61,20 @@ class Columns:
         Args:
             tensors: T_k by degree k, each (rows, monomials), all of one precision.
             mean: of that precision, (d, m).
-            covariance: too, (d, d, m).
+            covariance: too, packed.
 
         Returns:
-            (rows, m), in double precision.
+            (rows, m), of that precision.
 
         >>> one = torch.ones(1, 1)
-        >>> float(Columns().expected({2: one, 4: one}, one, one.unsqueeze(0)))  # of N(1, 1)
+        >>> float(Columns().expected({2: one, 4: one}, one, one))  # of N(1, 1)
         12.0
         """
-        rows = len(next(iter(tensors.values())))
-        total = mean.new_zeros(rows, mean.shape[1], dtype=torch.float64)
+        total = mean.new_zeros(len(next(iter(tensors.values()))), mean.shape[1])
+        place = positions(len(covariance)).to(mean.device)
         parts = (part.split(_BLOCK, -1) for part in (total, mean, covariance))
         for sums, some, around in zip(*parts, strict=True):
-            moments = monomials.moments(some, around, max(tensors))
+            moments = monomials.moments(some, around[place], max(tensors))
             for k, tensor in tensors.items():
                 monomials.add_product(sums, tensor, moments[k - 1])
         return total

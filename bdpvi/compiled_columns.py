@@ -63,11 +63,11 @@ class CompiledColumns(Columns):
         if max(tensors) > _HIGHEST:
             return super().expected(tensors, mean, covariance)
         d, m = mean.shape
-        arrays = mean.contiguous().numpy(), covariance.reshape(d * d, m).contiguous().numpy()
+        arrays = mean.contiguous().numpy(), covariance.contiguous().numpy()
         ends = [sum(number(d, k) for k in range(n + 1)) for n in range(max(tensors) + 1)]
         # Reused, as memory that is new to a process costs more than what is computed in it.
         values = mean.new_empty(ends[-1], _BLOCK // mean.itemsize)
-        total = torch.zeros(len(next(iter(tensors.values()))), m, dtype=torch.float64)
+        total = mean.new_zeros(len(next(iter(tensors.values()))), m)
         for start in range(0, m, values.shape[1]):
             _moments(*arrays, start, max(tensors), values.numpy())
             sums = total[:, start : start + values.shape[1]]
@@ -89,7 +89,7 @@ def _moments(mean: Array, covariance: Array, start: int, degree: int, out: Array
     """Write the moments of the columns from ``start`` on, after those of degree 0, to ``out``."""
     d, width = len(mean), out.shape[1]
     m = min(width, mean.shape[1] - start)
-    covariances = np.zeros((d * d, width), mean.dtype)
+    covariances = np.zeros((len(covariance), width), mean.dtype)
     covariances[:, :m] = covariance[:, start : start + m]
     out[0] = 1
     out[1 : 1 + d, :m] = mean[:, start : start + m]
@@ -195,7 +195,7 @@ def _second(values: Lines, covariance: Lines, d: Value, width: Value, lane: Valu
         mean = values[(1 + j) * width + lane]
         with each(j + 1) as a:
             product = mean * values[(1 + a) * width + lane]
-            values[place.now] = product + covariance[(a * d + j) * width + lane]
+            values[place.now] = product + covariance[_packed(a, j) * width + lane]
             place.now = place.now + width
 
 
@@ -207,10 +207,10 @@ def _third(values: Lines, covariance: Lines, d: Value, width: Value, lane: Value
     with each(d) as j:
         mean, rest = values[(1 + j) * width + lane], Variable(second * width + lane)
         with each(j + 1) as b:
-            other, along = values[(1 + b) * width + lane], covariance[(b * d + j) * width + lane]
+            other, along = values[(1 + b) * width + lane], covariance[_packed(b, j) * width + lane]
             with each(b + 1) as a:
                 total = mean * values[rest.now] + along * values[(1 + a) * width + lane]
-                values[place.now] = total + covariance[(a * d + j) * width + lane] * other
+                values[place.now] = total + covariance[_packed(a, j) * width + lane] * other
                 place.now, rest.now = place.now + width, rest.now + width
 
 
@@ -222,13 +222,13 @@ def _fourth(values: Lines, covariance: Lines, d: Value, width: Value, lane: Valu
     place = Variable((third + d * (d + 1) * (d + 2) / 6) * width + lane)
 
     def pair(a: Value, b: Value) -> Value:
-        return values[(second + b * (b + 1) / 2 + a) * width + lane]
+        return values[(second + _packed(a, b)) * width + lane]
 
     with each(d) as j:
         mean, rest = values[(1 + j) * width + lane], Variable(third * width + lane)
 
         def along(a: Value, j: Value = j) -> Value:
-            return covariance[(a * d + j) * width + lane]
+            return covariance[_packed(a, j) * width + lane]
 
         with each(j + 1) as c:
             along_c = along(c)
@@ -306,5 +306,10 @@ def _sweep(matrix: Lines, vector: Lines, least: Lines, moved: Lines, d: Value) -
 
 
 def _entry(i: Value, j: Value) -> Value:
-    """Return where the entry in row i and column j ≥ i is."""
-    return (j * (j + 1) / 2 + i) * DOUBLES
+    """Return where the line of the entry in row i and column j ≥ i is."""
+    return _packed(i, j) * DOUBLES
+
+
+def _packed(i: Value, j: Value) -> Value:
+    """Return which entry of a packed matrix is in row i and column j ≥ i."""
+    return j * (j + 1) / 2 + i

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bdpvi.columns import Columns, pack, positions, unpack
+from bdpvi.columns import Columns, pack, unpack
 from bdpvi.divergences import GaussianPairs
 from bdpvi.monomials import indices
 from bdpvi.objective import Point, inverse_root
@@ -38,7 +38,7 @@ class Coordinates(Protocol):
         """Return the gradient of xᵀSx/2 in y for the columns of x (d, m): (q, m)."""
 
     def matrix(self, y: Tensor) -> Tensor:
-        """Return S, (d, d, m)."""
+        """Return S, packed."""
 
     def vector(self, matrix: Tensor) -> Tensor:
         """Return the gradient in y of a function whose gradient in S is matrix/2, (q,)."""
@@ -82,7 +82,6 @@ class FullCovariance:
         self.index = indices(d, 2).to(self.frame.device)
         self.unit = (self.index[0] == self.index[1]).to(self.frame).unsqueeze(1)
         self.scale = 1 + (math.sqrt(2) - 1) * self.unit
-        self.place = positions(len(self.scale)).flatten().to(self.frame.device)
         self.level = self.vector(self._eye)
         self.reach = torch.ones_like(self.frame[0])
         self.stretch, self.swell = 1.0, math.sqrt(2)
@@ -95,8 +94,7 @@ class FullCovariance:
         return x[self.index[0]] * x[self.index[1]] / self.scale
 
     def matrix(self, y: Tensor) -> Tensor:  # noqa: D102
-        entries = (y * self.scale).index_select(0, self.place)
-        return entries.reshape(*self.frame.shape, -1)
+        return y * self.scale
 
     def vector(self, matrix: Tensor) -> Tensor:  # noqa: D102
         return matrix[self.index[0], self.index[1]] / self.scale.squeeze(1)
@@ -154,7 +152,9 @@ class DiagonalCovariance:
         return along.square() / math.sqrt(2)
 
     def matrix(self, y: Tensor) -> Tensor:  # noqa: D102
-        return torch.einsum("ak,bk,km->abm", self.columns, self.columns, y * math.sqrt(2))
+        row, column = indices(len(self.frame), 2)
+        products: Tensor = self.columns[row] * self.columns[column]
+        return products @ (y * math.sqrt(2))
 
     def vector(self, matrix: Tensor) -> Tensor:  # noqa: D102
         return torch.einsum("ak,ab,bk->k", self.columns, matrix, self.columns) / math.sqrt(2)

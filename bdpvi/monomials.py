@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 SUMMANDS = 2400
-"""How many products :func:`add_product` adds up in the precision of the factors."""
+"""How many products :func:`add_product` adds up before it adds them to what was there."""
 _ROWS = 16
 """Rows from which on a matrix product runs at a processor's speed."""
 _PAIRS = 1 << 20
@@ -161,12 +161,12 @@ def moments(mean: Tensor, covariance: Tensor, degree: int) -> list[Tensor]:
 
 
 def add_product(sums: Tensor, tensor: Tensor, values: Tensor) -> None:
-    """Add ``tensor @ values`` to sums of double precision.
+    """Add ``tensor @ values`` to ``sums``, up to :data:`SUMMANDS` products at a time.
 
-    Where the factors are of single precision, so are sums of up to :data:`SUMMANDS` products.
+    A sum in blocks has fewer roundings than there are products.
     """
     for part, of in zip(tensor.split(SUMMANDS, 1), values.split(SUMMANDS), strict=True):
-        sums += part @ of
+        sums.addmm_(part, of)
 
 
 def number(variables: int, degree: int) -> int:

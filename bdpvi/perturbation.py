@@ -588,16 +588,17 @@ class Expansion(Hessian):
         """Bound by how much terms of this degree err in single precision.
 
         The norm of Σ_j |T_ij| |v_j|, T the tensor and v the moments, is at most ‖T‖ ‖v‖ by Cauchy
-        and Schwarz. Each summand has as many roundings as there are in a sum over monomials and in
-        a monomial. v are entries of the symmetric tensor E u ⊗ … ⊗ u, with absolute values in the
-        place of those of m and S; its norm is at most k! h_k(‖m‖, ‖S‖).
+        and Schwarz. Each summand has as many roundings as there are in the sum of a block, in that
+        of all blocks and in a monomial. v are entries of the symmetric tensor E u ⊗ … ⊗ u, with
+        absolute values in the place of those of m and S; its norm is at most k! h_k(‖m‖, ‖S‖).
 
         Args:
             sizes: heat polynomials of ‖m‖ and ‖S‖, for many neighbours.
             degree: k.
         """
-        summands = min(SUMMANDS, number(len(self.coordinates.frame), degree))
-        roundings = _SINGLE * (summands + 16 * degree)
+        d, degrees = len(self.coordinates.frame), range(3, self.degrees[-1] + 1)
+        blocks = sum(-(-number(d, k) // SUMMANDS) for k in degrees)
+        roundings = _SINGLE * (min(SUMMANDS, number(d, degree)) + blocks + 16 * degree)
         return roundings * self.lengths[degree] * math.factorial(degree) * sizes[degree]
 
     def _farthest(self, z: Tensor) -> tuple[Tensor, Tensor]:
