@@ -114,6 +114,10 @@ class Terms:
             self.x[:, columns], self.e[:, columns], self.variance[columns], self.slopes[:, columns]
         )
 
+    def to(self, kind: torch.dtype) -> Terms:
+        """Return the records in this precision."""
+        return Terms(*(part.to(kind) for part in (self.x, self.e, self.variance, self.slopes)))
+
     @classmethod
     def joined(cls, blocks: Sequence[Terms]) -> Terms:
         """Return the records of all blocks."""
@@ -410,17 +414,18 @@ class Expansion(Hessian):
     def settle(self, neighbours: Terms, sign: float) -> Moves:
         """Return where the iteration ends without the terms of degree 3 and above.
 
-        Nothing is proven yet. A column stops when it has settled, so that it does not depend on
-        those it is solved with.
+        Nothing is proven yet, so single precision does. A column stops when it has settled, so that
+        it does not depend on those it is solved with.
         """
-        d, own = len(neighbours.x), neighbours
+        d, own = len(neighbours.x), neighbours.to(_single())
         moving = torch.arange(len(own), device=own.variance.device)
+        inverse = self.inverse.to(own.x)
         # At 0 there is only what the record itself adds.
-        z = here = self.inverse @ (self.gradient.unsqueeze(1) + sign * own.gradient())
-        before, entropy = _norms(z), self.coordinates.entropy(z[d:])
+        z = here = inverse @ (self.gradient.to(own.x).unsqueeze(1) + sign * own.gradient())
+        before, entropy = _norms(z), self.coordinates.entropy(z[d:].double()).to(own.x)
         for _ in range(_STEPS):
             # The entropy's part hardly changes any more.
-            new = self.inverse @ (self._low(here) + self._rest(here, own, sign, entropy))
+            new = inverse @ (self._low(here) + self._rest(here, own, sign, entropy))
             if len(moving) == len(neighbours):
                 z = new
             else:
@@ -432,6 +437,7 @@ class Expansion(Hessian):
                 break
             moving, own, before = moving[still], own.select(still), step[still]
             here, entropy = new[:, still], entropy[:, still]
+        z = z.double()
         return Moves(z[:d], z[d:], z.new_full((len(neighbours),), math.inf))
 
     def hopeful(self, moves: Moves, degree: int, precision: float) -> Tensor:
@@ -557,13 +563,13 @@ class Expansion(Hessian):
         first, second = changes(own.slopes, a, s, _SERIES)
         first.add_(own.slopes[1]).mul_(sign)
         second.add_(own.slopes[2]).mul_(sign)
-        total = torch.cat([own.x * first, own.e * second]).add_(self.gradient.unsqueeze(1))
+        total = torch.cat([own.x * first, own.e * second]).add_(self.gradient.to(z).unsqueeze(1))
         total[d:] += self.coordinates.entropy(z[d:]) if entropy is None else entropy
         return total
 
     def _low(self, z: Tensor) -> Tensor:
         """Return the terms of degree 2 in m alone; those of degree 1 and 2 in y are in J."""
-        return self.tensors[2] @ powers(z[: len(self.coordinates.frame)], 2)[1]
+        return self.tensors[2].to(z) @ powers(z[: len(self.coordinates.frame)], 2)[1]
 
     def _high(self, z: Tensor, degree: int) -> Tensor:
         """Return the terms of degree 3 and above of the data's polynomial."""
@@ -665,11 +671,11 @@ class Expansion(Hessian):
         m, y = z[:d].to(kind), 2 * z[d:].to(kind)
 
         def sums(block: Terms) -> Tensor:
-            x, e = block.x.to(kind), block.e.to(kind)
-            slopes = block.slopes[: _BEYOND + 3].to(kind)
-            shift, grow = x.T @ m, e.T @ y
+            own = block.to(kind)
+            shift, grow = own.x.T @ m, own.e.T @ y
+            slopes = own.slopes[: _BEYOND + 3]
             first, second = arithmetic.changes(slopes, shift, grow, _BEYOND, degree + 1)
-            return torch.cat([x @ first, e @ second]).double()
+            return torch.cat([own.x @ first, own.e @ second]).double()
 
         for more in each(sums, self._heaviest(degree)):
             added += more
