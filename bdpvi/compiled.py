@@ -278,8 +278,8 @@ def _train(
                 values, noise[step], x[batch], bound[batch], x_extra, bound_extra,
                 weight, own, start, prior, scale, space, slope,
             )  # fmt: skip
-            for k in range(0, _LANES, LINE // x.itemsize):
-                _adam_line(values, one, two, slope, noise[step], adam[step], k)
+            for k in range(0, _LANES, 2 * LINE // x.itemsize):
+                _adam_lines(values, one, two, slope, noise[step], adam[step], k)
             reached[step] = last
         free[:, start:end] = _tile(values, entries, rows)
         first_moment[:, start:end] = _tile(one, entries, rows)
@@ -408,16 +408,24 @@ def softplus(x: Value) -> tuple[Value, Value]:
 def _slopes(logits: Sequence[Value], bounds: Sequence[Value]) -> list[Value]:
     """Return the smaller of sigmoid(x) and a bound for an even number of logits of one row.
 
-    Two sigmoids share a division, 1/a = b · 1/(ab) and 1/b = a · 1/(ab), since it takes as long as
-    a dozen other operations. So that the product is finite no logit counts as more than half of
-    what exp takes: there a sigmoid is less than 1e-18 from 0 or rounds to 1.
+    So that products are finite no logit counts as more than half of what exp takes: there a sigmoid
+    is less than 1e-18 from 0 or rounds to 1.
     """
-    slopes = []
-    below = [1 + exponential(-x, 1 / 2) for x in logits]
-    for a, b in zip(below[::2], below[1::2], strict=True):
-        inverse = 1 / (a * b)
-        slopes += [b * inverse, a * inverse]
+    slopes = _inverses([1 + exponential(-x, 1 / 2) for x in logits])
     return [slope.least(bound) for slope, bound in zip(slopes, bounds, strict=True)]
+
+
+def _inverses(values: Sequence[Value]) -> list[Value]:
+    """Return 1/x of an even number of values whose products are finite and not 0.
+
+    Two share a division, 1/a = b · 1/(ab) and 1/b = a · 1/(ab), since it takes as long as a dozen
+    other operations.
+    """
+    result = []
+    for a, b in zip(values[::2], values[1::2], strict=True):
+        inverse = 1 / (a * b)
+        result += [b * inverse, a * inverse]
+    return result
 
 
 def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
@@ -484,26 +492,34 @@ def _add_block(
 
 
 @kernel
-def _adam_line(
+def _adam_lines(
     free: Lines, one: Lines, two: Lines, slope: Lines, noise: Lines, factors: Lines, lane: Value
 ) -> None:
-    """Take a step; the factors are those of :func:`bdpvi.rows.adam_factors`."""
+    """Take a step with two lines; the factors are those of :func:`bdpvi.rows.adam_factors`."""
     rate, fresh_one, fresh_two, root, small = (factors.number(lane.of(i)) for i in range(5))
+    line = int(free.kind.count)
 
-    def fall(at: Value, gradient: Value) -> None:
-        one[at] = mean = one[at] + fresh_one * (gradient - one[at])
-        two[at] = square = two[at] + fresh_two * (gradient * gradient - two[at])
-        free[at] = free[at] - rate * mean / (square.root() * root + small)
+    def fall(at: Value, gradients: Sequence[Value]) -> None:
+        places = [at, at + line]
+        sizes = []
+        for place, gradient in zip(places, gradients, strict=True):
+            one[place] = one[place] + fresh_one * (gradient - one[place])
+            two[place] = square = two[place] + fresh_two * (gradient * gradient - two[place])
+            sizes.append(square.root() * root + small)
+        for place, inverse in zip(places, _inverses(sizes), strict=True):
+            free[place] = free[place] - rate * one[place] * inverse
 
     (d,) = noise.shape
     with each(2 * d) as i:
         at = i * _LANES + lane
-        fall(at, slope[at])
+        fall(at, [slope[at], slope[at + line]])
     place = Variable(2 * d * _LANES + lane)
     with each(d) as i:
-        gradient = slope[i * _LANES + lane]
+        at = i * _LANES + lane
+        gradients = slope[at], slope[at + line]
         with each(_below(free, d, i)) as j:
-            fall(place.now, gradient * noise.number(j))
+            factor = noise.number(j)
+            fall(place.now, [gradient * factor for gradient in gradients])
             place.now = place.now + _LANES
 
 
