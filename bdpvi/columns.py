@@ -18,6 +18,9 @@ from bdpvi.series import changes
 _BLOCK = 1024
 """Columns whose moments do not take much memory."""
 
+_CELLS = 1 << 15
+"""Pairs of a record and a column whose series stay in the cache."""
+
 
 class Columns:
     """What is done to many columns, by torch."""
@@ -89,7 +92,14 @@ class Columns:
             a, s: of every record in every column, (n, m); they may be overwritten.
             degree, lowest: as there.
         """
-        return changes(slopes.unsqueeze(2), a, s, degree, lowest)
+        cells = _CELLS if a.device.type == "cpu" else a.numel()
+        records = max(1, cells // max(1, a.shape[1]))
+        parts = slopes.unsqueeze(2).split(records, 1), a.split(records), s.split(records)
+        for own, some, share in zip(*parts, strict=True):
+            first, second = changes(own, some, share, degree, lowest)
+            some.copy_(first)
+            share.copy_(second)
+        return a, s
 
 
 def columns_for(many: int, d: int, device: torch.device) -> Columns:

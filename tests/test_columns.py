@@ -164,7 +164,7 @@ def test_single_precision_is_summed_in_blocks(columns: Columns) -> None:
 
 @both
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 16), (4, 35)])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 16), (4, 35), (1200, 35)])
 @pytest.mark.parametrize(("degree", "lowest"), [(1, 1), (5, 1), (15, 1), (7, 5), (4, 4)])
 def test_changes_are_sums_of_heat_polynomials(
     columns: Columns, precision: torch.dtype, n: int, m: int, degree: int, lowest: int
