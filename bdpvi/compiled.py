@@ -500,14 +500,14 @@ def _adam_lines(
     line = int(free.kind.count)
 
     def fall(at: Value, gradients: Sequence[Value]) -> None:
-        places = [at, at + line]
-        sizes = []
+        places, means, sizes = [at, at + line], [], []
         for place, gradient in zip(places, gradients, strict=True):
-            one[place] = one[place] + fresh_one * (gradient - one[place])
+            one[place] = mean = one[place] + fresh_one * (gradient - one[place])
             two[place] = square = two[place] + fresh_two * (gradient * gradient - two[place])
+            means.append(mean)
             sizes.append(square.root() * root + small)
-        for place, inverse in zip(places, _inverses(sizes), strict=True):
-            free[place] = free[place] - rate * one[place] * inverse
+        for place, mean, inverse in zip(places, means, _inverses(sizes), strict=True):
+            free[place] = free[place] - rate * mean * inverse
 
     (d,) = noise.shape
     with each(2 * d) as i:
