@@ -115,7 +115,7 @@ class FullCovariance:
         return m.unsqueeze(1), self.vector(ratio @ ratio.T - self._eye).unsqueeze(1)
 
     def pairs(self, m: Tensor, y: Tensor, ridge: float = 0.0) -> GaussianPairs:  # noqa: D102
-        change = y * self.scale
+        change = self.matrix(y)
         if ridge:
             # Σ + κΣ² is F(I + κK)Fᵀ, K = FᵀF, and W = (I + κK)^-½ makes it the unit.
             squared, whole = self.frame.T @ self.frame, unpack(change)
