@@ -30,6 +30,9 @@ from bdpvi.types import Dataset, Outcome, Split
 Result = Mapping[str, Any]
 """What a configuration reached, see :func:`score`."""
 
+_GOES_ON = {"refinements", "repeats", "finalists"}
+"""What may grow when a search is run again: no finished trial depends on it."""
+
 _FIRST_SEED = 1_000
 """Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
 
@@ -108,7 +111,8 @@ def tune(
         names: the methods to tune.
         search: how much is tried.
         out: an existing file gets a new entry for the data set; a new one starts as a copy of the
-            file that comes with bdpvi. Finished trials are kept in the folder ``out``.trials.
+            file that comes with bdpvi. Finished trials are kept in the folder ``out``.trials, and
+            the same search with more refinements, repeats or finalists goes on from them.
         track: shows progress.
 
     Returns:
@@ -123,20 +127,20 @@ def tune(
     content = read(out if out.exists() else FILE)
     shuffles = range(search.seed, search.seed + search.repeats)
     splits = [split for seed in shuffles for split in folds(train, search.folds, seed)]
-    trials = [
-        Trial(name, number, entry)
-        for name in names
-        for number, entry in enumerate(
-            configurations(chosen.methods[name], search, chosen.at.get(name, {}).values())
-        )
-    ]
     folder = out.with_name(f"{out.name}.trials")
     settings = {
         "train": train.fingerprint(),
-        "search": asdict(search),
-        "trials": {f"{trial.name}-{trial.number}": trial.entry for trial in trials},
+        "search": {k: v for k, v in asdict(search).items() if k not in _GOES_ON},
+        "spaces": {name: dict(chosen.methods[name].space) for name in names},
     }
     store = Cells(folder, settings)
+    if store.get("first") is None:  # kept, for what is found becomes the values to begin with
+        store.put("first", {name: _first(chosen, name, search) for name in names})
+    trials = [
+        Trial(name, number, entry)
+        for name, entries in store.get("first").items()
+        for number, entry in enumerate(entries)
+    ]
 
     def run(trial: Trial, fold: int) -> None:
         if store.get(trial.cell(fold)) is None:
@@ -219,6 +223,10 @@ def configurations(method: Method, search: Search, at: Iterable[Method] = ()) ->
             f"{method.name} has"
         )
     return entries
+
+
+def _first(chosen: Chosen, name: str, search: Search) -> list[Entry]:
+    return configurations(chosen.methods[name], search, chosen.at.get(name, {}).values())
 
 
 def refinement(

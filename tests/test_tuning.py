@@ -123,7 +123,7 @@ def test_groups_of_abalone_are_what_its_columns_measure() -> None:
 def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:
     out = tmp_path / "h.json"
     entry = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
-    trials = [json.loads(p.read_text()) for p in (tmp_path / "h.json.trials/cells").glob("*")]
+    trials = [json.loads(p.read_text()) for p in (tmp_path / "h.json.trials/cells").glob("dp-gd-*")]
     assert len(trials) == 3 * 2
     result = entry["chosen"]["result"]["dp-gd"]
     assert entry["chosen"]["configurations"] == 3
@@ -244,6 +244,32 @@ def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     resumed = tune(DATA, load("data"), ["dp-gd"], search, out)
     monkeypatch.undo()
     assert resumed == tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "other.json")
+
+
+def test_a_finished_search_goes_on_with_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # From the values that it began with, though those of the file are what it found.
+    out, other, scored = tmp_path / "h.json", tmp_path / "other.json", 0
+    less = replace(QUICK, configurations=2, refinements=1)
+    more = replace(less, refinements=2, repeats=3, finalists=1)
+    tune(DATA, load("data"), ["dp-gd"], less, out)
+
+    def counting(*arguments: object) -> dict[str, object]:
+        nonlocal scored
+        scored += 1
+        return score(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "score", counting)
+    found = tune(DATA, load("data", out), ["dp-gd"], more, out)
+    at_once = tune(DATA, load("data"), ["dp-gd"], more, other)
+    assert found["methods"] == at_once["methods"]
+    assert found["at"] == at_once["at"]
+    assert found["chosen"]["result"] == at_once["chosen"]["result"]
+    cells = len(list((tmp_path / "other.json.trials" / "cells").glob("dp-gd-*")))
+    assert scored == 2 * cells - 3 * 2  # three configurations in two folds were there already
+    with pytest.raises(ValueError, match=r"search was .* is "):
+        tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
 
 def test_finalists_are_scored_in_folds_of_their_own(
