@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
+from rich.console import Console
 
 from bdpvi import compare as comparison
-from bdpvi import datasets, hyperparameters, progress, tuning
+from bdpvi import compare_report, datasets, hyperparameters, progress, tuning
 from bdpvi.methods import METHODS, Method
 from bdpvi.types import Split
 
@@ -21,6 +24,9 @@ TestFraction = Annotated[
 Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
 Delta = Annotated[float, typer.Option(help="δ of every guarantee.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+
+_WIDE = 1_000
+"""Characters: tables that go to a file or another program are not folded."""
 
 ALL = ",".join(METHODS)
 EPSILONS = ",".join(f"{epsilon:g}" for epsilon in comparison.EPSILONS)
@@ -70,6 +76,12 @@ def compare(
         chosen={"data": chosen.data, **chosen.how},
         track=progress.silent if quiet else progress.bar,
     )
+    summary = pd.read_csv(out / "summary.csv")
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console.print("Accuracy, mean ± standard error over seeds")
+    console.print(compare_report.overview(summary, "accuracy"))
+    console.print("Behind the best at the same ε ± standard error over test records")
+    console.print(compare_report.overview(summary, "behind"))
     print(f"Wrote {out}/report.html, results.csv, summary.csv, curve.png and curve.svg")
 
 

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from bdpvi import _validate, compare_report
 from bdpvi import progress as bars
 from bdpvi.cells import Cells
 from bdpvi.hyperparameters import describe
 from bdpvi.methods import NONE, Method, Prepared
-from bdpvi.metrics import Metrics, metrics
+from bdpvi.metrics import Metrics, correct, metrics
 from bdpvi.models import predictive_means
+from bdpvi.paired import behind
 from bdpvi.progress import Track
 from bdpvi.storage import replacing
 from bdpvi.types import Outcome, Spent, Split, WorstCase
@@ -127,9 +130,10 @@ def compare(
         if method not in prepared:
             prepared[method] = method.prepare(split.train, plan.delta)
         store.put(cell.name, run(cell, prepared[method], split, plan))
-    rows = [row for cell in plan.cells() for row in store.get(cell.name) or []]
+    finished = [store.get(cell.name) for cell in plan.cells()]
+    rows = [row for found in finished for row in found["rows"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    summary = summarise(table)
+    summary = summarise(table, [found["right"] for found in finished])
     for name, frame in (("results.csv", table), ("summary.csv", summary)):
         with replacing(out / name) as temporary:
             frame.to_csv(temporary, index=False)
@@ -137,8 +141,13 @@ def compare(
     return table
 
 
-def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> list[dict[str, Any]]:
-    """Return the rows of one cell, as JSON types."""
+def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, Any]:
+    """Return one cell, as JSON types.
+
+    Returns:
+        "rows", one for every seed, and "right", how many seeds are right about each test record;
+        where the target cannot be reached, one row with the reason, and None.
+    """
     about = {
         "data": split.train.name,
         "method": cell.method.name,
@@ -147,9 +156,10 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> list[dict[s
     }
     start = time.perf_counter()
 
-    def failed(reason: str) -> list[dict[str, Any]]:
+    def failed(reason: str) -> dict[str, Any]:
         seconds = time.perf_counter() - start
-        return [{**about, "delta": plan.delta, "reason": reason, "seconds": seconds}]
+        row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
+        return {"rows": [row], "right": None}
 
     try:
         setting = prepared.calibrate(cell.epsilon)
@@ -159,19 +169,27 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> list[dict[s
         outcomes = prepared.outcomes([setting] * plan.seeds, range(plan.seeds))
     except FloatingPointError as error:
         return failed(f"training diverged: {error}")
-    measured = [asdict(measure(cell.method, outcome, split)) for outcome in outcomes]
+    predicted = [predict(cell.method, outcome, split) for outcome in outcomes]
+    y = split.test.y.cpu()
+    measured = [asdict(metrics(probability, y)) for probability in predicted]
+    right = torch.stack([correct(probability, y) for probability in predicted]).sum(0)
     seconds = (time.perf_counter() - start) / plan.seeds
     common = {**about, "setting": setting, "seconds": seconds}
-    return [
+    rows = [
         {**common, "seed": seed, **quality, **price(outcome, cell.epsilon)}
         for seed, (quality, outcome) in enumerate(zip(measured, outcomes, strict=True))
     ]
+    return {"rows": rows, "right": right.tolist()}
+
+
+def predict(method: Method, outcome: Outcome, split: Split) -> Tensor:
+    """Return the test records' probabilities of 1, (N,): the released samples' mean prediction."""
+    return predictive_means(method.model, outcome.latents, split.test.x).mean(0).cpu()
 
 
 def measure(method: Method, outcome: Outcome, split: Split) -> Metrics:
-    """Return the metrics on the test records, of the mean prediction over the released samples."""
-    probability = predictive_means(method.model, outcome.latents, split.test.x).mean(0)
-    return metrics(probability.cpu(), split.test.y.cpu())
+    """Return the metrics on the test records."""
+    return metrics(predict(method, outcome, split), split.test.y.cpu())
 
 
 def price(outcome: Outcome, target: float) -> dict[str, Any]:
@@ -205,8 +223,15 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     }
 
 
-def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Return mean and standard error over the seeds for each method and target."""
+def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.DataFrame:
+    """Return mean and standard error over the seeds for each method and target.
+
+    Args:
+        table: rows of all cells.
+        right: of each cell, how many seeds are right about each test record, None if it was not
+            reached. By it a method is set against the best at its target, see
+            :func:`bdpvi.paired.behind`.
+    """
     keys = ["data", "method", "guarantee", "target_epsilon"]
     groups = table.groupby(keys, sort=False, dropna=False)
     firsts = groups[["epsilon", "delta", "reliable", "reason", "accountant", "setting"]].first()
@@ -214,7 +239,14 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     for name in ("accuracy", "nll", "ece", "auc"):
         parts += [groups[name].mean(), groups[name].sem().rename(f"{name}_error")]
     parts.append(groups["seconds"].sum())
-    return pd.concat(parts, axis=1).reset_index()
+    summary = pd.concat(parts, axis=1).reset_index()
+    summary[["behind", "behind_error"]] = math.nan
+    for _, cells in summary.groupby("target_epsilon"):
+        reached = cells.index[cells["seeds"] > 0]
+        shares = [torch.tensor(right[i]) / float(cells["seeds"][i]) for i in reached]
+        if shares:
+            summary.loc[reached, ["behind", "behind_error"]] = behind(shares)
+    return summary
 
 
 def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:

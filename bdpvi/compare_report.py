@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -13,6 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from rich.box import MARKDOWN
+from rich.table import Table
 
 from bdpvi.methods import BAYESIAN, NONE, SENTENCES, WORST_CASE, Method
 from bdpvi.storage import replacing
@@ -67,7 +70,7 @@ def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
             axes.set_xscale("log")
             plain_ticks(axes.xaxis)
             axes.set_xlabel(f"ε at δ = {deltas[0]:g}: Bayesian DP solid, worst-case DP dashed")
-        axes.set_ylabel("test accuracy, mean ± standard error")
+        axes.set_ylabel("test accuracy, mean ± standard error over seeds")
         axes.grid(alpha=0.3)
     if len(reached):
         top = reached["accuracy"].max()
@@ -128,7 +131,7 @@ def report(
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{len(split.train)} training records, accuracy on {len(split.test)} test records. "
-        "Mean over seeds ± standard error.</p>",
+        "Mean over seeds ± standard error over seeds.</p>",
         f'<img alt="Test accuracy against ε" src="data:image/png;base64,'
         f'{base64.b64encode(picture).decode("ascii")}">',
         "<h2>What each guarantee means</h2>",
@@ -137,6 +140,9 @@ def report(
         "equal protection. Solid lines with circles are Bayesian DP, dashed lines with squares "
         "worst-case DP.</p>",
         "<h2>Results</h2>",
+        "<p>Behind the best: difference of mean accuracy to the best method at the same target, "
+        "± its standard error over test records (paired). Methods whose difference is not well "
+        "above that are not told apart by these records.</p>",
         _results(methods, summary),
         "<h2>Assumptions</h2>",
         _list(_assumptions(settings["chosen"])),
@@ -156,6 +162,26 @@ def report(
     )
 
 
+def overview(summary: pd.DataFrame, name: str) -> Table:
+    """Return "accuracy" or "behind" of the summary, a row for each method, as a Markdown table."""
+    spreads = summary.assign(target_epsilon=summary["target_epsilon"].fillna(math.inf))
+    targets = sorted(set(spreads["target_epsilon"]))
+    headings = ("ε ∞" if math.isinf(target) else f"ε {target:g}" for target in targets)
+    table = Table("method", "guarantee", *headings, box=MARKDOWN)
+    for (method, guarantee), rows in spreads.groupby(["method", "guarantee"], sort=False):
+        found = {row["target_epsilon"]: row for row in rows.to_dict("records")}
+        cells = (_cell(found[target], name) if target in found else "" for target in targets)
+        table.add_row(str(method), str(guarantee), *cells)
+    return table
+
+
+def _cell(row: Mapping[Any, Any], name: str) -> str:
+    if pd.isna(row["accuracy"]):
+        return "not reached"
+    doubt = "" if pd.isna(row["reliable"]) or row["reliable"] else ", not reliable"
+    return _spread(row[name], row[f"{name}_error"]) + doubt
+
+
 def _assumptions(chosen: Mapping[str, Any]) -> list[str]:
     found = json.dumps(dict(chosen), ensure_ascii=False) if chosen else "not recorded"
     return [
@@ -173,13 +199,14 @@ def _assumptions(chosen: Mapping[str, Any]) -> list[str]:
 def _results(methods: Sequence[Method], summary: pd.DataFrame) -> str:
     labels = {method.name: method.label for method in methods}
     head = [
-        "method", "guarantee", "target ε", "ε", "δ", "reliable", "accuracy", "NLL", "ECE", "AUC",
-        "seconds", "remark",
+        "method", "guarantee", "target ε", "ε", "δ", "reliable", "accuracy", "behind the best",
+        "NLL", "ECE", "AUC", "seconds", "remark",
     ]  # fmt: skip
     rows = []
     for row in summary.to_dict("records"):
         shown = [
-            _spread(row[name], row[f"{name}_error"]) for name in ("accuracy", "nll", "ece", "auc")
+            _spread(row[name], row[f"{name}_error"])
+            for name in ("accuracy", "behind", "nll", "ece", "auc")
         ]
         private = row["guarantee"] != NONE
         rows.append(

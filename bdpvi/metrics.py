@@ -41,11 +41,20 @@ def metrics(probability: Tensor, y: Tensor) -> Metrics:
     if len(torch.unique(y)) < 2:
         raise ValueError(f"y has one class only: every target is {y[0].item():g}")
     return Metrics(
-        accuracy=float(((probability > 0.5) == (y > 0.5)).double().mean()),
+        accuracy=float(correct(probability, y).double().mean()),
         nll=float(log_loss(y.numpy(), probability.double().numpy(), labels=[0.0, 1.0])),
         ece=expected_calibration_error(probability, y),
         auc=float(roc_auc_score(y.numpy(), probability.numpy())),
     )
+
+
+def correct(probability: Tensor, y: Tensor) -> Tensor:
+    """Return for each record whether the probability of 1 lies on its target's side of ½, (N,).
+
+    >>> correct(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
+    tensor([ True, False,  True])
+    """
+    return (probability > 0.5) == (y > 0.5)
 
 
 def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import json
 import math
 import os
@@ -21,6 +22,8 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
+from scipy.stats import ttest_rel
 from simulated import logistic_data
 from sklearn.metrics import roc_auc_score
 
@@ -28,7 +31,7 @@ from bdpvi import BayesianLogisticRegression, Dataset, cli_comparison, datasets
 from bdpvi.accountants import BayesianAccountant
 from bdpvi.cells import Cells
 from bdpvi.compare import COLUMNS, Cell, Plan, compare, price, run, summarise
-from bdpvi.compare_report import HEADINGS, STYLES, curve, report
+from bdpvi.compare_report import HEADINGS, STYLES, curve, overview, report
 from bdpvi.divergences import GaussianPairs
 from bdpvi.events import PosteriorDraws
 from bdpvi.hyperparameters import build
@@ -121,6 +124,40 @@ def test_summary_is_mean_and_standard_error(table: pd.DataFrame) -> None:
     # Of two values the standard deviation is |a − b|/√2, and that over √2 is the standard error.
     assert found["accuracy_error"] == pytest.approx(abs(a - b) / 2)
     assert len(summary) == 1 + 8 * 3
+
+
+def test_how_far_behind_the_best(table: pd.DataFrame) -> None:
+    out = Path(table["out"].iloc[0])
+    summary = pd.read_csv(out / "summary.csv").set_index(["method", "target_epsilon"])
+    assert summary["behind"].isna().equals(summary["accuracy"].isna() | (summary["seeds"] == 0)
+                                           | (summary["guarantee"] == NONE))  # fmt: skip
+    at = summary.xs(0.5, level="target_epsilon")
+    expected = at["accuracy"].max() - at["accuracy"]
+    assert at["behind"].tolist() == pytest.approx(expected.tolist(), abs=1e-12)
+    best, other = (at.index[int(i)] for i in (at["accuracy"].argmax(), at["accuracy"].argmin()))
+    assert at["behind_error"][best] == 0
+    # Against the t statistic of scipy's paired test, from the kept answers.
+    right = [json.loads((out / "cells" / f"{name}@0.5.json").read_text())["right"]
+             for name in (best, other)]  # fmt: skip
+    t = ttest_rel(*right).statistic
+    assert at["behind"][other] / at["behind_error"][other] == pytest.approx(t)
+
+
+def test_overview_has_every_method_and_target(table: pd.DataFrame) -> None:
+    summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
+    console = Console(width=1000, record=True, file=io.StringIO())
+    console.print(overview(summary, "accuracy"))
+    head, _, *lines = [line for line in console.export_text().splitlines() if line.strip()]
+    words = [word.strip() for word in head.split("|")][1:-1]
+    assert words == ["method", "guarantee", "ε 0.05", "ε 0.5", "ε 3", "ε ∞"]
+    rows = [[word.strip() for word in line.split("|")][1:-1] for line in lines]
+    assert [row[0] for row in rows] == list(ENTRIES)
+    by_name = {row[0]: row[2:] for row in rows}
+    assert by_name["dpvi-ma"][0] == "not reached"
+    assert by_name["non-private"][:3] == ["", "", ""]
+    assert by_name["non-private"][3].startswith("0.")
+    doubtful = summary[summary["reliable"].eq(False)]
+    assert len(doubtful) == sum("not reliable" in cell for row in rows for cell in row)
 
 
 def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) -> None:
@@ -319,17 +356,22 @@ def test_a_new_setting_is_an_object() -> None:
 
     method: Method = Coin()
     plan = Plan([method], seeds=2)
-    rows = run(plan.cells()[0], Coin(), small(), plan)
-    assert [row["accuracy"] for row in rows] == [float((small().test.y == 0).double().mean())] * 2
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    page = report(small(), [method], summarise(table), {"methods": {}, "chosen": {}}, b"")
+    cell = run(plan.cells()[0], Coin(), small(), plan)
+    no = small().test.y == 0
+    assert [row["accuracy"] for row in cell["rows"]] == [float(no.double().mean())] * 2
+    assert cell["right"] == (2 * no).tolist()
+    table = pd.DataFrame(cell["rows"], columns=list(COLUMNS))
+    summary = summarise(table, [cell["right"]])
+    page = report(small(), [method], summary, {"methods": {}, "chosen": {}}, b"")
     assert "&lt;a coin&gt;" in page
 
 
 def test_a_training_that_diverges_is_a_row_with_the_reason() -> None:
     method = build("dp-sgld-pld", {**ENTRIES["dp-sgld-pld"], "step_size": 1e300})
     plan = Plan([method], epsilons=(1.0,), seeds=2)
-    (row,) = run(plan.cells()[0], method.prepare(small().train, 1e-5), small(), plan)
+    cell = run(plan.cells()[0], method.prepare(small().train, 1e-5), small(), plan)
+    (row,) = cell["rows"]
+    assert cell["right"] is None
     assert row["reason"].startswith("training diverged: step_size")
     assert "epsilon" not in row
 

@@ -116,12 +116,13 @@ ALLOWED = {
     "hyperparameters": {"methods", "models"},
     "compare": {
         "_validate", "cells", "compare_report", "hyperparameters", "methods", "metrics", "models",
-        "progress", "storage", "types",
+        "paired", "progress", "storage", "types",
     },
     "tuning": {
         "_validate", "cells", "compare", "datasets", "hyperparameters", "methods", "progress",
         "storage", "types",
     },
+    "paired": set(),
     "compare_report": {"methods", "storage", "study", "types"},
     "storage": {
         "divergences", "fit", "ledger", "models", "panel", "plan", "release", "svi", "types",
