@@ -141,8 +141,9 @@ def report(
         "worst-case DP.</p>",
         "<h2>Results</h2>",
         "<p>Behind the best: difference of mean accuracy to the best method at the same target, "
-        "± its standard error over test records (paired). Methods whose difference is not well "
-        "above that are not told apart by these records.</p>",
+        "whatever its guarantee, ± its standard error over test records (paired). Methods whose "
+        "difference is not well above that, and above what the seeds leave open, are not told "
+        "apart by this comparison.</p>",
         _results(methods, summary),
         "<h2>Assumptions</h2>",
         _list(_assumptions(settings["chosen"])),
