@@ -138,7 +138,8 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
         scores = [score(method, split, QUICK, seeds) for split, seeds in pieces]
         return np.mean([one["accuracies"] for one in scores], axis=0)
 
-    tried = configurations(METHODS["dp-gd"](), QUICK)
+    before = load("data")
+    tried = configurations(before.methods["dp-gd"], QUICK, before.at["dp-gd"].values())
     means = [by_hand(build("dp-gd", entry)) for entry in tried]
     assert result["score"] == pytest.approx(max(mean.mean() for mean in means), abs=1e-12)
     for index, epsilon in enumerate(QUICK.epsilons):
