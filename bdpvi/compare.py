@@ -243,7 +243,7 @@ def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.
     summary[["behind", "behind_error"]] = math.nan
     for _, cells in summary.groupby("target_epsilon"):
         reached = cells.index[cells["seeds"] > 0]
-        shares = [torch.tensor(right[i]) / float(cells["seeds"][i]) for i in reached]
+        shares = [torch.tensor(right[i]).double() / int(cells["seeds"][i]) for i in reached]
         if shares:
             summary.loc[reached, ["behind", "behind_error"]] = behind(shares)
     return summary
