@@ -78,6 +78,7 @@ def compare(
     )
     summary = pd.read_csv(out / "summary.csv")
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
     console.print("Accuracy, mean ± standard error over seeds")
     console.print(compare_report.overview(summary, "accuracy"))
     console.print("Behind the best at the same ε ± standard error over test records")

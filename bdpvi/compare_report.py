@@ -179,8 +179,8 @@ def overview(summary: pd.DataFrame, name: str) -> Table:
 def _cell(row: Mapping[Any, Any], name: str) -> str:
     if pd.isna(row["accuracy"]):
         return "not reached"
-    doubt = "" if pd.isna(row["reliable"]) or row["reliable"] else ", not reliable"
-    return _spread(row[name], row[f"{name}_error"]) + doubt
+    trust = {True: ", reliable", False: ", not reliable"}.get(row["reliable"], "")
+    return _spread(row[name], row[f"{name}_error"]) + trust
 
 
 def _assumptions(chosen: Mapping[str, Any]) -> list[str]:

@@ -158,6 +158,8 @@ def test_overview_has_every_method_and_target(table: pd.DataFrame) -> None:
     assert by_name["non-private"][3].startswith("0.")
     doubtful = summary[summary["reliable"].eq(False)]
     assert len(doubtful) == sum("not reliable" in cell for row in rows for cell in row)
+    trusted = summary[summary["reliable"].eq(True)]
+    assert len(trusted) == sum(", reliable" in cell for row in rows for cell in row)
 
 
 def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) -> None:
@@ -452,13 +454,16 @@ def test_calibration_error_of_a_calibrated_forecast() -> None:
     assert roc_auc_score(y, probability) == pytest.approx(5 / 6, abs=0.005)
 
 
-def test_command_on_a_public_table(tmp_path: Path) -> None:
+def test_command_on_a_public_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     cli_comparison.compare("breast-cancer", out, methods="dp-gd", epsilons="1", seeds=2, quiet=True)
     rows = pd.read_csv(out / "results.csv")
     test = datasets.load_breast_cancer().test
     correct = rows["accuracy"] * len(test)
     assert (correct - correct.round()).abs().max() < 1e-9
+    printed = capsys.readouterr().out
+    assert "each row's guarantee, at δ = 1e-05" in printed
+    assert "| dp-gd  | worst-case DP |" in printed
     assert "Nothing was searched on this data set" in (out / "report.html").read_text("utf-8")
 
 
