@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bdpvi.storage import replacing
+from bdpvi.store import replacing
 
 
 class Cells:

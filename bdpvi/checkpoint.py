@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
+
+from bdpvi import store
 
 Tensors = dict[str, Tensor]
 Once = Callable[[str, Callable[[], Tensors]], Tensors]
@@ -38,7 +38,7 @@ class Checkpoint:
         ValueError: if the folder holds parts of another run, naming the first argument that
             differs, or is not a checkpoint.
 
-    >>> import torch
+    >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as place:
     ...     kept = Checkpoint(Path(place) / "unfinished", {"seed": "0"})
     ...     _ = kept.once("part", lambda: {"value": torch.ones(2)})
@@ -62,13 +62,11 @@ class Checkpoint:
             except (OSError, SafetensorError) as error:
                 raise ValueError(f"checkpoint: {file} cannot be read: {error}") from error
         made = make()
-        missing = [one for one in (self.folder, *self.folder.parents) if not one.exists()]
-        for one in reversed(missing):
-            one.mkdir(mode=0o700, exist_ok=True)
+        store.make_folder(self.folder)
         about = self.folder / _ABOUT
         if not about.exists():
-            _write(about, json.dumps(self.identity, indent=2).encode())
-        _write(file, save({key: value.contiguous().cpu() for key, value in made.items()}))
+            store.write(about, json.dumps(self.identity, indent=2).encode())
+        store.write(file, save({key: value.contiguous().cpu() for key, value in made.items()}))
         return made
 
     def _check(self) -> None:
@@ -93,17 +91,3 @@ class Checkpoint:
 def forget(folder: str | Path) -> None:
     """Delete a checkpoint; one that is not there, or that another worker deletes, is no error."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read; whole or not at all, also if power fails."""
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -16,7 +16,16 @@ import typer
 from rich.console import Console
 
 import bdpvi
-from bdpvi import checkpoint, cli_comparison, datasets, demonstration, guides, progress, storage
+from bdpvi import (
+    checkpoint,
+    cli_comparison,
+    datasets,
+    demonstration,
+    guides,
+    progress,
+    storage,
+    store,
+)
 from bdpvi.accountants import CONVERSIONS
 from bdpvi.datasets import Encoding
 from bdpvi.fit import Neighbours
@@ -277,7 +286,7 @@ def predict(
     elif out is None:
         table.to_csv(sys.stdout, index=False)
     else:
-        with storage.replacing(out) as temporary:
+        with store.replacing(out) as temporary:
             table.to_csv(temporary, index=False)
         print(f"Wrote {len(table)} predictions to {out}")
 

@@ -22,7 +22,7 @@ from bdpvi.metrics import Metrics, correct, metrics
 from bdpvi.models import predictive_means
 from bdpvi.paired import behind
 from bdpvi.progress import Track
-from bdpvi.storage import replacing
+from bdpvi.store import replacing
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

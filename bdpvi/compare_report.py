@@ -18,7 +18,7 @@ from rich.box import MARKDOWN
 from rich.table import Table
 
 from bdpvi.methods import BAYESIAN, NONE, SENTENCES, WORST_CASE, Method
-from bdpvi.storage import replacing
+from bdpvi.store import replacing
 from bdpvi.study import plain_ticks
 from bdpvi.types import Split
 

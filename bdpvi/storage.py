@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from bdpvi.models import BayesianLogisticRegression, Model
 from bdpvi.panel import Panel
 from bdpvi.plan import Plan
 from bdpvi.release import Release
+from bdpvi.store import replacing
 from bdpvi.svi import Convergence, Guide
 from bdpvi.types import Diagnostics, Spent, WorstCase
 
@@ -178,17 +177,6 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a release: {error}") from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that becomes ``path`` at the end, unless something goes wrong."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read_about(path: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from bdpvi.optimum import KeptMoves, Optimum, pairs, scale_name
 from bdpvi.perturbation import Expansion, Moves
 from bdpvi.progress import Track
 from bdpvi.statistics import Folded
-from bdpvi.storage import replacing
+from bdpvi.store import replacing
 from bdpvi.svi import Guide
 from bdpvi.tables import ROWS, ModelTable, Table
 from bdpvi.types import Spent

@@ -24,7 +24,7 @@ from bdpvi.datasets import folds
 from bdpvi.hyperparameters import FILE, Chosen, Entry, build, describe, read
 from bdpvi.methods import NONE, Method, Prepared
 from bdpvi.progress import Track
-from bdpvi.storage import replacing
+from bdpvi.store import replacing
 from bdpvi.types import Dataset, Outcome, Split
 
 Result = Mapping[str, Any]

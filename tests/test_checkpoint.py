@@ -95,15 +95,15 @@ KILLED = """
 import os, signal
 from simulated import logistic_data
 from test_checkpoint import problem
-from bdpvi import Coupled, checkpoint
+from bdpvi import Coupled, store
 from bdpvi.progress import silent
 
-real = checkpoint.os.replace
+real = store.os.replace
 def replace(old, new):
     if "000000025" in str(new):  # the block is written under its other name
         os.kill(os.getpid(), signal.SIGKILL)
     real(old, new)
-checkpoint.os.replace = replace
+store.os.replace = replace
 Coupled(chunk=25, checkpoint={folder!r}).train(problem(logistic_data(60, 3)), silent)
 """
 

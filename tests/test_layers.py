@@ -14,6 +14,7 @@ EDGE = {"cli", "cli_comparison", "distributed", "demonstration", "__init__"}
 ALLOWED = {
     "_validate": set[str](),
     "secure": set[str](),
+    "store": set[str](),
     "progress": set[str](),
     "reduction": set[str](),
     "types": {"_validate"},
@@ -52,7 +53,7 @@ ALLOWED = {
     "compiled": {"guides", "models", "vectors"},
     "rows": {"compiled", "models", "plan", "svi", "types"},
     "memory": set[str](),
-    "checkpoint": set[str](),
+    "checkpoint": {"store"},
     "identity": {"svi"},
     "training": {"accountants", "composition", "conversions", "events", "panel"},
     "neighbours": {
@@ -76,7 +77,7 @@ ALLOWED = {
     "stream": {
         "_validate", "accountants", "close", "composition", "conversions", "divergences",
         "estimators", "events", "models", "objective", "optimum", "perturbation", "progress",
-        "statistics", "storage", "svi", "tables", "types",
+        "statistics", "store", "svi", "tables", "types",
     },
     "fit": {
         "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
@@ -112,20 +113,21 @@ ALLOWED = {
     "evaluate": {"fit", "models", "release", "types"},
     "plots": set[str](),
     "metrics": set[str](),
-    "cells": {"storage"},
+    "cells": {"store"},
     "hyperparameters": {"methods", "models"},
     "compare": {
         "_validate", "cells", "compare_report", "hyperparameters", "methods", "metrics", "models",
-        "paired", "progress", "storage", "types",
+        "paired", "progress", "store", "types",
     },
     "tuning": {
         "_validate", "cells", "compare", "datasets", "hyperparameters", "methods", "progress",
-        "storage", "types",
+        "store", "types",
     },
     "paired": set(),
-    "compare_report": {"methods", "storage", "study", "types"},
+    "compare_report": {"methods", "store", "study", "types"},
     "storage": {
-        "divergences", "fit", "ledger", "models", "panel", "plan", "release", "svi", "types",
+        "divergences", "fit", "ledger", "models", "panel", "plan", "release", "store", "svi",
+        "types",
     },
 }  # fmt: skip
 
