@@ -11,23 +11,28 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bdpvi import _validate, estimators
+from bdpvi import _validate, conversions, estimators
 from bdpvi.betting import betting
 from bdpvi.composition import ByPanel, Composition
 from bdpvi.conversions import Orders, minimise_delta, minimise_epsilon, split_delta
-from bdpvi.estimators import Estimate, Estimator
+from bdpvi.estimators import Estimate, Estimator, quantile_certificate
 from bdpvi.events import Event, Tally
 from bdpvi.hockey_stick import equal_covariance
 from bdpvi.pointwise import EPSILONS, Deltas, certified, mean_delta, smallest_epsilon
-from bdpvi.reliability import reliable, why
+from bdpvi.reliability import predicted_miss_rate, reliable, why
 from bdpvi.totals import Recorded, Streamed, Totals, Views
-from bdpvi.types import Diagnostics, Spent, WorstCase
-from bdpvi.worst_case import GaussianAccountant, guarantee
+from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
+from bdpvi.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
 
 GUARANTEE = (
     "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
     "from the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for "
-    "every set S of outputs and either order of D and D′, where D′ has {change}"
+    "every set S of outputs and either order of D and D′, where D′ has {change}. δ is a mean over "
+    "such records: one that is rarer than δ may be exposed altogether"
+)
+FOUND_FROM_DATA = (
+    ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
+    "charged for that choice"
 )
 CHANGES = {"remove": "x′ removed", "add": "x′ added"}
 HOCKEY_STICK = "hockey-stick"
@@ -53,9 +58,10 @@ class BayesianAccountant:
     cost is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)) in either order of D and D′.
 
     With conversion="hockey-stick", where the releases bound what any record whatever can cost
-    (:attr:`bdpvi.panel.Panel.largest`), the mean is bounded by
-    :func:`~bdpvi.betting.betting` in the place of ``estimator``: for every
-    distribution of the records, whatever the diagnostics say.
+    (:attr:`bdpvi.panel.Panel.largest`), the mean is bounded by :func:`~bdpvi.betting.betting`
+    instead of ``estimator``: for every distribution of the records, whatever the diagnostics say,
+    as long as they are independent draws from it. (The panel is the training table itself, each
+    record held against the others: exchangeable, not quite independent.)
 
     Args:
         estimator: upper bound on an expectation, from sampled records.
@@ -97,6 +103,8 @@ class BayesianAccountant:
         )
         self._first: Views | None = None
         self._taken = self._distinct = 0
+        self._rounding = 0.0
+        self._from_data = False
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge ``event`` ``count`` times.
@@ -118,6 +126,8 @@ class BayesianAccountant:
         self._first = self._first or views
         self._taken += count
         self._distinct += 1
+        self._rounding += count * event.rounding
+        self._from_data |= event.from_data
 
     def get_epsilon(self, delta: float) -> float:
         """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
@@ -127,7 +137,8 @@ class BayesianAccountant:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
 
         It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. As
-        many estimates are charged as there: the answer could be that of any order or ε.
+        many estimates are charged as there: the answer could be that of any order or ε. It is 1
+        where rounding and estimates leave nothing of ``near``.
 
         Args:
             epsilon: ε ≥ 0.
@@ -143,8 +154,12 @@ class BayesianAccountant:
         _validate.probability("near", near)
         directions, choices = self._charged()
         gamma, estimates = self.failure_probability, len(directions) * choices
-        beta_at = partial(self._beta, epsilon, split_delta(near, gamma, estimates))
-        return min(1.0, max(map(beta_at, directions)) + estimates * gamma)
+        rounding = rounding_delta(self._rounding, epsilon)
+        rest = split_delta(near, gamma, estimates) - rounding
+        if not rest > 0:
+            return 1.0
+        beta_at = partial(self._beta, epsilon, rest)
+        return min(1.0, max(map(beta_at, directions)) + estimates * gamma + rounding)
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,)."""
@@ -162,31 +177,92 @@ class BayesianAccountant:
         if not isinstance(self.composition, ByPanel):
             raise ValueError(f"composition={self.composition.name} has no sum per record")
         ids = next(iter(self._first.values())).ids
-        return Tally(ids, totals.orders, dict(totals.states))
+        return Tally(ids, totals.orders, dict(totals.states), self._rounding, self._from_data)
 
     def spent(self, delta: float) -> Spent:
         """Return ε at ``delta`` with all that belongs to it.
 
         Raises:
-            ValueError: if nothing was charged, δ does not exceed what the estimates take of it,
-                or no order has a finite divergence.
+            ValueError: if nothing was charged, δ does not exceed what the estimates and the
+                rounding of the draws take of it, or no order has a finite divergence.
         """
         _validate.probability("delta", delta)
         directions, choices = self._charged()
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
         used = betting if ranged else self.estimator
-        found = settle(
-            self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order,
-            directions,
-            delta,
-            orders=self._totals.orders,
-            choices=choices,
-            failure_probability=self.failure_probability,
-            composition=self.composition.name,
-            conversion=self.conversion,
-            estimator=getattr(used, "__name__", repr(used)),
+        solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order
+        epsilon = 0.0
+        while True:
+            within, rounding = cap(epsilon), rounding_delta(self._rounding, epsilon)
+            if rounding >= delta:
+                raise ValueError(
+                    f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
+                    f"{within:g}: (1 + e^ε) · {self._rounding:.2g}. Draw fewer samples, at a "
+                    "higher temperature, or from a guide with a coarser grid"
+                )
+            found = settle(
+                solve,
+                directions,
+                delta,
+                orders=self._totals.orders,
+                choices=choices,
+                failure_probability=self.failure_probability,
+                composition=self.composition.name,
+                conversion=self.conversion,
+                estimator=getattr(used, "__name__", repr(used)),
+                rounding=rounding,
+            )
+            epsilon = found.epsilon
+            if not self._rounding or epsilon <= within:
+                break
+        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
+        worst = self._worst_case(delta)
+        return replace(found, guarantee=guarantee, worst_case=worst, from_data=self._from_data)
+
+    def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
+        """Return what single records of the panel pay for everything charged, each at ``delta``.
+
+        Exact where covariances are equal; elsewhere by the conversion of Canonne, Kamath and
+        Steinke at 200 orders, which is some 10 % more.
+
+        Args:
+            delta: δ of each record's own guarantee.
+            failure_probability: γ of the certified quantile.
+
+        Raises:
+            ValueError: if nothing was charged, or events are not composed by panel.
+        """
+        _validate.probability("delta", delta)
+        if self.composition != ByPanel():
+            raise ValueError(f"composition={self.composition.name} has no cost per record")
+        directions, _ = self._charged()
+        variances = [self._variance(name) for name in directions]
+        if all(v is not None for v in variances):
+            own = torch.stack([v for v in variances if v is not None]).amax(0)
+            price: Callable[[float], float] = partial(gaussian_epsilon, delta=delta)
+        else:
+            own = torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0)
+            price = float
+        ranked = own.sort().values
+        certified = float(quantile_certificate(own, failure_probability, 0.99))
+        return Exposure(
+            delta=delta,
+            largest=price(float(ranked[-1])),
+            most=price(float(ranked[math.ceil(0.99 * len(own)) - 1])),
+            median=price(float(ranked[(len(own) - 1) // 2])),
+            certified=price(certified) if math.isfinite(certified) else math.inf,
+            failure_probability=failure_probability,
         )
-        return replace(found, worst_case=self._worst_case(delta))
+
+    def _own_epsilon(self, direction: str, delta: float) -> Tensor:
+        """Return the ε of each record by itself, (m,)."""
+        orders = self._totals.orders.values
+        some = orders[:: max(1, len(orders) // 200)]
+        best = torch.tensor(math.inf, dtype=torch.float64)
+        for order in some.split(1):
+            cost = self._totals.state(direction, order)[0]
+            best = torch.minimum(best, conversions.epsilon(cost, order, delta))
+        return best
 
     def _ranged(self) -> bool:
         """Whether every event bounds what any record whatever can cost."""
@@ -195,13 +271,13 @@ class BayesianAccountant:
 
     def _worst_case(self, delta: float) -> WorstCase | None:
         """Return the guarantee for any record whatever: all events are one Gaussian mechanism."""
-        if not self._ranged():
+        if self._from_data or not self._ranged():
             return None
         variance = max(
             sum(count * (views[name].largest or 0.0) for views, count in self._events())
             for name in self._first or ()
         )
-        return guarantee(GaussianAccountant(), variance**-0.5, 1.0, 1, delta)
+        return gaussian_guarantee(variance, delta, self._rounding)
 
     def _events(self) -> Sequence[tuple[Views, int]]:
         return self._totals.events if isinstance(self._totals, Recorded) else []
@@ -244,14 +320,14 @@ class BayesianAccountant:
                 "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
                 "and without fixed orders"
             )
-        variances = [count * v.variance for v, count in views if v.variance is not None]
-        if len(variances) == len(views):
+        variance = self._variance(direction)
+        if variance is not None:
             bounds = [count * v.largest for v, count in views if v.largest is not None]
             if len(bounds) < len(views):
-                return Deltas(partial(equal_covariance, torch.stack(variances).sum(0)))
+                return Deltas(partial(equal_covariance, variance))
             largest = torch.tensor([sum(bounds)], dtype=torch.float64)
             return Deltas(
-                partial(equal_covariance, torch.stack(variances).sum(0).clamp(max=largest)),
+                partial(equal_covariance, variance.clamp(max=largest)),
                 largest=lambda epsilon: float(equal_covariance(largest, epsilon)),
             )
 
@@ -260,6 +336,14 @@ class BayesianAccountant:
             return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
         return certified(log_mgf_of, beta)
+
+    def _variance(self, direction: str) -> Tensor | None:
+        """Return the variance of each record's loss in all events, (m,), if it is Gaussian."""
+        views = [(views[direction], count) for views, count in self._events()]
+        variances = [count * v.variance for v, count in views if v.variance is not None]
+        if not views or len(variances) < len(views):
+            return None
+        return torch.stack(variances).sum(0)
 
     def _bound(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
         if log_largest is None:
@@ -286,6 +370,7 @@ def settle(
     composition: str,
     conversion: str,
     estimator: str,
+    rounding: float = 0.0,
 ) -> Spent:
     """Return ε at ``delta`` of the direction that costs most, with all that belongs to it.
 
@@ -298,13 +383,14 @@ def settle(
         choices: number of estimates, in each direction, that an answer could have rested on.
         failure_probability: γ of each.
         composition, conversion, estimator: names for the report.
+        rounding: what the rounding of the draws takes of δ.
 
     Raises:
-        ValueError: if δ does not exceed what the estimates take of it, or no order has a finite
-            divergence.
+        ValueError: if δ does not exceed what the estimates and rounding take of it, or no order has
+            a finite divergence.
     """
     gamma, estimates = failure_probability, len(directions) * choices
-    beta = split_delta(delta, gamma, estimates)
+    beta = split_delta(delta - rounding, gamma, estimates)
     tolerated = max(gamma, MISSES * delta / estimates)
     solutions: dict[str, Solution] = {}
     for name in directions:
@@ -317,6 +403,16 @@ def settle(
             f"order: no λ from {orders.values[0]:g} to {orders.values[-1]:g} has a finite "
             f"divergence in direction {direction!r}; one record moves the posterior too far"
         )
+    # ε claims that no direction costs more, so the estimate of every direction has to support it.
+    for name, found in solutions.items():
+        if found.order is None and not reliable(found.estimate, gamma, tolerated)[0]:
+            solutions[name] = solve(name, beta, epsilon)  # at ε, which may be more than its own
+    least = max(
+        solutions,
+        key=lambda name: (_doubt(solutions[name].estimate, gamma, tolerated), name == direction),
+    )
+    doubtful = solutions[least].estimate
+    reason = why(doubtful, gamma, tolerated)
     kinds = sorted({name.split()[0] for name in directions})
     return Spent(
         epsilon=epsilon,
@@ -336,9 +432,17 @@ def settle(
             pareto_k=float(estimate.pareto_k[0]),
             skewness=float(estimate.skewness[0]),
         ),
-        reliable=bool(reliable(estimate, gamma, tolerated)[0]),
-        reason=why(estimate, gamma, tolerated),
+        reliable=bool(reliable(doubtful, gamma, tolerated)[0]),
+        reason=reason if least == direction else f"in direction {least}: {reason}",
+        rounding=rounding,
     )
+
+
+def _doubt(estimate: Estimate, gamma: float, tolerated: float) -> float:
+    """Return 0 for an estimate that is reliable, else its predicted miss rate."""
+    if reliable(estimate, gamma, tolerated)[0]:
+        return 0.0
+    return float(predicted_miss_rate(estimate.skewness, estimate.sample_size, gamma)[0])
 
 
 def _check_same_records(before: Views, now: Views) -> None:

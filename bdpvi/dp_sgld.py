@@ -20,7 +20,7 @@ from bdpvi.dp_noise import Run, Streams
 from bdpvi.models import Model
 from bdpvi.scores import Clip, euclidean, scores
 from bdpvi.svi import isolated
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import REPLACE, Dataset, Outcome
 from bdpvi.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
 
 
@@ -38,6 +38,7 @@ class SGLDAccountant:
     """
 
     name: ClassVar[str] = "Wang, Fienberg and Smola (2015)"
+    relation: ClassVar[str] = REPLACE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`~bdpvi.worst_case.WorstCaseAccountant`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -50,6 +50,15 @@ class View:
 class Event(Protocol):
     """Anything that an accountant can charge."""
 
+    @property
+    def rounding(self) -> float:
+        """How far in total variation what was released is from what is charged; see
+        :mod:`bdpvi.rounding`."""
+
+    @property
+    def from_data(self) -> bool:
+        """Whether a number that should be public was found from the records."""
+
     def views(self) -> Mapping[str, View]:
         """Return the event's directions, named alike for all events of the same relation."""
 
@@ -79,19 +88,27 @@ class PosteriorDraws:
         panels: the guide against its neighbours.
         draws: number of samples k.
         temperature: τ.
+        rounding: total variation between the samples and exact ones, of all k together.
+        from_data: whether the temperature was found from the records. It is then not public, and
+            nothing holds for any record whatever.
     """
 
     panels: tuple[Panel, ...]
     draws: int = 1
     temperature: float = 1.0
+    rounding: float = 0.0
+    from_data: bool = False
 
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
         _validate.positive("temperature", self.temperature)
+        _validate.non_negative("rounding", self.rounding)
 
     @property
     def worst_case(self) -> SampledGaussian | None:
         """One Gaussian mechanism for all draws, if a bound holds for any record whatever."""
+        if self.from_data:
+            return None
         largest = [self._largest(panel) for panel in self.panels]
         bounds = [bound for bound in largest if bound is not None]
         if len(bounds) < len(largest) or not max(bounds, default=0.0) > 0:
@@ -148,6 +165,9 @@ class SubsampledGaussian:
     rate: float
     clip: float | None = None
 
+    rounding: ClassVar[float] = 0.0
+    from_data: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         _validate.same_length("distances", self.distances, "ids", self.ids)
         _validate.finite("distances", self.distances)
@@ -188,6 +208,8 @@ class SubsampledDraw:
     rate: float
 
     worst_case = None
+    rounding: ClassVar[float] = 0.0
+    from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _validate.rate("rate", self.rate)
@@ -212,11 +234,14 @@ class Tally:
         ids: the records, (m,).
         orders: λ, (K,).
         totals: for each direction the sum of the costs, (K, m).
+        rounding, from_data: of all events together.
     """
 
     ids: Tensor
     orders: Orders
     totals: Mapping[str, Tensor]
+    rounding: float = 0.0
+    from_data: bool = False
 
     worst_case = None
 

@@ -24,6 +24,7 @@ from bdpvi.panel import Panel
 from bdpvi.plan import Plan
 from bdpvi.progress import Track
 from bdpvi.reduction import Alone, Reduction
+from bdpvi.rounding import rounding_error
 from bdpvi.rows import Rows, TracedGradient, check_elementwise, row_gradient, train_rows
 from bdpvi.svi import Convergence, Problem, isolated, run_svi
 from bdpvi.training import Training, TrainingAccount
@@ -221,13 +222,15 @@ class Coupled:
         ids = rows.records.ids.cpu()
 
         def charge(step: int, now: dict[str, Tensor]) -> None:
-            account.step(Panel(rows.kind, ids, _pairs(problem, path[step], now)))
+            panel = Panel(rows.kind, ids, _pairs(problem, path[step], now))
+            account.step(panel, rounding_error(problem.guide, path[step], [panel]))
 
         ticks = iter(track(range(problem.plan.steps), rows.kind))
         trained = train_rows(problem, rows, lambda: next(ticks), charge)
         next(ticks, None)  # the bar ends when it is asked for one more
         panel = Panel(rows.kind, ids, _pairs(problem, posterior, trained))
-        samples = torch.cat([secure.sample(one) for one in path])
+        lattice = problem.guide.lattice(1.0)
+        samples = torch.cat([secure.sample(one, lattice=lattice) for one in path])
         training = Training(samples, account.panel, account.holder)
         return Trained(parameters, convergence, (panel,), training)
 

@@ -21,6 +21,7 @@ from torch.distributions.constraints import Constraint
 from bdpvi.models import Model, RecordWeights
 from bdpvi.plan import Plan
 from bdpvi.progress import Track
+from bdpvi.secure import Lattice
 from bdpvi.types import Dataset
 
 
@@ -36,6 +37,13 @@ class Guide(Protocol):
     @property
     def noise_scale(self) -> float | None:
         """Return the public standard deviation that samples are released with, if there is one."""
+
+    @property
+    def grid(self) -> float:
+        """Return what samples at temperature 1 are rounded to, if there is no noise scale."""
+
+    def lattice(self, temperature: float) -> Lattice:
+        """Return where samples at a temperature are rounded to."""
 
     @property
     def constraints(self) -> Mapping[str, Constraint]:

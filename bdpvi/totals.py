@@ -29,6 +29,9 @@ class Totals(Protocol):
     def cost(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) at orders (K,)."""
 
+    def state(self, direction: str, order: Tensor) -> Any:
+        """Return the composition's state at orders (K,): by panel the sum per record, (K, m)."""
+
 
 class Recorded:
     """Keeps every event, so that its cost can be had at any order that all of them know.
@@ -58,11 +61,15 @@ class Recorded:
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) at orders (K,)."""
+        return self.composition.total(self.state(direction, order), self.estimator)
+
+    def state(self, direction: str, order: Tensor) -> Any:
+        """Return the composition's state at orders (K,)."""
         state = None
         for views, count in self.events:
             cost = views[direction].log_moment(order)
             state = self.composition.add(state, cost, count, self.estimator)
-        return self.composition.total(state, self.estimator)
+        return state
 
 
 class Streamed:
@@ -88,3 +95,7 @@ class Streamed:
         chosen = self.orders.index(order)
         total = self.composition.total(self.states[direction], self.estimator)
         return total.at(chosen)
+
+    def state(self, direction: str, order: Tensor) -> Any:
+        """Return the sum per record at orders (K,), each one of ``orders``: by panel only."""
+        return self.states[direction][self.orders.index(order)]

@@ -43,8 +43,8 @@ class TrainingAccount:
         self.panel = BayesianAccountant(orders=ORDERS)
         self.holder = BayesianAccountant(orders=ORDERS, composition=ByHolder(steps))
 
-    def step(self, panel: Panel) -> None:
+    def step(self, panel: Panel, rounding: float = 0.0) -> None:
         """Charge one sample from the guide that ``panel`` compares with its neighbours."""
-        event = PosteriorDraws((panel,))
+        event = PosteriorDraws((panel,), rounding=rounding)
         self.panel.step(event)
         self.holder.step(event)

@@ -128,18 +128,71 @@ class Diagnostics:
     skewness: float
 
 
+ADD_OR_REMOVE = "add or remove one record"
+REPLACE = "replace one record"
+
+
 @dataclass(frozen=True)
 class WorstCase:
-    """A worst-case (ε, δ)-differential privacy guarantee, which holds for every record."""
+    """A worst-case (ε, δ)-differential privacy guarantee, which holds for every record.
+
+    Attributes:
+        epsilon, delta: the guarantee's two numbers.
+        accountant: how ε was computed.
+        relation: between neighbouring data sets. Replacing a record costs more than adding or
+            removing one: :func:`bdpvi.worst_case.replace_one`.
+        distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
+            DP); None where that is not known.
+        rounding: total variation between what was released and what ``epsilon`` was computed for;
+            ``delta`` pays for it.
+    """
 
     epsilon: float
     delta: float
     accountant: str
+    relation: str = ADD_OR_REMOVE
+    distance: float | None = None
+    rounding: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"ε = {self.epsilon:.4g} at δ = {self.delta:g} ({self.accountant}, to {self.relation})"
+        )
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What single records pay, at one δ each. For the owner's eyes only: it is computed from them.
+
+    The Bayesian ε is for a record drawn at random; these are the ε of the records in the panel,
+    each by itself, the larger of both directions.
+
+    Attributes:
+        delta: δ of each record's own ε.
+        largest, most, median: over the panel; ``most`` is what 99 % of it stay within.
+        certified: with confidence 1 − γ, at least 99 % of the population that the panel is a sample
+            of pay at most this; +inf if the panel is too small to say so.
+        failure_probability: γ.
+    """
+
+    delta: float
+    largest: float
+    most: float
+    median: float
+    certified: float
+    failure_probability: float
+
+    def __str__(self) -> str:
+        return (
+            f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
+            f"{self.most:.3g}, median {self.median:.3g}; certified for 99 % of the population with "
+            f"confidence 1 − {self.failure_probability:g}: {self.certified:.3g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What all draws so far have cost together.
+    """What all draws so far have cost together. Secret: all of it is computed from the records.
 
     ``epsilon`` is a Bayesian-DP ε: it speaks of a record drawn from the distribution that the panel
     represents, not of every conceivable record. ``worst_case`` is the worst-case DP guarantee of
@@ -155,9 +208,13 @@ class Spent:
         estimates: number of bounds that ε rests on.
         sample_size: records m in the panel.
         diagnostics: of the estimate at ``order``.
-        reliable: whether the diagnostics support the bound.
-        reason: why, in words.
+        reliable: whether the diagnostics of every direction support its bound.
+        reason: why, in words, of the direction that supports it least.
         worst_case: the worst-case DP guarantee, or None.
+        from_data: whether a temperature was found from the records, which leaves no worst-case
+            guarantee.
+        rounding: how much of ``delta`` pays for the floating-point arithmetic of the draws.
+        exposure: what single records pay, where it was asked for.
     """
 
     epsilon: float
@@ -175,12 +232,16 @@ class Spent:
     reliable: bool
     reason: str
     worst_case: WorstCase | None = None
+    from_data: bool = False
+    rounding: float = 0.0
+    exposure: Exposure | None = None
 
     def __str__(self) -> str:
         worst = "none"
         if self.worst_case is not None:
-            w = self.worst_case
-            worst = f"ε = {w.epsilon:.4g} at δ = {w.delta:g} ({w.accountant})"
+            worst = str(self.worst_case)
+        elif self.from_data:
+            worst = "none, as a temperature was found from the records"
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
@@ -190,7 +251,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a fit may spend in all, by Bayesian DP.
+    """What a fit may spend in all.
+
+    It limits the worst-case ε of a release that is priced by worst-case DP, the Bayesian ε of any
+    other.
 
     >>> Budget(epsilon=0.5, delta=1e-5)
     Budget(epsilon=0.5, delta=1e-05)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
@@ -23,7 +23,7 @@ from bdpvi import _validate
 from bdpvi.conversions import Orders, minimise_epsilon
 from bdpvi.hockey_stick import equal_covariance
 from bdpvi.mechanisms import subsampled_gaussian_cost
-from bdpvi.types import WorstCase
+from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 
 class WorstCaseAccountant(Hashable, Protocol):
@@ -32,6 +32,10 @@ class WorstCaseAccountant(Hashable, Protocol):
     @property
     def name(self) -> str:
         """What reports call the accountant."""
+
+    @property
+    def relation(self) -> str:
+        """Between neighbouring data sets: one record added or removed, or one replaced."""
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε at ``delta``; +inf where the accountant can promise nothing.
@@ -61,6 +65,7 @@ class MomentsAccountant:
 
     largest_order: int = 99
     name: ClassVar[str] = "moments accountant"
+    relation: ClassVar[str] = ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         _validate.positive_int("largest_order", self.largest_order)
@@ -97,6 +102,7 @@ class RenyiAccountant:
 
     orders: tuple[float, ...] = RENYI_ORDERS
     name: ClassVar[str] = "Rényi DP"
+    relation: ClassVar[str] = ADD_OR_REMOVE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
@@ -119,6 +125,7 @@ class PrivacyLossAccountant:
     """
 
     name: ClassVar[str] = "privacy loss distribution"
+    relation: ClassVar[str] = ADD_OR_REMOVE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
@@ -145,24 +152,112 @@ class GaussianAccountant:
     """
 
     name: ClassVar[str] = "Gaussian DP"
+    relation: ClassVar[str] = ADD_OR_REMOVE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`. ``rate`` must be 1."""
         _check(noise_multiplier, rate, steps, delta)
         if rate != 1:
             raise ValueError(f"rate must be 1 for exact Gaussian DP, got {rate!r}")
-        variance = torch.tensor([steps / noise_multiplier**2], dtype=torch.float64)
+        return gaussian_epsilon(steps / noise_multiplier**2, delta)
 
-        def excess(epsilon: float) -> float:
-            return float(equal_covariance(variance, epsilon)) - delta
 
-        if excess(0.0) <= 0:
-            return 0.0
-        # Beyond this ε the loss's Gaussian tail alone, Pr[L > ε] ≥ δ(ε), is below δ.
-        spread = math.sqrt(float(variance))
-        top = float(variance) / 2 + spread * math.sqrt(-2 * math.log(delta))
-        root = float(brentq(excess, 0.0, top, xtol=1e-300, rtol=1e-12))
-        return root * (1 + 1e-11)  # the side on which δ holds
+def gaussian_epsilon(variance: float, delta: float) -> float:
+    """Return ε at ``delta`` of a Gaussian mechanism: the root of ``equal_covariance``.
+
+    Args:
+        variance: of the privacy loss, μ², positive.
+        delta: δ in (0, 1).
+
+    Returns:
+        ε, rounded up by 1e-11 of itself.
+    """
+    v = torch.tensor([_validate.positive("variance", variance)], dtype=torch.float64)
+
+    def excess(epsilon: float) -> float:
+        return float(equal_covariance(v, epsilon)) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    # Beyond this ε the loss's Gaussian tail alone, Pr[L > ε] ≥ δ(ε), is below δ.
+    top = variance / 2 + math.sqrt(variance * -2 * math.log(delta))
+    root = float(brentq(excess, 0.0, top, xtol=1e-300, rtol=1e-12))
+    return root * (1 + 1e-11)  # the side on which δ holds
+
+
+def cap(epsilon: float) -> float:
+    """Return the ε that rounding is priced at: the next quarter from ``epsilon`` on, at least 1.
+
+    A step function, so that whoever looks for ε at a δ can fix the price before ε is known.
+    """
+    return max(1.0, math.ceil(4 * epsilon) / 4)
+
+
+def rounding_delta(rounding: float, epsilon: float) -> float:
+    """Return what rounding adds to δ at ε: (1 + e^c) θ with c = :func:`cap` (ε) ≥ ε.
+
+    With samples within θ of exact ones in total variation, for D and for D′,
+    Pr[S | D] ≤ Pr[exact | D] + θ ≤ e^ε Pr[exact | D′] + δ + θ ≤ e^ε Pr[S | D′] + δ + (1 + e^ε) θ.
+
+    >>> rounding_delta(1e-9, 0.3) == (1 + math.exp(1.0)) * 1e-9
+    True
+    """
+    return (1 + math.exp(min(cap(epsilon), _HIGHEST))) * rounding if rounding else 0.0
+
+
+_HIGHEST = 700.0
+"""Here the price of any rounding exceeds δ = 1."""
+
+
+def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> WorstCase | None:
+    """Return the guarantee of a Gaussian mechanism whose outputs are within ``rounding`` of exact.
+
+    Args:
+        variance: μ², of the privacy loss.
+        delta: δ.
+        rounding: θ, see :func:`rounding_delta`.
+
+    Returns:
+        None where rounding leaves nothing of δ.
+
+    >>> round(gaussian_guarantee(0.25, 1e-5, rounding=1e-9).epsilon, 4)
+    1.9932
+    """
+    epsilon = 0.0
+    while (rest := delta - rounding_delta(rounding, epsilon)) > 0:
+        within = cap(epsilon)
+        epsilon = gaussian_epsilon(variance, rest)
+        if epsilon <= within:
+            distance, name = math.sqrt(variance), GaussianAccountant.name
+            return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
+    return None
+
+
+def replace_one(guarantee: WorstCase) -> WorstCase | None:
+    """Return what the same release guarantees where one record is replaced by another.
+
+    A replacement is a removal and an addition. For a mechanism no worse than a Gaussian one of
+    distance μ the distances add up, to 2μ; elsewhere (ε, δ) twice is (2ε, (1 + e^ε) δ) (group
+    privacy; Dwork and Roth 2014, Theorem 2.2 and its form with δ).
+
+    Returns:
+        None where rounding leaves nothing of δ.
+
+    Raises:
+        ValueError: if the guarantee is for another relation already.
+
+    >>> one = gaussian_guarantee(0.0625, 1e-5)
+    >>> f"{one.epsilon:.3f} {replace_one(one).epsilon:.3f}"
+    '0.926 1.993'
+    """
+    if guarantee.relation != ADD_OR_REMOVE:
+        raise ValueError(f"guarantee has relation={guarantee.relation!r}, not {ADD_OR_REMOVE!r}")
+    if guarantee.distance is not None:
+        variance = 4 * guarantee.distance**2
+        twice = gaussian_guarantee(variance, guarantee.delta, guarantee.rounding)
+        return None if twice is None else replace(twice, relation=REPLACE)
+    delta = (1 + math.exp(guarantee.epsilon)) * guarantee.delta
+    return replace(guarantee, epsilon=2 * guarantee.epsilon, delta=delta, relation=REPLACE)
 
 
 def guarantee(
@@ -176,7 +271,9 @@ def guarantee(
     if _validate.non_negative("noise_multiplier", noise_multiplier) == 0:
         return None
     epsilon = _epsilon(accountant, noise_multiplier, rate, steps, delta)
-    return WorstCase(epsilon, delta, accountant.name) if math.isfinite(epsilon) else None
+    if not math.isfinite(epsilon):
+        return None
+    return WorstCase(epsilon, delta, accountant.name, accountant.relation)
 
 
 @lru_cache(maxsize=4096)

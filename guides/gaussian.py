@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch.distributions.constraints import Constraint
 
 from bdpvi._validate import non_negative, positive
 from bdpvi.models import Model, latent_sites
+from bdpvi.secure import Lattice
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]
 """Takes the gradient of a loss in the latents to that in a guide's parameters."""
@@ -40,10 +42,16 @@ class GaussianGuide(ABC):
         model: the Pyro model.
         init_scale: standard deviation of every latent at the start.
         ridge: κ of the covariance Σ + κΣ² that samples are released with, see :meth:`released`.
-        noise_scale: standard deviation of every latent in the samples that are released, in the
-            place of the guide's own covariance; public. No record can move it, so covariances give
+        noise_scale: standard deviation of every latent in the samples that are released, instead
+            of the guide's own covariance; public. No record can move it, so covariances give
             nothing away and ε has no floor; the samples then say nothing about how certain the
             guide is. None releases the guide's own.
+        grid: samples at temperature 1 are rounded to multiples of this public number, of a power of
+            two at or below it, so that their low bits betray nothing; at temperature τ it is √τ
+            times as large. A coarse grid costs accuracy and no privacy, a very fine one costs δ
+            (:mod:`bdpvi.secure`). The usual 2⁻¹⁰ suits standardised features: it should be well
+            below the posterior's standard deviations, and must not be chosen by looking at them.
+            With a ``noise_scale`` it follows from that.
 
     Attributes:
         sites: the latent variables in the order of the flat vector; known after :meth:`setup`.
@@ -59,11 +67,13 @@ class GaussianGuide(ABC):
         init_scale: float = 0.1,
         ridge: float = 0.0,
         noise_scale: float | None = None,
+        grid: float = 2.0**-10,
     ) -> None:
         self.model = model
         self.init_scale = positive("init_scale", init_scale)
         self._ridge = non_negative("ridge", ridge)
         self._noise_scale = None if noise_scale is None else positive("noise_scale", noise_scale)
+        self._grid = positive("grid", grid)
         if ridge and noise_scale is not None:
             raise ValueError(f"ridge={ridge} shapes a covariance that noise_scale replaces")
         self.sites: tuple[Site, ...] = ()
@@ -103,6 +113,18 @@ class GaussianGuide(ABC):
     def noise_scale(self) -> float | None:
         """Standard deviation of what is released, if it is public; fixed like the ridge."""
         return self._noise_scale
+
+    @property
+    def grid(self) -> float:
+        """What samples at temperature 1 are rounded to, if there is no noise scale."""
+        return self._grid
+
+    def lattice(self, temperature: float) -> Lattice:
+        """Return where samples at a temperature are rounded to: a function of public numbers."""
+        root = math.sqrt(temperature)
+        if self.noise_scale is not None:
+            return Lattice.beside(root * self.noise_scale)
+        return Lattice.of(root * self.grid)
 
     @property
     def dim(self) -> int:
