@@ -18,6 +18,7 @@ from bdpvi.conversions import Orders, minimise_delta, minimise_epsilon, split_de
 from bdpvi.estimators import Estimate, Estimator, quantile_certificate
 from bdpvi.events import Event, Tally
 from bdpvi.hockey_stick import equal_covariance
+from bdpvi.panel import Panel
 from bdpvi.pointwise import EPSILONS, Deltas, certified, mean_delta, smallest_epsilon
 from bdpvi.reliability import predicted_miss_rate, reliable, why
 from bdpvi.totals import Recorded, Streamed, Totals, Views
@@ -216,7 +217,7 @@ class BayesianAccountant:
             if not self._rounding or epsilon <= within:
                 break
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
-        worst = self._worst_case(delta)
+        worst = self.worst_case(delta)
         return replace(found, guarantee=guarantee, worst_case=worst, from_data=self._from_data)
 
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
@@ -269,8 +270,12 @@ class BayesianAccountant:
         bounds = [v.largest for views, _ in self._events() for v in views.values()]
         return bool(bounds) and None not in bounds
 
-    def _worst_case(self, delta: float) -> WorstCase | None:
-        """Return the guarantee for any record whatever: all events are one Gaussian mechanism."""
+    def worst_case(self, delta: float) -> WorstCase | None:
+        """Return the guarantee for any record whatever: all events are one Gaussian mechanism.
+
+        A function of public numbers alone. None without any event, where nothing bounds a record's
+        influence, or where a temperature was found from the records.
+        """
         if self._from_data or not self._ranged():
             return None
         variance = max(
@@ -349,6 +354,28 @@ class BayesianAccountant:
         if log_largest is None:
             return self.estimator(log_values, self.failure_probability)
         return betting(log_values, self.failure_probability, log_largest, -math.inf)
+
+
+def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
+    """Return what a fit has cost before anything was released from it: ε = 0."""
+    kinds = sorted({panel.kind for panel in panels})
+    return Spent(
+        epsilon=0.0,
+        delta=delta,
+        guarantee=GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in kinds)),
+        order=None,
+        direction="none",
+        composition=ByPanel.name,
+        conversion="none",
+        estimator="none",
+        failure_probability=0.0,
+        estimates=0,
+        sample_size=sum(len(panel.ids) for panel in panels),
+        diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
+        reliable=True,
+        reason="nothing was released",
+        worst_case=WorstCase(0.0, delta, "nothing was released"),
+    )
 
 
 def solve_by_order(

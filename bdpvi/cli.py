@@ -29,6 +29,7 @@ from bdpvi import (
 from bdpvi.accountants import CONVERSIONS
 from bdpvi.datasets import Encoding
 from bdpvi.fit import Neighbours
+from bdpvi.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.reduction import Alone, Reduction
 from bdpvi.sharding import Sharded, ShardedRecords
 from bdpvi.studies import STUDIES
@@ -56,6 +57,8 @@ ROUTES: dict[str, tuple[float, Route]] = {
     ),
 }
 """How neighbours are found: the usual rate, and the route, with a folder for finished parts."""
+
+GUARANTEES: dict[str, Callable[[], Guarantee]] = {"worst-case": WorstCaseDP, "bayesian": BayesianDP}
 
 LIST_OF_STUDIES = "\n\n".join(f"{name}: {one.help}" for name, one in STUDIES.items())
 
@@ -217,17 +220,29 @@ def fit(
 @app.command()
 def release(
     folder: Folder,
-    out: Annotated[Path, typer.Option(help="JSON file that may be shared.")],
+    out: Annotated[Path, typer.Option(help="New JSON file that may be shared.")],
     draws: Annotated[int, typer.Option(help="Number of posterior samples.")] = 1,
     temperature: Annotated[
-        float, typer.Option(help="Temperature of the posterior; 0 means: find it from --epsilon.")
+        float,
+        typer.Option(
+            help="Temperature of the posterior, chosen without looking at the data; 0 means: find "
+            "it from --epsilon."
+        ),
     ] = 0.0,
     epsilon: Annotated[
-        float, typer.Option(help="Bayesian-DP ε that all releases together may reach; 0: no limit.")
+        float, typer.Option(help="ε that all releases together may reach; 0: no limit.")
     ] = 0.0,
     delta: Delta = 1e-5,
+    guarantee: Annotated[
+        str,
+        typer.Option(
+            help=f"What ε is about: {', '.join(GUARANTEES)}. Without it worst-case where the fit "
+            "can give it: at the optimum of a clipped model, with a noise scale.",
+            show_default=False,
+        ),
+    ] = "",
     conversion: Annotated[
-        str, typer.Option(help=f"How ε follows from the cost: {', '.join(CONVERSIONS)}.")
+        str, typer.Option(help=f"How a Bayesian ε follows from the cost: {', '.join(CONVERSIONS)}.")
     ] = CONVERSIONS[0],
     as_json: Json = False,
 ) -> None:
@@ -235,36 +250,56 @@ def release(
 
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
-    noise scale, --conversion hockey-stick gives an ε that is reliable whatever the records are.
+    noise scale, ε is a worst-case one and the temperature follows from public constants; there
+    --conversion hockey-stick gives a Bayesian ε beside it that is reliable.
+
+    The file holds what may be shared. What the command prints is for the owner: it is computed
+    from the records.
     """
     if temperature == 0 and epsilon == 0:
         raise ValueError("temperature or epsilon must be given")
-    if out.exists():
-        raise ValueError(f"out={str(out)!r} exists already; a release is never overwritten")
+    if guarantee and guarantee not in GUARANTEES:
+        raise ValueError(f"guarantee must be one of {list(GUARANTEES)}, got {guarantee!r}")
     accountant = partial(bdpvi.BayesianAccountant, conversion=conversion)
     accountant()  # refuses an unknown conversion before anything is read
     fitted = _load(folder)
-    if temperature == 0:
-        temperature = bdpvi.calibrate(
-            fitted, draws, epsilon=epsilon, delta=delta, accountant=accountant
+    both = temperature and epsilon
+    store.make_folder(out.parent)
+    with store.claimed(out) as temporary:
+        released = bdpvi.release(
+            fitted,
+            draws,
+            temperature=temperature or None,
+            epsilon=None if both else epsilon or None,
+            guarantee=GUARANTEES[guarantee]() if guarantee else None,
+            delta=delta,
+            budget=bdpvi.Budget(epsilon, delta) if both else None,
+            accountant=accountant,
         )
-    budget = bdpvi.Budget(epsilon, delta) if epsilon else None
-    out.parent.mkdir(parents=True, exist_ok=True)
-    released = bdpvi.release(
-        fitted,
-        draws,
-        temperature=temperature,
-        delta=delta,
-        budget=budget,
-        accountant=accountant,
-    )
-    storage.save_release(released, out)
+        storage.write_release(released, temporary)
     if as_json:
-        _print_json({"out": str(out), "temperature": temperature, "spent": asdict(released.spent)})
+        public = {"out": str(out), "receipt": asdict(released.receipt)}
+        _print_json({**public, "spent": asdict(released.spent)})
+        return
+    print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
+    print(f"Public: {released.receipt}")
+    print(f"For the owner only: {released.spent}")
+    print(released.spent.exposure)
+    if fitted.ledger.budget is None:
+        print("No budget is stored with this fit: nothing limits further releases")
+    print(f"Wrote {out}")
+
+
+@app.command()
+def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
+    """Say what all releases from a fit have cost. For the owner only."""
+    total = bdpvi.spent(_load(folder), delta=delta)
+    if as_json:
+        _print_json(asdict(total))
     else:
-        print(f"{draws} draws at temperature {temperature:.4g}")
-        print(released.spent)
-        print(f"Wrote {out}")
+        print(total)
+        if total.exposure is not None:
+            print(total.exposure)
 
 
 @app.command()
@@ -282,7 +317,9 @@ def predict(
     probabilities = loaded.predict_proba(encoding.apply(datasets.read_table(data)))[:, 1]
     table = pd.DataFrame({"probability": probabilities.numpy()})
     if as_json:
-        _print_json({"probability": table["probability"].tolist(), "spent": asdict(loaded.spent)})
+        _print_json(
+            {"probability": table["probability"].tolist(), "receipt": asdict(loaded.receipt)}
+        )
     elif out is None:
         table.to_csv(sys.stdout, index=False)
     else:

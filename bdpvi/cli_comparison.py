@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bdpvi import compare as comparison
 from bdpvi import compare_report, datasets, hyperparameters, progress, tuning
-from bdpvi.methods import METHODS, Method
+from bdpvi.methods import METHODS, TUNED, Method
 from bdpvi.types import Split
 
 Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}.")]
@@ -29,6 +29,7 @@ _WIDE = 1_000
 """Characters: tables that go to a file or another program are not folded."""
 
 ALL = ",".join(METHODS)
+SEARCHED = ",".join(TUNED)
 EPSILONS = ",".join(f"{epsilon:g}" for epsilon in comparison.EPSILONS)
 
 
@@ -94,7 +95,7 @@ def tune(
     target: Target = "",
     positive: Positive = "",
     test_fraction: TestFraction = 0.2,
-    methods: Methods = ALL,
+    methods: Methods = SEARCHED,
     configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
     refinements: Annotated[
         int, typer.Option(help="Tried for every method after that, steps from the best so far.")

@@ -46,6 +46,7 @@ class Fit:
         data_name, feature_names, preprocessing: of the training data.
         fingerprint: digest of the training data.
         training: samples published while training, and the accountants that charged them.
+        generators: digests of the states of seeded generators that samples were drawn with.
     """
 
     model: Model
@@ -60,6 +61,7 @@ class Fit:
     fingerprint: str
     ledger: Ledger = field(default_factory=Ledger)
     training: Training | None = None
+    generators: set[str] = field(default_factory=set)
 
     @property
     def posterior(self) -> Distribution:

@@ -89,7 +89,7 @@ def load(data: str, path: Path = FILE) -> Chosen:
         raise ValueError(f"{path} has neither {data!r} nor {DEFAULT!r}")
     section = content[known]
     try:
-        entries = {name: section["methods"].get(name, {}) for name in METHODS}
+        entries = {name: section["methods"].get(_owner(name), {}) for name in METHODS}
         targets = section.get("at", {})
         unknown = (set(section["methods"]) | set(targets)) - set(METHODS)
         how = section["chosen"]
@@ -98,10 +98,16 @@ def load(data: str, path: Path = FILE) -> Chosen:
     if unknown:
         raise ValueError(f"{path}: {known!r} has unknown methods {sorted(unknown)}")
     at = {
-        name: {float(target): build(name, entry) for target, entry in values.items()}
-        for name, values in targets.items()
+        name: {float(t): build(name, entry) for t, entry in targets[_owner(name)].items()}
+        for name in METHODS
+        if _owner(name) in targets
     }
     return Chosen(known, how, {name: build(name, entry) for name, entry in entries.items()}, at)
+
+
+def _owner(name: str) -> str:
+    """Return the method whose hyper-parameters this one has."""
+    return getattr(METHODS[name], "settings_of", name)
 
 
 def read(path: Path) -> dict[str, Any]:

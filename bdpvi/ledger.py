@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bdpvi import _validate
+from bdpvi.types import Budget
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Charge:
 
     draws: int
     temperature: float
+    from_data: bool = False
 
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
@@ -44,6 +46,7 @@ class Ledger:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self._memory: list[Charge] = []
+        self.budget: Budget | None = None
 
     def charges(self) -> tuple[Charge, ...]:
         """Return all charges so far.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,16 +16,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from bdpvi import _validate
 from bdpvi.divergences import GaussianPairs
 from bdpvi.fit import Fit
+from bdpvi.guarantees import Receipt
 from bdpvi.ledger import Ledger
 from bdpvi.models import BayesianLogisticRegression, Model
 from bdpvi.panel import Panel
 from bdpvi.plan import Plan
 from bdpvi.release import Release
-from bdpvi.store import replacing
+from bdpvi.store import claimed
 from bdpvi.svi import Convergence, Guide
-from bdpvi.types import Diagnostics, Spent, WorstCase
 
 _FORMAT = 1
 
@@ -131,23 +134,59 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     )
 
 
+ORIGINS = {
+    "format": "a constant",
+    "samples": "the mechanism's output",
+    "latents": "the samples, as the model's latent variables",
+    "receipt.guarantee": "the owner's choice, or whether model and guide allow a worst-case one",
+    "receipt.meaning": "a constant for each guarantee; where the encoding's constants come from",
+    "receipt.relation": "the neighbours that were asked for",
+    "receipt.epsilon": "aimed at; or from public constants; or from the data, up to two digits",
+    "receipt.delta": "the owner's choice",
+    "receipt.source": "which of these it is",
+    "receipt.reliable": "from the data, one bit, for a Bayesian ε only",
+    "receipt.draws": "the owner's choice",
+    "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
+    "receipt.noise_scale": "the guide's public number and the temperature",
+    "receipt.step": "public constants and the temperature",
+    "receipt.experiment": "false",
+    "model": "hyper-parameters, chosen without looking at the data",
+    "feature_names": "public constants of the encoding",
+    "preprocessing": "public constants of the encoding",
+}
+"""Where each field of a release's file comes from. Nothing else is in it."""
+
+
 def save_release(release: Release, path: str | Path) -> None:
-    """Write what may be shared to a JSON file: samples, their price, public constants."""
+    """Write what may be shared to a new JSON file: samples, their receipt, public constants.
+
+    Raises:
+        ValueError: if something is at ``path`` already, or the release is an experiment.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with claimed(path) as temporary:
+        write_release(release, temporary)
+
+
+def write_release(release: Release, path: Path) -> None:
+    """Write the release to an open place of its own; see :func:`save_release`."""
+    if release.receipt.experiment:
+        raise ValueError("release is an experiment: its samples follow a seed, so it is not saved")
     model = release.model
     content = {
-        "format": _FORMAT,
+        "format": _RELEASE_FORMAT,
         "samples": release.samples.tolist(),
         "latents": {name: value.tolist() for name, value in release.latents.items()},
-        "temperature": release.temperature,
-        "spent": asdict(release.spent),
+        "receipt": asdict(release.receipt),
         "model": asdict(model) if isinstance(model, BayesianLogisticRegression) else None,
         "feature_names": release.feature_names,
         "preprocessing": release.preprocessing,
     }
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+_RELEASE_FORMAT = 2
 
 
 def load_release(path: str | Path, model: Model | None = None) -> Release:
@@ -159,24 +198,70 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
     path = Path(path)
     content = _read_json(path)
     try:
+        if content.get("format") != _RELEASE_FORMAT:
+            raise ValueError(f"it has format {content.get('format')!r}, not {_RELEASE_FORMAT}")
         if model is None:
-            model = BayesianLogisticRegression(**content["model"])
-        spent = dict(content["spent"])
-        spent["diagnostics"] = Diagnostics(**spent["diagnostics"])
-        if spent["worst_case"] is not None:
-            spent["worst_case"] = WorstCase(**spent["worst_case"])
-        latents = content["latents"].items()
+            model = _model(_part(content, "model", dict))
+        names = _part(content, "feature_names", list)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"feature_names must be texts, got {names!r:.80}")
+        samples = _numbers("samples", _part(content, "samples", list))
+        latents = {
+            name: _numbers(f"latents.{name}", value)
+            for name, value in _part(content, "latents", dict).items()
+        }
+        if samples.ndim != 2 or any(len(value) != len(samples) for value in latents.values()):
+            raise ValueError("samples must have shape (draws, d), and latents as many draws")
         return Release(
-            samples=torch.tensor(content["samples"], dtype=torch.float64),
-            latents={name: torch.tensor(v, dtype=torch.float64) for name, v in latents},
-            temperature=content["temperature"],
-            spent=Spent(**spent),
+            samples=samples,
+            latents=latents,
+            receipt=_receipt(_part(content, "receipt", dict)),
             model=model,
-            feature_names=tuple(content["feature_names"]),
-            preprocessing=content["preprocessing"],
+            feature_names=tuple(names),
+            preprocessing=_part(content, "preprocessing", dict),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not a release: {error}") from error
+
+
+def _part(content: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = content.get(name)
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {value!r:.80}")
+    return value
+
+
+def _numbers(name: str, value: object) -> torch.Tensor:
+    try:
+        tensor = torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from error
+    return _validate.finite(name, tensor)
+
+
+def _model(arguments: Mapping[str, Any]) -> BayesianLogisticRegression:
+    try:
+        return BayesianLogisticRegression(**arguments)
+    except TypeError as error:
+        raise ValueError(f"model: {error}") from error
+
+
+def _receipt(values: Mapping[str, Any]) -> Receipt:
+    kinds = {
+        "str": (str,), "float": (float, int), "float | None": (float, int, type(None)),
+        "int": (int,), "bool": (bool,), "bool | None": (bool, type(None)),
+    }  # fmt: skip
+    fields = {field.name: kinds[str(field.type)] for field in dataclasses.fields(Receipt)}
+    if set(values) != set(fields):
+        raise ValueError(f"receipt must have the fields {sorted(fields)}, got {sorted(values)}")
+    for name, allowed in fields.items():
+        value = values[name]
+        wrong_bool = isinstance(value, bool) and bool not in allowed
+        if wrong_bool or not isinstance(value, allowed):
+            raise ValueError(f"receipt.{name} has the wrong type: {value!r:.80}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"receipt.{name} must be finite, got {value!r}")
+    return Receipt(**values)
 
 
 def _read_about(path: Path) -> dict[str, Any]:
@@ -189,7 +274,7 @@ def _read_about(path: Path) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} does not hold a JSON object")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bdpvi.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.methods.accounting import Accounting
 from bdpvi.methods.dp_gd import DPGD
 from bdpvi.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.methods.dpvi import DPVILosses, DPVIMoments
-from bdpvi.methods.method import BAYESIAN, NONE, SENTENCES, WORST_CASE, Method, Prepared
+from bdpvi.methods.method import NONE, SENTENCES, Method, Prepared
 from bdpvi.methods.non_private import NonPrivate
-from bdpvi.methods.posterior import FullRankRelease, MeanFieldRelease
+from bdpvi.methods.posterior import (
+    FullRankRelease,
+    FullRankWorstCase,
+    MeanFieldRelease,
+    MeanFieldWorstCase,
+)
 from bdpvi.methods.training import TrainingRelease
 
 METHODS: Mapping[str, type[Method]] = {
@@ -18,7 +24,9 @@ METHODS: Mapping[str, type[Method]] = {
     for method in (
         NonPrivate,
         FullRankRelease,
+        FullRankWorstCase,
         MeanFieldRelease,
+        MeanFieldWorstCase,
         TrainingRelease,
         DPVIMoments,
         DPVILosses,
@@ -28,12 +36,16 @@ METHODS: Mapping[str, type[Method]] = {
     )
 }
 
+TUNED = tuple(name for name, method in METHODS.items() if method.space)
+"""The methods that have hyper-parameters of their own to be searched."""
+
 __all__ = [
     "BAYESIAN",
     "DPGD",
     "METHODS",
     "NONE",
     "SENTENCES",
+    "TUNED",
     "WORST_CASE",
     "Accounting",
     "DPSGLDLosses",
@@ -41,7 +53,9 @@ __all__ = [
     "DPVILosses",
     "DPVIMoments",
     "FullRankRelease",
+    "FullRankWorstCase",
     "MeanFieldRelease",
+    "MeanFieldWorstCase",
     "Method",
     "NonPrivate",
     "Prepared",

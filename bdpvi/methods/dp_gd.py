@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from bdpvi.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp_noise import Run
-from bdpvi.methods.method import MODEL_SPACE, WORST_CASE
+from bdpvi.guarantees import WORST_CASE
+from bdpvi.methods.method import MODEL_SPACE
 from bdpvi.methods.noisy import NoisyTraining
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.types import Dataset, Outcome

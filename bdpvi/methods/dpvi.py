@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from bdpvi.dp_noise import Run
 from bdpvi.dpvi import DPVISettings, dpvi_runs
+from bdpvi.guarantees import WORST_CASE
 from bdpvi.guides import MeanField
-from bdpvi.methods.method import MODEL_SPACE, WORST_CASE
+from bdpvi.methods.method import MODEL_SPACE
 from bdpvi.methods.noisy import NoisyTraining
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.svi import default_optimiser

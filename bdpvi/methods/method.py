@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from bdpvi.accountants import CHANGES, GUARANTEE
+from bdpvi.guarantees import BAYESIAN, WORST_CASE, WORST_CASE_GUARANTEE
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.types import Dataset, Outcome
 
-BAYESIAN = "Bayesian DP"
-WORST_CASE = "worst-case DP"
 NONE = "none"
 
 SENTENCES: Mapping[str, str] = {
     BAYESIAN: GUARANTEE.format(change=CHANGES["remove"]),
-    WORST_CASE: (
-        "Worst-case differential privacy: for all data sets D and D′ that differ by one record "
-        "added or removed, whatever that record is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S "
-        "of outputs"
-    ),
+    WORST_CASE: WORST_CASE_GUARANTEE,
     NONE: "No privacy: what is released may give away any record",
 }
 """What each guarantee means."""
@@ -58,6 +53,8 @@ class Method(Protocol):
         space: for tuning, the values that each hyper-parameter may take. A dot leads into a field:
             "model.clip".
         model: what is fitted, and predicts.
+
+    A method may have ``settings_of``, the name of the method whose hyper-parameters it shares.
     """
 
     name: ClassVar[str]

@@ -15,14 +15,16 @@ from bdpvi import _validate, progress, secure
 from bdpvi.accountants import BayesianAccountant
 from bdpvi.divergences import summarise
 from bdpvi.events import PosteriorDraws, Tally
+from bdpvi.guarantees import BAYESIAN, coarse
 from bdpvi.guides import MeanField
 from bdpvi.methods.accounting import Accounting
-from bdpvi.methods.method import BAYESIAN, MODEL_SPACE
+from bdpvi.methods.method import MODEL_SPACE
 from bdpvi.methods.temperature import HOTTEST, TemperatureSearch
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Remove
 from bdpvi.panel import Panel
 from bdpvi.plan import Plan
+from bdpvi.rounding import rounding_error
 from bdpvi.rows import train_rows
 from bdpvi.svi import Problem, default_optimiser, run_svi
 from bdpvi.training import ORDERS
@@ -61,8 +63,8 @@ class TrainingRelease:
     note: ClassVar[str] = (
         "One draw is published after every step and all are paid for. Batches and base noise (ξ) "
         "follow from one seed and count as known; the seeds of the comparison are those of the "
-        "draws. The temperature is found from the training records, and nothing is charged for "
-        "making it known."
+        "draws. The temperature is found from the training records, on a coarse public grid, and "
+        "nothing is charged for making it known."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
@@ -94,7 +96,8 @@ class TrainingRelease:
 
         def charge(step: int, parameters: dict[str, Tensor]) -> None:
             pairs = summarise(path[step], guide.posterior(parameters))
-            costs.step(Panel(rows.kind, rows.records.ids, pairs))
+            panel = Panel(rows.kind, rows.records.ids, pairs)
+            costs.step(panel, rounding_error(guide, path[step], [panel]))
 
         train_rows(problem, rows, observe=charge)
         kept = path[-max(1, round(self.tail * self.steps)) :]
@@ -111,10 +114,10 @@ class TemperedCosts:
     def __init__(self) -> None:
         self._accounts = {tau: BayesianAccountant(orders=ORDERS) for tau in (1.0, HOTTEST)}
 
-    def step(self, panel: Panel) -> None:
-        """Charge one draw."""
+    def step(self, panel: Panel, rounding: float = 0.0) -> None:
+        """Charge one draw, whose rounding at temperature 1 costs ``rounding``."""
         for tau, account in self._accounts.items():
-            account.step(PosteriorDraws((panel,), temperature=tau))
+            account.step(PosteriorDraws((panel,), temperature=tau, rounding=rounding))
 
     def at(self, temperature: float) -> Tally:
         """Return all draws as one event."""
@@ -123,7 +126,9 @@ class TemperedCosts:
         for name, floor in covariances.totals.items():
             means = both.totals[name] - floor
             totals[name] = torch.where(floor.isfinite(), floor + means / temperature, floor)
-        return replace(both, totals=totals)
+        # Lattice and noise grow with √τ, the lattice in octaves; means, and their part, do not.
+        rounding = 2 * max(1.0, temperature**-0.5) * both.rounding
+        return replace(both, totals=totals, rounding=rounding, from_data=True)
 
 
 class PreparedTraining:
@@ -150,8 +155,8 @@ class PreparedTraining:
         self._search = TemperatureSearch(price)
 
     def calibrate(self, epsilon: float) -> float:
-        """Return the temperature."""
-        return self._search.solve(epsilon)
+        """Return the first temperature of the public grid that costs ``epsilon``."""
+        return coarse(self._search.solve(epsilon))
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Return each temperature's and seed's last published draws, and the price of all."""
@@ -160,5 +165,6 @@ class PreparedTraining:
 
     def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        published = [secure.sample(q, 1, temperature, generator) for q in self.path]
+        lattice = self.guide.lattice(temperature)
+        published = [secure.sample(q, 1, temperature, generator, lattice) for q in self.path]
         return torch.vmap(self.guide.unpack)(torch.cat(published[-self.kept :]))
