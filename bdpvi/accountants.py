@@ -155,8 +155,12 @@ class BayesianAccountant:
         _validate.probability("near", near)
         directions, choices = self._charged()
         gamma, estimates = self.failure_probability, len(directions) * choices
+        beta = split_delta(near, gamma, estimates)
+        # Where rounding makes ε too dear, what holds at a smaller one holds here too.
+        while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
+            epsilon = cap(epsilon) - 0.25
         rounding = rounding_delta(self._rounding, epsilon)
-        rest = split_delta(near, gamma, estimates) - rounding
+        rest = beta - rounding
         if not rest > 0:
             return 1.0
         beta_at = partial(self._beta, epsilon, rest)
@@ -192,6 +196,7 @@ class BayesianAccountant:
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
         used = betting if ranged else self.estimator
         solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order
+        split_delta(delta, self.failure_probability, len(directions) * choices)
         epsilon = 0.0
         while True:
             within, rounding = cap(epsilon), rounding_delta(self._rounding, epsilon)
@@ -218,6 +223,14 @@ class BayesianAccountant:
                 break
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
+        if worst is not None and worst.epsilon < found.epsilon:
+            found = replace(
+                found,
+                epsilon=worst.epsilon,
+                order=None,
+                reliable=True,
+                reason="the worst-case guarantee is the smaller one, and implies this one",
+            )
         return replace(found, guarantee=guarantee, worst_case=worst, from_data=self._from_data)
 
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:

@@ -210,8 +210,13 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
             name: _numbers(f"latents.{name}", value)
             for name, value in _part(content, "latents", dict).items()
         }
-        if samples.ndim != 2 or any(len(value) != len(samples) for value in latents.values()):
+        if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
             raise ValueError("samples must have shape (draws, d), and latents as many draws")
+        if isinstance(model, BayesianLogisticRegression):
+            columns = model.design(samples.new_zeros(1, len(names))).shape[1]
+            shapes = {name: tuple(value.shape) for name, value in latents.items()}
+            if shapes != {"w": (len(samples), columns)}:
+                raise ValueError(f"latents must be w of {columns} columns, got {shapes}")
         return Release(
             samples=samples,
             latents=latents,

@@ -66,11 +66,13 @@ def test_fit_release_predict(
     by_hand = 1 / (1 + np.exp(-design @ np.array(json.loads(out.read_text("utf-8"))["samples"]).T))
     np.testing.assert_allclose(np.sort(probability), np.sort(by_hand.mean(1)), rtol=1e-9)
 
-    again = tmp_path / "again.json"
-    assert run("release", fitted, "--out", again, *options) == 0
     capsys.readouterr()
-    more = json.loads(again.read_text(encoding="utf-8"))["spent"]["epsilon"]
-    assert more > spent["epsilon"]
+    assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 0
+    assert json.loads(capsys.readouterr().out)["spent"]["epsilon"] > spent["epsilon"]
+    assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run("spent", fitted) == 0
+    assert "single records" in capsys.readouterr().out
 
 
 def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None
     )  # fmt: skip
     assert code == 0
     assert storage.read_extra(tmp_path / "fit")["model"]["groups"] == [[1, 0]]
-    assert run("release", tmp_path / "fit", "--out", tmp_path / "a.json", "--temperature", 1) == 0
+    assert run("spent", tmp_path / "fit") == 0
 
 
 def test_public_noise_is_reliable_by_the_hockey_stick(
@@ -98,7 +100,8 @@ def test_public_noise_is_reliable_by_the_hockey_stick(
     assert run(*command, "hockey-stick", "--out", tmp_path / "b.json", "--json") == 0
     spent = json.loads(capsys.readouterr().out)["spent"]
     assert spent["reliable"]
-    assert 0.49 <= spent["epsilon"] <= 0.5  # by the other conversions it is above
+    assert 0.499 <= spent["worst_case"]["epsilon"] <= 0.5
+    assert spent["epsilon"] <= spent["worst_case"]["epsilon"]
     assert [path.name for path in tmp_path.glob("*.json")] == ["b.json"]
 
 
@@ -112,8 +115,8 @@ def test_release_for_an_epsilon_keeps_to_it(
     assert run("release", copy, "--out", tmp_path / "a.json", "--epsilon", 3, "--json") == 0
     assert json.loads(capsys.readouterr().out)["spent"]["epsilon"] <= 3
     code = run(
-        "release", copy, "--out", tmp_path / "b.json", "--epsilon", 3, "--temperature", 1,
-        "--draws", 100,
+        "release", copy, "--out", tmp_path / "b.json", "--epsilon", 3, "--temperature", 9,
+        "--draws", 30,
     )  # fmt: skip
     assert code == 2
     assert "over the budget" in capsys.readouterr().err
@@ -164,7 +167,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-COMMANDS = ["", "demo", "fit", "release", "predict", "study", "compare", "tune"]
+COMMANDS = ["", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
