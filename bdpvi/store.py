@@ -68,8 +68,9 @@ def claimed(path: Path) -> Iterator[Path]:
 def claimed_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes ``path`` at the end, unless something goes wrong.
 
-    It lies in the same folder under a name that nobody can guess, with mode 0700 under any umask;
-    write files into it by :func:`write`. Of several processes that want the same path one gets it.
+    It lies in the same folder under a name that nobody can guess, with mode 0700 under any umask.
+    Files written into it by :func:`write` are on the disk before it gets its name. Of several
+    processes that want the same path one gets it.
 
     Raises:
         ValueError: if something is at ``path`` by then, even an empty folder.
@@ -78,7 +79,6 @@ def claimed_folder(path: Path) -> Iterator[Path]:
     try:
         temporary.chmod(0o700)
         yield temporary
-        sync(temporary)
         try:
             path.mkdir(mode=0o700)  # a rename alone would replace an empty folder
         except FileExistsError:

@@ -169,6 +169,8 @@ def test_what_could_not_be_read_back_is_not_written(fit: bdpvi.Fit, tmp_path: Pa
     for extra in ({"a": object()}, {"a": float("nan")}):
         with pytest.raises(ValueError, match="fit or extra cannot be saved"):
             save_fit(fit, tmp_path / "fit", extra=extra)
+    with pytest.raises(ValueError, match=r"cannot be saved: feature_names must be strings"):
+        save_fit(replace(fit, feature_names=(0, 1)), tmp_path / "fit")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -330,6 +332,14 @@ def test_another_model_or_guide_is_refused(folder: Path) -> None:
     ):
         with pytest.raises(ValueError, match=r"fit\.safetensors cannot be used"):
             load_fit(folder, other, FullRank(other))
+
+
+def test_a_model_that_does_not_take_the_features_is_refused(folder: Path) -> None:
+    def wider(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+        raise RuntimeError("size mismatch")
+
+    with pytest.raises(ValueError, match="model does not take 2 features: size mismatch"):
+        load_fit(folder, wider, FullRank(wider))
 
 
 VALUES: tuple[Any, ...] = (
