@@ -19,6 +19,7 @@ import bdpvi
 from bdpvi import (
     checkpoint,
     cli_comparison,
+    cli_ledger,
     datasets,
     demonstration,
     guides,
@@ -148,6 +149,14 @@ def fit(
     records: Annotated[
         int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
     ] = 0,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Bayesian-DP ε that all releases together may reach; kept with the fit.",
+            show_default=False,
+        ),
+    ] = None,
+    budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quiet: Quiet = False,
@@ -164,6 +173,7 @@ def fit(
         raise ValueError(f"guide must be one of {list(GUIDES)}, got {guide!r}")
     if neighbours not in ROUTES:
         raise ValueError(f"neighbours must be one of {list(ROUTES)}, got {neighbours!r}")
+    allowed = None if budget is None else bdpvi.Budget(budget, budget_delta)
     if data in datasets.LOADERS:
         split = datasets.LOADERS[data]()
     elif not target:
@@ -196,6 +206,7 @@ def fit(
             rate=usual_rate if rate is None else rate,
             seed=seed,
             neighbours=route(kept, bdpvi.Remove(records or None), workers),
+            budget=allowed,
             device=device,
             progress=first and not quiet,
         )
@@ -354,6 +365,7 @@ def study(
 
 app.command()(cli_comparison.compare)
 app.command()(cli_comparison.tune)
+app.add_typer(cli_ledger.app, name="ledger")
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
@@ -377,8 +389,11 @@ def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ..
 
 def _load(folder: Path) -> bdpvi.Fit:
     extra = storage.read_extra(folder)
-    model = bdpvi.BayesianLogisticRegression(**extra["model"])
-    guide = GUIDES[extra["guide"]](model, noise_scale=extra.get("noise_scale"))
+    try:
+        model = bdpvi.BayesianLogisticRegression(**extra["model"])
+        guide = GUIDES[extra["guide"]](model, noise_scale=extra.get("noise_scale"))
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error!r}") from error
     return storage.load_fit(folder, model, guide)
 
 

@@ -20,7 +20,7 @@ from bdpvi.plan import Plan
 from bdpvi.progress import Track
 from bdpvi.svi import Convergence, Guide, Problem, default_optimiser
 from bdpvi.training import Training
-from bdpvi.types import Dataset
+from bdpvi.types import Budget, Dataset
 
 
 class Neighbours(Protocol):
@@ -86,6 +86,7 @@ def fit(
     optim: PyroOptim | None = None,
     neighbours: Neighbours | None = None,
     account_training: bool = False,
+    budget: Budget | None = None,
     device: str = "auto",
     dtype: torch.dtype = torch.float64,
     progress: bool = True,
@@ -104,6 +105,8 @@ def fit(
             ``Coupled(checkpoint=folder)`` goes on after an interruption.
         account_training: draw and charge one fresh sample after every step, for publishing while
             training; every later release from the fit counts those samples too.
+        budget: what all releases from the fit may spend together; it is kept in the ledger, and
+            saved with it.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
         dtype: of the training; accounting is always in float64.
         progress: whether to show progress bars on standard error.
@@ -121,6 +124,7 @@ def fit(
     >>> result.posterior.mean.shape
     torch.Size([30])
     """
+    ledger = Ledger(budget=budget)
     if len(data) < 3:
         raise ValueError(f"data has {len(data)} records; at least 3 are needed")
     check = getattr(model, "check", None)
@@ -144,6 +148,7 @@ def fit(
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
+        ledger=ledger,
         training=trained.training,
     )
 

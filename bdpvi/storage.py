@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save
 
-from bdpvi import _validate
-from bdpvi.divergences import GaussianPairs
+from bdpvi import _validate, saved, store
 from bdpvi.fit import Fit
 from bdpvi.guarantees import Receipt
 from bdpvi.ledger import Ledger
 from bdpvi.models import BayesianLogisticRegression, Model
-from bdpvi.panel import Panel
-from bdpvi.plan import Plan
 from bdpvi.release import Release
+from bdpvi.saved import About, Numbers
 from bdpvi.store import claimed
-from bdpvi.svi import Convergence, Guide
+from bdpvi.svi import Guide
 
 _FORMAT = 1
+_ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
 
 def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
 
-    From then on the fit's charges are kept in that folder too.
+    From then on the fit's charges are kept in that folder too. There fit.json holds the digest of
+    fit.safetensors, and the ledger that of fit.json, so that none can be changed alone.
 
     Args:
         fit: what :func:`bdpvi.fit` returned.
         path: a folder that does not exist yet: an old fit and its ledger are never overwritten.
         extra: anything JSON that the caller needs to build model and guide again.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     if path.exists():
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     if fit.training is not None:
@@ -52,8 +50,10 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         tensors[f"panels.{panel.kind}.ids"] = panel.ids
         tensors[f"panels.{panel.kind}.r"] = panel.pairs.r
         tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
-    about = {
-        "format": _FORMAT,
+    numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
+    content = {
+        "format": saved.FORMAT,
+        "sha256": _digest(numbers),
         "plan": asdict(fit.plan),
         "data_name": fit.data_name,
         "feature_names": fit.feature_names,
@@ -64,73 +64,69 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         "largest": {panel.kind: panel.largest for panel in fit.panels},
         "extra": dict(extra or {}),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))  # mode 0700
     try:
-        save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, folder / "fit.safetensors")
-        (folder / "fit.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
-        ledger = Ledger(folder / "ledger.jsonl")
-        for charge in fit.ledger.charges():
-            ledger.charge(charge)
-        folder.rename(path)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    fit.ledger.path = path / "ledger.jsonl"
+        about = json.dumps(content, indent=2, allow_nan=False).encode()
+        About.parse(about)  # what could not be read back is not written
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"fit or extra cannot be saved: {error}") from error
+    store.make_folder(path.parent)
+    with fit.ledger.locked():
+        with store.claimed_folder(path) as folder:
+            store.write(folder / _TENSORS, numbers)
+            store.write(folder / _ABOUT, about)
+            store.write(folder / _LEDGER, fit.ledger.content(_digest(about)))
+        fit.ledger.move(path / _LEDGER, _digest(about))
 
 
 def read_extra(path: str | Path) -> dict[str, Any]:
-    """Return what :func:`save_fit` was given as ``extra``."""
-    return _read_about(Path(path))["extra"]  # type: ignore[no-any-return]
+    """Return what :func:`save_fit` was given as ``extra``.
+
+    Raises:
+        ValueError: if fit.json or the ledger is missing, was changed or cannot be read.
+    """
+    return _about(Path(path).resolve()).extra
+
+
+def open_ledger(path: str | Path) -> Ledger:
+    """Return the ledger of the fit in the folder ``path``; it may be damaged."""
+    folder = Path(path).resolve()
+    return Ledger(folder / _LEDGER, binding=_digest(_read(folder / _ABOUT)))
 
 
 def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     """Read a fit back, with its ledger; ``model`` and ``guide`` must be built as they were.
 
     Raises:
-        ValueError: if a file is missing, truncated or unreadable.
+        ValueError: if a file is missing, was changed or cannot be read, or if model or guide is
+            another one.
     """
-    path = Path(path)
-    about = _read_about(path)
-    file = path / "fit.safetensors"
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-    for name, usual in (("ridge", 0.0), ("noise_scale", None)):
-        made, now = about.get(name, usual), getattr(guide, name)
+    folder = Path(path).resolve()
+    about = _about(folder)
+    for name, made in (("ridge", about.ridge), ("noise_scale", about.noise_scale)):
+        now = getattr(guide, name)
         if now != made:
-            raise ValueError(f"guide has {name}={now}, and {path} was made with {made}")
-    kinds = [name.split(".")[1] for name in tensors if name.endswith(".ids")]
-    panels = tuple(
-        Panel(
-            kind,
-            tensors[f"panels.{kind}.ids"],
-            GaussianPairs(tensors[f"panels.{kind}.r"], tensors[f"panels.{kind}.b2"]),
-            about.get("largest", {}).get(kind),
-        )
-        for kind in kinds
-    )
-    parameters = {
-        name.removeprefix("parameters."): value
-        for name, value in tensors.items()
-        if name.startswith("parameters.")
-    }
-    like = parameters["loc"]
-    guide.setup(like.new_zeros(3, len(about["feature_names"])), like.new_zeros(3))
-    guide.parameters = dict(parameters)
+            raise ValueError(f"guide has {name}={now}, and {folder} was made with {made}")
+    file = folder / _TENSORS
+    content = _read(file)
+    if _digest(content) != about.sha256:
+        raise ValueError(f"{file} was changed: it is not what {folder / _ABOUT} was written for")
+    try:
+        numbers = Numbers.parse(content, about, guide)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+    guide.parameters = dict(numbers.parameters)
     return Fit(
         model=model,
         guide=guide,
-        parameters=parameters,
-        panels=panels,
-        convergence=Convergence(tensors["elbo"], tensors["gradient_norm"]),
-        plan=Plan(**about["plan"]),
-        data_name=about["data_name"],
-        feature_names=tuple(about["feature_names"]),
-        preprocessing=about["preprocessing"],
-        fingerprint=about["fingerprint"],
-        ledger=Ledger(path / "ledger.jsonl"),
+        parameters=numbers.parameters,
+        panels=numbers.panels,
+        convergence=numbers.convergence,
+        plan=about.plan,
+        data_name=about.data_name,
+        feature_names=about.feature_names,
+        preprocessing=about.preprocessing,
+        fingerprint=about.fingerprint,
+        ledger=open_ledger(folder),
     )
 
 
@@ -269,11 +265,27 @@ def _receipt(values: Mapping[str, Any]) -> Receipt:
     return Receipt(**values)
 
 
-def _read_about(path: Path) -> dict[str, Any]:
-    about = _read_json(path / "fit.json")
-    if about.get("format") != _FORMAT:
-        raise ValueError(f"{path / 'fit.json'} has format {about.get('format')!r}, not {_FORMAT}")
+def _about(folder: Path) -> About:
+    """Return what fit.json says, after a look at the ledger that it is bound to."""
+    file = folder / _ABOUT
+    content = _read(file)
+    try:
+        about = About.parse(content)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+    Ledger(folder / _LEDGER, binding=_digest(content)).charges()
     return about
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

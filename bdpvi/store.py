@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,35 @@ def claimed(path: Path) -> Iterator[Path]:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def claimed_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes ``path`` at the end, unless something goes wrong.
+
+    It lies in the same folder under a name that nobody can guess, with mode 0700 under any umask.
+    Files written into it by :func:`write` are on the disk before it gets its name. Of several
+    processes that want the same path one gets it.
+
+    Raises:
+        ValueError: if something is at ``path`` by then, even an empty folder.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        temporary.chmod(0o700)
+        yield temporary
+        try:
+            path.mkdir(mode=0o700)  # a rename alone would replace an empty folder
+        except FileExistsError:
+            raise ValueError(f"path={str(path)!r} exists already; nothing is overwritten") from None
+        try:
+            temporary.rename(path)
+        except BaseException:
+            path.rmdir()
+            raise
+        sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def make_folder(path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -108,10 +110,7 @@ def test_public_noise_is_reliable_by_the_hockey_stick(
 def test_release_for_an_epsilon_keeps_to_it(
     fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copy = tmp_path / "fit"
-    copy.mkdir()
-    for name in ("fit.json", "fit.safetensors"):
-        (copy / name).write_bytes((fitted / name).read_bytes())
+    copy = shutil.copytree(fitted, tmp_path / "fit")
     assert run("release", copy, "--out", tmp_path / "a.json", "--epsilon", 3, "--json") == 0
     assert json.loads(capsys.readouterr().out)["spent"]["epsilon"] <= 3
     code = run(
@@ -121,6 +120,64 @@ def test_release_for_an_epsilon_keeps_to_it(
     assert code == 2
     assert "over the budget" in capsys.readouterr().err
     assert not (tmp_path / "b.json").exists()
+
+
+def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = tmp_path / "fit"
+    command = ("fit", "--data", table, "--target", "sick", "--out", fit, "--steps", 5, "--quiet")
+    assert run(*command, "--budget", -1) == 2
+    assert "epsilon must be finite and positive, got -1.0" in capsys.readouterr().err
+    assert run(*command, "--budget", 1e6, "--budget-delta", 1e-3) == 0
+    for out in ("a.json", "b.json"):
+        assert run("release", fit, "--out", tmp_path / out, "--temperature", 1e9) == 0
+    capsys.readouterr()
+
+    def shown(*command: object) -> dict[str, Any]:
+        assert run("ledger", *command, fit, "--json") == 0
+        content: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert content["budget"] == {"epsilon": 1e6, "delta": 1e-3}
+        return content
+
+    assert [one["draws"] for one in shown("show")["charges"]] == [1, 1]
+    file = fit / "ledger.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-90])
+    assert run("release", fit, "--out", tmp_path / "c.json", "--temperature", 1e9) == 2
+    assert (
+        f"line 3: it is cut off. Until that is settled nothing can be released: `bdpvi ledger "
+        f"repair {fit}`" in capsys.readouterr().err
+    )
+    assert run("ledger", "show", fit) == 2
+    capsys.readouterr()
+    assert shown("repair")["added"] == 1
+    assert [one["temperature"] for one in shown("show")["charges"]] == [1e9, 1e9]
+
+    file.write_bytes(whole.replace(b'"draws": 1', b'"draws": 7'))
+    assert run("ledger", "repair", fit) == 2
+    assert "by --charge DRAWS,TEMPERATURE" in capsys.readouterr().err
+    assert run("ledger", "repair", fit, "--charge", "ten") == 2
+    assert "charge must be like 10,5.0, got 'ten'" in capsys.readouterr().err
+    content = shown("repair", "--charge", "7,2.5", "--charge", "1,1e9")
+    assert [tuple(one.values()) for one in content["charges"]] == [(7, 2.5, True), (1, 1e9, True)]
+    assert run("ledger", "show", fit) == 0
+    assert "1. 7 draws at temperature 2.5, found from the data" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"clip": "x"}}, {"model": {"more": 1}}, {"model": 3}, {"guide": "x"},
+        {"guide": []}, {"noise_scale": "x"}, {"model": {"groups": 3}},
+    ],
+)  # fmt: skip
+def test_a_fit_of_something_else_is_bad_input(
+    fitted: Path, tmp_path: Path, change: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = {**storage.read_extra(fitted), **change}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "read_extra", lambda _: extra)
+        assert run("release", fitted, "--out", tmp_path / "a.json", "--temperature", 1) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -167,7 +224,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-COMMANDS = ["", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune"]
+COMMANDS = ["", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
