@@ -75,8 +75,8 @@ ALLOWED = {
     "statistics": {"estimators"},
     "tables": {"_validate", "models", "objective", "progress"},
     "stream": {
-        "_validate", "accountants", "close", "composition", "conversions", "divergences",
-        "estimators", "events", "models", "objective", "optimum", "perturbation", "progress",
+        "_validate", "accountants", "checkpoint", "close", "composition", "conversions",
+        "divergences", "estimators", "events", "models", "objective", "optimum", "perturbation", "progress",
         "statistics", "store", "svi", "tables", "types",
     },
     "fit": {
@@ -114,7 +114,7 @@ ALLOWED = {
     "plots": set[str](),
     "metrics": set[str](),
     "cells": {"store"},
-    "hyperparameters": {"methods", "models"},
+    "hyperparameters": {"_validate", "methods", "models", "store"},
     "compare": {
         "_validate", "cells", "compare_report", "hyperparameters", "methods", "metrics", "models",
         "paired", "progress", "store", "types",
