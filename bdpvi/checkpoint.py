@@ -128,10 +128,13 @@ class Begun:
         if not file.exists():
             return None
         kept, _ = read_tensors("checkpoint", file)
+        length = kept["state"].numel() if "state" in kept else 0
+        whole = torch.empty(length, dtype=torch.uint8, device="meta")
+        alike("checkpoint", file, kept, {"state": whole})
         try:
             content = io.BytesIO(bytes(kept["state"].numpy()))
             return torch.load(content, map_location="cpu", weights_only=True)
-        except (KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        except (RuntimeError, pickle.UnpicklingError) as error:
             raise _unreadable("checkpoint", file, error) from error
 
     def reached(self, state: Callable[[], Any]) -> None:

@@ -76,8 +76,8 @@ ALLOWED = {
     "tables": {"_validate", "models", "objective", "progress"},
     "stream": {
         "_validate", "accountants", "checkpoint", "close", "composition", "conversions",
-        "divergences", "estimators", "events", "models", "objective", "optimum", "perturbation", "progress",
-        "statistics", "store", "svi", "tables", "types",
+        "divergences", "estimators", "events", "models", "objective", "optimum", "perturbation",
+        "progress", "statistics", "store", "svi", "tables", "types",
     },
     "fit": {
         "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
