@@ -157,7 +157,7 @@ def fit(
     """Fit a Bayesian logistic regression and the neighbours that account for releases from it.
 
     A coupled run keeps what it has finished in the folder OUT.unfinished, which is as secret as the
-    fit: after an interruption the same command goes on from there.
+    fit: after an interruption the same command goes on from there. One process at a time may.
 
     Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
     """
@@ -193,6 +193,7 @@ def fit(
     ):
         if first:
             _check_new(out, unfinished)  # whoever held the folder may have finished
+            store.check_writable(out.parent)
         fitted = bdpvi.fit(
             model,
             GUIDES[guide](model, noise_scale=noise_scale),
@@ -366,8 +367,8 @@ def _stoppable() -> Iterator[None]:
 def _check_new(out: Path, unfinished: Path) -> None:
     """Raise ValueError if something is at ``out`` already, a dangling link included."""
     if os.path.lexists(out):
-        kept = f"; {unfinished}/ is secret too" if unfinished.exists() else ""
-        raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{kept}")
+        left = f"; {unfinished}/ is left of another run, secret too" if unfinished.exists() else ""
+        raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{left}")
 
 
 def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -124,8 +124,10 @@ def _hold(folder: Path) -> int | None:
     try:
         os.fchmod(descriptor, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise
         raise ValueError(
             f"{folder} is held by another process at the same work; wait for that, or choose "
             "another out"
