@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bdpvi.store import replacing
+from bdpvi import store
 
 
 class Cells:
-    """One JSON file for each finished cell: whole or not there.
+    """One JSON file for each finished cell: whole or not there, readable by its owner only.
 
     Args:
-        folder: made if it is not there.
+        folder: made if it is not there. Files whose names begin with a dot do not count.
         settings: JSON types; all that the cells depend on.
 
     Raises:
@@ -33,7 +33,9 @@ class Cells:
         file = folder / "settings.json"
         wanted = json.loads(json.dumps(settings))
         if file.exists():
-            found = _read(file)
+            found = store.read_json(file)
+            if not isinstance(found, dict):
+                raise ValueError(f"{file} does not hold a JSON object")
             for name in sorted({*found, *wanted}):
                 if found.get(name) != wanted.get(name):
                     raise ValueError(
@@ -42,31 +44,39 @@ class Cells:
                     )
         elif folder.exists() and any(not p.name.startswith(".") for p in folder.iterdir()):
             raise ValueError(f"out={str(folder)!r} exists already and has no settings.json")
-        folder.mkdir(parents=True, exist_ok=True)
+        store.make_folder(folder)
+        store.check_writable(folder)
         if not file.exists():
-            with replacing(file) as temporary:
-                temporary.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
-        self.folder.mkdir(exist_ok=True)
+            store.write(file, json.dumps(wanted, indent=1).encode())
+        store.make_folder(self.folder)
+        self.folder.chmod(0o700)
+        store.check_writable(self.folder)
 
-    def get(self, name: str) -> Any:
-        """Return a finished cell, None if it is still to be done."""
+    def get(self, name: str, check: Callable[[Any], object] | None = None) -> Any:
+        """Return a finished cell, None if it is still to be done.
+
+        Raises:
+            ValueError: if it cannot be read, or if ``check`` raises that, naming the file.
+        """
         file = self._file(name)
-        return _read(file) if file.exists() else None
+        if not file.exists():
+            return None
+        cell = store.read_json(file)
+        if check is not None:
+            try:
+                check(cell)
+            except ValueError as error:
+                raise ValueError(
+                    f"{file} is no finished cell: {error}; delete it to have it done again"
+                ) from error
+        return cell
 
     def put(self, name: str, cell: Any) -> None:
         """Keep a finished cell."""
-        with replacing(self._file(name)) as temporary:
-            temporary.write_text(json.dumps(cell, indent=1), encoding="utf-8")
+        store.write(self._file(name), json.dumps(cell, indent=1).encode())
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.json"
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
 
 
 def _short(value: object) -> str:

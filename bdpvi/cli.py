@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -165,7 +169,7 @@ def fit(
     """Fit a Bayesian logistic regression and the neighbours that account for releases from it.
 
     A coupled run keeps what it has finished in the folder OUT.unfinished, which is as secret as the
-    fit: after an interruption the same command goes on from there.
+    fit: after an interruption the same command goes on from there. One process at a time may.
 
     Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
     """
@@ -182,8 +186,8 @@ def fit(
         split = datasets.from_csv(
             data, target, positive=positive or None, test_fraction=test_fraction
         )
-    if out.exists():
-        raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten")
+    unfinished = out.with_name(f"{out.name}.unfinished")
+    _check_new(out, unfinished)
     model = bdpvi.BayesianLogisticRegression(
         prior_scale=prior_scale,
         intercept=intercept,
@@ -194,10 +198,15 @@ def fit(
     )
     workers: Reduction = context.obj
     first = workers.rank == 0
-    unfinished = out.with_name(f"{out.name}.unfinished")
     usual_rate, route = ROUTES[neighbours]
     kept = unfinished / f"workers-{workers.size}"
-    try:
+    with (
+        cli_comparison.resumable(unfinished) if first else nullcontext(),
+        store.held(unfinished) if first else nullcontext(),
+    ):
+        if first:
+            _check_new(out, unfinished)  # whoever held the folder may have finished
+            store.check_writable(out.parent)
         fitted = bdpvi.fit(
             model,
             GUIDES[guide](model, noise_scale=noise_scale),
@@ -210,15 +219,11 @@ def fit(
             device=device,
             progress=first and not quiet,
         )
-    except KeyboardInterrupt:
-        if first and unfinished.exists():
-            print(f"Kept {unfinished}/ (secret): the same command goes on there", file=sys.stderr)
-        raise
-    if first:
-        made = {"model": asdict(model), "guide": guide, "noise_scale": noise_scale}
-        storage.save_fit(fitted, out, extra=made)
-    workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
-    checkpoint.forget(unfinished)
+        if first:
+            made = {"model": asdict(model), "guide": guide, "noise_scale": noise_scale}
+            storage.save_fit(fitted, out, extra=made)
+        workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
+        checkpoint.forget(unfinished)
     if not first:
         return
     if as_json:
@@ -323,20 +328,30 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the probability of the positive class for the rows of a CSV file."""
-    loaded = storage.load_release(released)
-    encoding = Encoding.from_dict(loaded.preprocessing["encoding"])  # type: ignore[arg-type]
-    probabilities = loaded.predict_proba(encoding.apply(datasets.read_table(data)))[:, 1]
-    table = pd.DataFrame({"probability": probabilities.numpy()})
-    if as_json:
-        _print_json(
-            {"probability": table["probability"].tolist(), "receipt": asdict(loaded.receipt)}
-        )
-    elif out is None:
-        table.to_csv(sys.stdout, index=False)
-    else:
-        with store.replacing(out) as temporary:
+    if out is not None and not as_json:
+        with store.claimed(out) as temporary:
+            _, table = _predicted(released, data)
             table.to_csv(temporary, index=False)
         print(f"Wrote {len(table)} predictions to {out}")
+        return
+    loaded, table = _predicted(released, data)
+    if as_json:
+        receipt = asdict(loaded.receipt)
+        _print_json({"probability": table["probability"].tolist(), "receipt": receipt})
+    else:
+        table.to_csv(sys.stdout, index=False)
+
+
+def _predicted(released: Path, data: Path) -> tuple[bdpvi.Release, pd.DataFrame]:
+    loaded = storage.load_release(released)
+    constants = loaded.preprocessing.get("encoding")
+    if not isinstance(constants, dict):
+        raise ValueError(
+            f"{released} does not say how a table becomes features; it was not fitted by bdpvi fit"
+        )
+    encoding = Encoding.from_dict(constants)
+    probabilities = loaded.predict_proba(encoding.apply(datasets.read_table(data)))[:, 1]
+    return loaded, pd.DataFrame({"probability": probabilities.numpy()})
 
 
 @app.command(
@@ -353,6 +368,7 @@ def study(
     """Run one of the studies."""
     if name not in STUDIES:
         raise ValueError(f"name must be one of {list(STUDIES)}, got {name!r}")
+    store.check_writable(out)
     finding = STUDIES[name].run(
         out, seed=seed, track=progress.silent if quiet else progress.bar, scale=scale
     )
@@ -369,13 +385,38 @@ app.add_typer(cli_ledger.app, name="ledger")
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
-    """Run the command line; bad input ends in one line on standard error and exit code 2."""
+    """Run the command line; bad input ends in one line on standard error and exit code 2.
+
+    An interruption or SIGTERM ends in exit code 130. A worker is ended by SIGTERM at once: it may
+    be waiting for another one that has died.
+    """
     try:
-        program(standalone_mode=True, obj=workers or Alone())
+        with _stoppable() if workers is None else nullcontext():
+            program(standalone_mode=True, obj=workers or Alone())
     except (ValueError, OSError, FloatingPointError, bdpvi.BudgetExceededError) as error:
         print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Take SIGTERM for an interruption, where this thread can have a say in that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _check_new(out: Path, unfinished: Path) -> None:
+    """Raise ValueError if something is at ``out`` already, a dangling link included."""
+    if os.path.lexists(out):
+        left = f"; {unfinished}/ is left of another run, secret too" if unfinished.exists() else ""
+        raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{left}")
 
 
 def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:

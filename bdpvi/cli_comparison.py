@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -70,13 +72,14 @@ def compare(
         seeds=seeds,
         at=chosen.at,
     )
-    comparison.compare(
-        _split(data, target, positive, test_fraction),
-        plan,
-        out,
-        chosen={"data": chosen.data, **chosen.how},
-        track=progress.silent if quiet else progress.bar,
-    )
+    with resumable(out / "cells"):
+        comparison.compare(
+            _split(data, target, positive, test_fraction),
+            plan,
+            out,
+            chosen={"data": chosen.data, **chosen.how},
+            track=progress.silent if quiet else progress.bar,
+        )
     summary = pd.read_csv(out / "summary.csv")
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
@@ -131,17 +134,33 @@ def tune(
         seeds=seeds,
         delta=delta,
     )
-    found = tuning.tune(
-        _split(data, target, positive, test_fraction).train,
-        hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
-        _words(methods),
-        search,
-        out,
-        track=progress.silent if quiet else progress.bar,
-    )
+    with resumable(tuning.trials_folder(out)):
+        found = tuning.tune(
+            _split(data, target, positive, test_fraction).train,
+            hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
+            _words(methods),
+            search,
+            out,
+            track=progress.silent if quiet else progress.bar,
+        )
     for name, result in found["chosen"]["result"].items():
         print(f"{name}: accuracy {result['score']:.4f} in cross-validation")
     print(f"Wrote {out}")
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say in one line what an interrupted command has kept in its folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        files = (one for one in folder.rglob("*") if one.is_file())
+        if any(not one.name.startswith(".") for one in files):
+            said = f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+        else:
+            said = "nothing was finished, nothing is kept"
+        print(f"bdpvi: interrupted: {said}", file=sys.stderr)
+        raise
 
 
 def _split(data: str, target: str, positive: str, test_fraction: float) -> Split:

@@ -122,7 +122,11 @@ def compare(
     """
     settings = _settings(split, plan, chosen)
     store = Cells(out, settings)
-    missing = [cell for cell in plan.cells() if store.get(cell.name) is None]
+
+    def kept(cell: Cell) -> Any:
+        return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
+
+    missing = [cell for cell in plan.cells() if kept(cell) is None]
     prepared: dict[Method, Prepared] = {}  # of one name; targets may share hyper-parameters
     for cell in track(missing, "compare"):
         method = cell.method
@@ -131,7 +135,7 @@ def compare(
         if method not in prepared:
             prepared[method] = method.prepare(split.train, plan.delta)
         store.put(cell.name, run(cell, prepared[method], split, plan))
-    finished = [store.get(cell.name) for cell in plan.cells()]
+    finished = [kept(cell) for cell in plan.cells()]
     rows = [row for found in finished for row in found["rows"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     summary = summarise(table, [found["right"] for found in finished])
@@ -149,12 +153,7 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
         "rows", one for every seed, and "right", how many seeds are right about each test record;
         where the target cannot be reached, one row with the reason, and None.
     """
-    about = {
-        "data": split.train.name,
-        "method": cell.method.name,
-        "guarantee": cell.method.guarantee,
-        "target_epsilon": cell.epsilon if math.isfinite(cell.epsilon) else None,
-    }
+    about = _about(cell, split)
     start = time.perf_counter()
 
     def failed(reason: str) -> dict[str, Any]:
@@ -181,6 +180,76 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
         for seed, (quality, outcome) in enumerate(zip(measured, outcomes, strict=True))
     ]
     return {"rows": rows, "right": right.tolist()}
+
+
+_REACHED = ("seed", "accuracy", "nll", "ece", "auc", "setting", "seconds")
+_TEXTS = {"data", "method", "guarantee", "reason", "accountant"}
+
+
+def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
+    """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
+    if not isinstance(found, dict) or found.keys() != {"rows", "right"}:
+        raise ValueError("it must be an object with rows and right")
+    rows, right = found["rows"], found["right"]
+    about = _about(cell, split)
+    needed = {*about, "delta", "reason", "seconds"}
+    if right is not None:
+        needed = {*about, *_REACHED}
+        if cell.method.guarantee != NONE:
+            needed |= {"epsilon", "delta", "reason", "accountant"}
+        if not isinstance(right, list) or len(right) != len(split.test):
+            raise ValueError(f"right must have {len(split.test)} entries, one for a test record")
+        _whole("right", right, plan.seeds)
+    if not isinstance(rows, list) or len(rows) != (1 if right is None else plan.seeds):
+        raise ValueError(f"rows must be a list, of {plan.seeds} where the target was reached")
+    for seed, row in enumerate(rows):
+        if not isinstance(row, dict) or not needed <= row.keys() <= set(COLUMNS):
+            raise ValueError(f"rows[{seed}] must have {sorted(needed)}")
+        wanted = about | ({} if right is None else {"seed": seed})
+        for name, value in row.items():
+            if name in wanted and (value != wanted[name] or isinstance(value, bool)):
+                raise ValueError(f"{name} must be {wanted[name]!r}, got {value!r}")
+            _check_value(name, value)
+        epsilon, accuracy = row.get("epsilon"), row.get("accuracy", 0.0)
+        if epsilon is not None and not 0 < epsilon <= cell.epsilon:
+            raise ValueError(f"epsilon must lie in (0, {cell.epsilon}], got {epsilon!r}")
+        if right is None and ("accuracy" in row or "seed" in row):
+            raise ValueError("accuracy is there, but right is not")
+        if not 0 <= accuracy <= 1:
+            raise ValueError(f"accuracy must lie in [0, 1], got {accuracy!r}")
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raise ValueError unless a column may hold this value."""
+    if name in _TEXTS:
+        good = isinstance(value, str)
+    elif name == "reliable":
+        good = isinstance(value, bool)
+    else:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        may_lack = name in ("target_epsilon", "worst_case_epsilon")
+        good = (value is None and may_lack) or (number and abs(value) <= math.inf)
+        good = good or (number and value != value)  # NaN, such as the AUC of one class
+        if number and isinstance(value, int):
+            good = abs(value) < 2**53
+    if not good:
+        raise ValueError(f"{name} cannot be {value!r}")
+
+
+def _whole(name: str, values: Sequence[Any], most: int) -> None:
+    """Raise ValueError unless these are whole numbers from 0 to ``most``."""
+    for value in values:
+        if type(value) is not int or not 0 <= value <= most:
+            raise ValueError(f"{name} must hold whole numbers from 0 to {most}, got {value!r}")
+
+
+def _about(cell: Cell, split: Split) -> dict[str, Any]:
+    return {
+        "data": split.train.name,
+        "method": cell.method.name,
+        "guarantee": cell.method.guarantee,
+        "target_epsilon": cell.epsilon if math.isfinite(cell.epsilon) else None,
+    }
 
 
 def predict(method: Method, outcome: Outcome, split: Split) -> Tensor:

@@ -17,6 +17,7 @@ from bdpvi.guides import MeanField
 from bdpvi.ledger import Charge
 from bdpvi.models import BayesianLogisticRegression
 from bdpvi.release import release, spent
+from bdpvi.store import check_writable
 from bdpvi.types import Spent
 
 DRAWS = (1, 10)
@@ -78,6 +79,7 @@ class Demonstration:
 
 def run(out: Path, *, seed: int = 0, progress: bool = True) -> Demonstration:
     """Fit, account over a range of temperatures, release once, and write figure and table."""
+    check_writable(out)
     split = datasets.load_breast_cancer()
     model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
     fitted = fit(
@@ -101,7 +103,6 @@ def run(out: Path, *, seed: int = 0, progress: bool = True) -> Demonstration:
     curve = pd.DataFrame(rows)
     released = release(fitted, DRAWS[-1], temperature=SHOWN)
     mean = fitted.guide.unpack(fitted.posterior.mean)["w"]
-    out.mkdir(parents=True, exist_ok=True)
     non_private = accuracy(model, {"w": mean[None]}, split.test)
     figure = plots.accuracy_curve(curve, non_private, out / "accuracy.png")
     table = out / "accuracy.csv"

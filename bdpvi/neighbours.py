@@ -26,7 +26,7 @@ from bdpvi.progress import Track
 from bdpvi.reduction import Alone, Reduction
 from bdpvi.rounding import rounding_error
 from bdpvi.rows import Rows, TracedGradient, check_elementwise, row_gradient, train_rows
-from bdpvi.svi import Convergence, Problem, isolated, run_svi
+from bdpvi.svi import Convergence, Kept, Problem, isolated, run_svi
 from bdpvi.training import Training, TrainingAccount
 from bdpvi.types import Dataset
 
@@ -162,9 +162,13 @@ class Coupled:
             return self._train_charging(problem, neighbours, track)
         workers = self.reduction
         chunk, least = self.chunk or self._rows_at_once(problem, neighbours), _least(problem)
-        once = self._parts(problem, neighbours, chunk)
+        parts = self._parts(problem, neighbours, chunk)
+        once = always if parts is None else parts.once
+        begun = None if parts is None else parts.begun("fit")
         workers.sum(torch.zeros(1))  # all have looked at the checkpoint before anybody writes
-        fitted = workers.first(partial(once, "fit", partial(_fitted, problem, track)))
+        fitted = workers.first(
+            partial(once, "fit", partial(_fitted, problem, track, begun), _like_fit(problem))
+        )
         panels = []
         for rows in neighbours:
             blocks = _blocks(len(rows.records), chunk, least, workers.size)
@@ -186,9 +190,9 @@ class Coupled:
             )
         return min(fits, AT_ONCE) if _by_the_row(problem) else fits
 
-    def _parts(self, problem: Problem, neighbours: Sequence[Rows], chunk: int) -> Once:
+    def _parts(self, problem: Problem, neighbours: Sequence[Rows], chunk: int) -> Checkpoint | None:
         if self.checkpoint is None:
-            return always
+            return None
         kinds = {
             f"{rows.kind} records": f"{len(rows.records)} of {rows.records.fingerprint()}"
             for rows in neighbours
@@ -196,7 +200,7 @@ class Coupled:
         size = self.reduction.size
         share = {"workers": str(size)} if size > 1 else {}
         about = {**identity(problem), "kinds": described(kinds), "chunk": str(chunk), **share}
-        return Checkpoint(self.checkpoint, about).once
+        return Checkpoint(self.checkpoint, about)
 
     def _train_charging(
         self, problem: Problem, neighbours: Sequence[Rows], track: Track[Any]
@@ -235,9 +239,28 @@ class Coupled:
         return Trained(parameters, convergence, (panel,), training)
 
 
-def _fitted(problem: Problem, track: Track[Any]) -> dict[str, Tensor]:
-    parameters, convergence = run_svi(problem, track)
+def _fitted(problem: Problem, track: Track[Any], begun: Kept | None) -> dict[str, Tensor]:
+    parameters, convergence = run_svi(problem, track, kept=begun)
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
+
+
+def _like_fit(problem: Problem) -> dict[str, Tensor]:
+    """Return tensors of the types and shapes that :func:`_fitted` returns."""
+    curve = torch.empty(problem.plan.steps, device="meta")
+    parameters = {name: value.to("meta") for name, value in _initial(problem).items()}
+    return {**parameters, "elbo": curve, "gradient_norm": curve}
+
+
+def _like_block(ids: Tensor, latents: int) -> dict[str, Tensor]:
+    """Return tensors of the types and shapes that :func:`_compared` returns for these records."""
+    distances = torch.empty(len(ids), latents, dtype=torch.float64, device="meta")
+    return {"ids": ids.to("meta"), "r": distances, "b2": distances}
+
+
+def _initial(problem: Problem) -> dict[str, Tensor]:
+    with isolated(problem.data):
+        problem.guide.setup(problem.data.x, problem.data.y)
+        return problem.guide.initial(problem.data.x)
 
 
 def _parameters(problem: Problem, fitted: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -293,18 +316,21 @@ def _panel(
     ticks = iter(track(range(len(blocks) * steps), rows.kind))
     ids = rows.records.ids.cpu()
     found, passed = [], 0
+    latents = problem.guide.released(_initial(problem)).event_shape[0]
     for turn in workers.turns(len(blocks)):
         deque(islice(ticks, (turn - passed) * steps), maxlen=0)  # other workers' blocks
         block, mine = blocks[turn], islice(ticks, steps)
         make = partial(_compared, problem, _some(rows, block), fitted, partial(next, mine))
-        part = once(f"{rows.kind}-{block.start:09}", make)
-        if not torch.equal(part["ids"], ids[block.start : block.stop]):
+        expected = ids[block.start : block.stop]
+        name, like = f"{rows.kind}-{block.start:09}", _like_block(expected, latents)
+        part = once(name, make, like)
+        if not torch.equal(part["ids"], expected):
             raise ValueError("checkpoint: it holds other records than the run; delete the folder")
         found.append({**part, "place": torch.arange(block.start, block.stop)})
         deque(mine, maxlen=0)  # the steps of a block that was kept
         passed = turn + 1
     deque(ticks, maxlen=0)  # the bar ends when it is asked for one more
-    none = torch.empty(0, _posterior(problem, fitted()).event_shape[0], dtype=torch.float64)
+    none = torch.empty(0, latents, dtype=torch.float64)
     found.append({"place": ids[:0], "ids": ids[:0], "r": none, "b2": none})
     names = ("place", "ids", "r", "b2")
     place, *parts = (workers.join(torch.cat([part[name] for part in found])) for name in names)
@@ -345,9 +371,7 @@ def _rehearsal(problem: Problem, rows: Rows) -> Callable[[int], GaussianPairs]:
     largest = rate * len(data) + 6 * math.sqrt(rate * (1 - rate) * len(data)) + 6
     index = torch.arange(min(len(data), math.ceil(largest)), device=data.x.device)
     small = replace(problem, data=data.select(index), plan=Plan(steps=2))
-    with isolated(data):
-        problem.guide.setup(data.x, data.y)
-        initial = problem.guide.initial(data.x)
+    initial = _initial(problem)
 
     def work(m: int) -> GaussianPairs:
         trained = train_rows(small, _some(rows, range(m)))

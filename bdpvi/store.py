@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+_MARK = "bdpvi-"
+"""In the names of temporary files, so that nobody else's file is taken for one."""
+_LOCK = ".lock"
 
 
 @contextmanager
@@ -16,6 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     It lies in the same folder under a name that nobody can guess, with mode 0600 under any umask.
     A link at ``path`` is replaced, not followed. At the end, file and folder are on the disk.
+    What a killed process has left of an earlier attempt at the same file is removed.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with replacing(Path(folder) / "a.txt") as temporary:
@@ -23,9 +32,8 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     (Path(folder) / "a.txt").read_text()
     'whole'
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
-    temporary = Path(name)
+    _remove_dead(path)
+    temporary, descriptor = _temporary(path)
     try:
         yield temporary
         sync(temporary)
@@ -33,6 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -100,6 +109,104 @@ def make_folder(path: Path) -> None:
         one.mkdir(mode=0o700, exist_ok=True)
         one.chmod(0o700)
         sync(one.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError unless files can be made in a folder, by making one; the folder is made too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_dead(folder / "probe")
+    temporary, descriptor = _temporary(folder / "probe")
+    temporary.unlink()
+    os.close(descriptor)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a secret folder for this process alone, until the end or until the process dies.
+
+    It is made if it is not there. A folder that nothing was put into is removed at the end.
+
+    Raises:
+        ValueError: if another process holds it.
+        OSError: if it cannot be made or written to.
+    """
+    descriptor = None
+    while descriptor is None:
+        descriptor = _hold(folder)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if [one.name for one in folder.iterdir()] == [_LOCK]:
+                (folder / _LOCK).unlink()
+                folder.rmdir()
+        os.close(descriptor)
+
+
+def _hold(folder: Path) -> int | None:
+    """Return the lock's descriptor; None if whoever held the folder has just removed it."""
+    make_folder(folder)
+    file = folder / _LOCK
+    try:
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        os.fchmod(descriptor, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise ValueError(
+            f"{folder} is held by another process at the same work; wait for that, or choose "
+            "another out"
+        ) from None
+    if os.fstat(descriptor).st_nlink == 0:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _temporary(path: Path) -> tuple[Path, int]:
+    """Return a new file beside ``path``, and a descriptor that is locked while its writer lives."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{_MARK}", dir=path.parent)
+        os.fchmod(descriptor, 0o600)
+        with suppress(OSError):  # where nothing can be locked, nothing is taken for dead
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return Path(name), descriptor
+        os.close(descriptor)  # taken for dead before it was locked
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove temporary files for ``path`` whose writer is gone."""
+    for name in os.listdir(path.parent):
+        if not name.startswith(f".{path.name}.{_MARK}"):
+            continue
+        with suppress(OSError):
+            other = path.parent / name
+            descriptor = os.open(other, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    other.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        ValueError: if it is not JSON, naming the file.
+        OSError: if it cannot be opened.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def sync(path: Path) -> None:

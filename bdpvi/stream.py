@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi import _validate, progress
 from bdpvi.accountants import Solution, settle, solve_by_order
+from bdpvi.checkpoint import alike, read_tensors, write_tensors
 from bdpvi.close import close_draws_cost
 from bdpvi.composition import ByPanel
 from bdpvi.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
@@ -37,7 +36,7 @@ from bdpvi.optimum import KeptMoves, Optimum, pairs, scale_name
 from bdpvi.perturbation import Expansion, Moves
 from bdpvi.progress import Track
 from bdpvi.statistics import Folded
-from bdpvi.store import replacing
+from bdpvi.store import make_folder
 from bdpvi.svi import Guide
 from bdpvi.tables import ROWS, ModelTable, Table
 from bdpvi.types import Spent
@@ -157,6 +156,13 @@ def fit_stream(
         "numerics": [tolerance, precision, rows],
     }
     kept = _Kept(None if state is None else Path(state), settings, save_every)
+    kept.check(
+        guide.initial(like)["loc"].shape[0],
+        diagonal=scale == "scale",
+        choices=len(orders),
+        blocks=table.blocks,
+        records=len(table),
+    )
     source = ModelTable(table, model)
     point = _fit(Objective(source, model.prior_scale**-2, scale == "scale"), tolerance, kept)
     expansion = Expansion(point, tolerance)
@@ -337,18 +343,47 @@ class _Kept(KeptMoves):
         self.written = time.monotonic()
         if path is None or not path.exists():
             return
-        try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                self.tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"state={str(path)!r} cannot be read: {error}") from error
+        self.tensors, about = read_tensors("state", path)
         for name, now in self.settings.items():
             if about.get(name) != now:
                 raise ValueError(
                     f"state={str(path)!r} was begun with {name}={about.get(name)}, not {now}; use "
                     "another file, or delete this one"
                 )
+
+    def check(self, d: int, *, diagonal: bool, choices: int, blocks: int, records: int) -> None:
+        """Raise ValueError unless what was read is what such a job writes, in names and shapes."""
+        if self.path is None or not self.tensors:
+            return
+        like = {"mean": _empty(d), "metric": _empty(d, d)}
+        found = self.tensors
+        if "blocks" in found:
+            held = len(found["held"]) if "held" in found else 0
+            like |= {"blocks": _empty(dtype=torch.int64)}
+            like |= {"held": _empty(held, d), "bound": _empty(held)}
+            for place in range(len(DIRECTIONS)):
+                looked = found.get(f"{place}.looked", _empty(0, dtype=torch.int64))
+                tail = found.get(f"{place}.tail", _empty(0, 0))
+                count = looked.numel()
+                like |= {
+                    f"{place}.looked": _empty(count, dtype=torch.int64),
+                    f"{place}.size": _empty(dtype=torch.int64),
+                    f"{place}.moments": _empty(4, count),
+                    f"{place}.tail": _empty(count, tail.shape[-1] if tail.ndim else 0),
+                }
+            if "stage" in found:
+                free = d if diagonal else d * (d + 1) // 2
+                like |= {"stage": _empty(dtype=torch.int64), "error": _empty(held)}
+                like |= {"m": _empty(d, held), "y": _empty(free, held)}
+        alike("state", self.path, found, like)
+        if "blocks" in found:
+            most = {"blocks": blocks}
+            for place in range(len(DIRECTIONS)):
+                most |= {f"{place}.looked": choices - 1, f"{place}.size": records}
+            for name, top in most.items():
+                good = (found[name] >= 0) & (found[name] <= top)
+                rule = f"lie between 0 and {top}"
+                _validate.every(f"state: {self.path}: {name}", found[name], good, rule)
 
     def point(self) -> tuple[Tensor, Tensor] | None:
         """Return mean and metric of the last point that the fit reached."""
@@ -421,10 +456,10 @@ class _Kept(KeptMoves):
     def _write(self) -> None:
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as temporary:
-            temporary.touch(mode=0o600)
-            whole = {name: value.contiguous().clone() for name, value in self.tensors.items()}
-            save_file(whole, temporary, metadata=self.settings)
-            temporary.chmod(0o600)
+        make_folder(self.path.parent)
+        write_tensors(self.path, self.tensors, self.settings)
         self.written = time.monotonic()
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")

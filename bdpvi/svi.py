@@ -160,13 +160,27 @@ Observer = Callable[[int, dict[str, Tensor]], object]
 """Called after every step with its number and the constrained parameters, detached."""
 
 
+class Kept(Protocol):
+    """Where the state of a training is kept, so that an interrupted one can go on."""
+
+    def state(self) -> Any:
+        """Return what was kept last, None if there is nothing."""
+
+    def reached(self, state: Callable[[], Any]) -> None:
+        """Keep the state, if it is time to."""
+
+
 def run_svi(
-    problem: Problem, track: Track[Any], observe: Observer | None = None
+    problem: Problem,
+    track: Track[Any],
+    observe: Observer | None = None,
+    kept: Kept | None = None,
 ) -> tuple[dict[str, Tensor], Convergence]:
     """Train the guide; return its constrained parameters, detached, and how it went.
 
     Each step sees a Poisson batch, every record in it weighted 1/q: the batch is divided by its
-    expected size qN, so the prior counts once and the ELBO estimate is unbiased.
+    expected size qN, so the prior counts once and the ELBO estimate is unbiased. With ``kept`` it
+    goes on from the state that was kept last, to the same bits; ``observe`` sees the steps to come.
 
     Raises:
         ValueError: if a step's Poisson batch is empty.
@@ -174,7 +188,7 @@ def run_svi(
     """
     data, plan, optim = problem.data, problem.plan, fresh(problem.optim)
     loss = Trace_ELBO()
-    norms = []
+    norms: list[float] = []
 
     def loss_and_grads(model: Model, guide: Guide, x: Tensor, y: Tensor) -> float:
         value: float = loss.loss_and_grads(model, guide, x, y)
@@ -186,12 +200,19 @@ def run_svi(
         with RecordWeights(1 / plan.rate):
             return problem.model(x, y)
 
-    losses = []
+    losses: list[float] = []
     with isolated(data), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Encountered", UserWarning)  # NaN is an error below
         problem.guide.setup(data.x, data.y)
         svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)
+        begun = None if kept is None else kept.state()
+        if begun is not None:
+            _restore(problem, optim, begun)
+            losses, norms = list(begun["losses"]), list(begun["norms"])
+        first = len(losses)
         for step in track(range(plan.steps), "fit"):
+            if step < first:
+                continue
             batch = plan.batch(step, data.ids)
             if not bool(batch.any()):
                 raise ValueError(
@@ -209,6 +230,8 @@ def run_svi(
             decay(optim)
             if observe is not None:
                 observe(step, _parameters(problem.guide))
+            if kept is not None:
+                kept.reached(lambda: _state(optim, losses, norms))
         parameters = _parameters(problem.guide)
     return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))
 
@@ -216,3 +239,21 @@ def run_svi(
 def _parameters(guide: Guide) -> dict[str, Tensor]:
     store = pyro.get_param_store()
     return {name: store[name].detach().clone() for name in guide.constraints}
+
+
+def _state(optim: PyroOptim, losses: list[float], norms: list[float]) -> dict[str, Any]:
+    """Return all that the steps to come depend on; parameters unconstrained, in Pyro's order."""
+    parameters = {name: p.detach() for name, p in pyro.get_param_store().named_parameters()}
+    return {
+        "parameters": parameters, "optim": optim.get_state(), "losses": losses, "norms": norms,
+    }  # fmt: skip
+
+
+def _restore(problem: Problem, optim: PyroOptim, state: Mapping[str, Any]) -> None:
+    """Set Pyro's parameters and the optimiser to a :func:`_state`."""
+    store, constraints = pyro.get_param_store(), problem.guide.constraints
+    initial = problem.guide.initial(problem.data.x)
+    for name, value in state["parameters"].items():
+        store.setdefault(name, initial[name], constraints[name])
+        dict(store.named_parameters())[name].data.copy_(value)
+    optim.set_state(state["optim"])

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +25,7 @@ from bdpvi.datasets import folds
 from bdpvi.hyperparameters import FILE, Chosen, Entry, build, describe, read
 from bdpvi.methods import NONE, Method, Prepared
 from bdpvi.progress import Track
-from bdpvi.store import replacing
+from bdpvi.store import check_writable, replacing
 from bdpvi.types import Dataset, Outcome, Split
 
 Result = Mapping[str, Any]
@@ -124,26 +125,34 @@ def tune(
     for name in names:
         if name not in chosen.methods:
             raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
-    content = read(out if out.exists() else FILE)
+    if out.exists():
+        read(out)  # what cannot be read cannot get an entry
     shuffles = range(search.seed, search.seed + search.repeats)
     splits = [split for seed in shuffles for split in folds(train, search.folds, seed)]
-    folder = out.with_name(f"{out.name}.trials")
+    check_writable(out.parent)
     settings = {
         "train": train.fingerprint(),
         "search": {k: v for k, v in asdict(search).items() if k not in _GOES_ON},
         "spaces": {name: dict(chosen.methods[name].space) for name in names},
     }
-    store = Cells(folder, settings)
-    if store.get("first") is None:  # kept, for what is found becomes the values to begin with
+    store = Cells(trials_folder(out), settings)
+    check = partial(_check_first, names=names, search=search)
+    if (
+        store.get("first", check) is None
+    ):  # kept, for what is found becomes the values to begin with
         store.put("first", {name: _first(chosen, name, search) for name in names})
     trials = [
         Trial(name, number, entry)
-        for name, entries in store.get("first").items()
+        for name, entries in store.get("first", check).items()
         for number, entry in enumerate(entries)
     ]
 
+    def kept(trial: Trial, fold: int) -> Any:
+        targets = 1 if chosen.methods[trial.name].guarantee == NONE else len(search.epsilons)
+        return store.get(trial.cell(fold), partial(_check_score, targets=targets))
+
     def run(trial: Trial, fold: int) -> None:
-        if store.get(trial.cell(fold)) is None:
+        if kept(trial, fold) is None:
             first = _FIRST_SEED + fold * search.seeds
             seeds = range(first, first + search.seeds)
             found = score(build(trial.name, trial.entry), splits[fold], search, seeds)
@@ -151,12 +160,12 @@ def tune(
 
     def run_all(trials: Iterable[Trial], some: range, shown: str) -> None:
         pieces = [(trial, fold) for trial in trials for fold in some]
-        for trial, fold in track([p for p in pieces if store.get(p[0].cell(p[1])) is None], shown):
+        for trial, fold in track([p for p in pieces if kept(*p) is None], shown):
             run(trial, fold)
 
     def results(name: str, some: range) -> list[tuple[Trial, Result]]:
         mine = (trial for trial in trials if trial.name == name)
-        return [(t, _together([store.get(t.cell(fold)) for fold in some])) for t in mine]
+        return [(t, _together([kept(t, fold) for fold in some])) for t in mine]
 
     first, every = range(search.folds), range(len(splits))
     run_all(trials, first, "tune")
@@ -188,10 +197,16 @@ def tune(
             },
         },
     }
+    content = read(out if out.exists() else FILE)  # anew: others may have written to it
     content[train.name] = entry
     with replacing(out) as temporary:
         temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return entry
+
+
+def trials_folder(out: Path) -> Path:
+    """Return where the finished trials of a search for the file ``out`` are kept."""
+    return out.with_name(f"{out.name}.trials")
 
 
 def configurations(method: Method, search: Search, at: Iterable[Method] = ()) -> list[Entry]:
@@ -227,6 +242,37 @@ def configurations(method: Method, search: Search, at: Iterable[Method] = ()) ->
 
 def _first(chosen: Chosen, name: str, search: Search) -> list[Entry]:
     return configurations(chosen.methods[name], search, chosen.at.get(name, {}).values())
+
+
+def _check_first(found: Any, names: Sequence[str], search: Search) -> None:
+    """Raise ValueError unless these are so many configurations of every method."""
+    if not isinstance(found, dict) or found.keys() != set(names):
+        raise ValueError(f"it must have the methods {sorted(names)}")
+    for name, entries in found.items():
+        if not isinstance(entries, list) or len(entries) != search.configurations:
+            raise ValueError(f"{name} must have {search.configurations} configurations")
+        for entry in entries:
+            build(name, entry)
+
+
+def _check_score(found: Any, targets: int) -> None:
+    """Raise ValueError unless this is what :func:`score` returns for so many targets."""
+    if not isinstance(found, dict) or found.keys() != {
+        "score",
+        "accuracies",
+        "reached",
+        "reliable",
+    }:
+        raise ValueError("it must have score, accuracies, reached and reliable")
+    accuracies = found["accuracies"]
+    if not isinstance(accuracies, list) or len(accuracies) != targets:
+        raise ValueError(f"accuracies must have {targets} entries, got {accuracies!r}")
+    for value in (found["score"], *accuracies):
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError(f"accuracies must lie in [0, 1], got {value!r}")
+    for name in ("reached", "reliable"):
+        if type(found[name]) is not int or not 0 <= found[name] <= targets:
+            raise ValueError(f"{name} must be a whole number up to {targets}, got {found[name]!r}")
 
 
 def refinement(

@@ -124,7 +124,10 @@ def test_release_for_an_epsilon_keeps_to_it(
 
 def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = tmp_path / "fit"
-    command = ("fit", "--data", table, "--target", "sick", "--out", fit, "--steps", 5, "--quiet")
+    command = (
+        "fit", "--data", table, "--target", "sick", "--out", fit, "--quiet",
+        "--neighbours", "optimum", "--clip", 0.1, "--prior-scale", 0.1,
+    )  # fmt: skip
     assert run(*command, "--budget", -1) == 2
     assert "epsilon must be finite and positive, got -1.0" in capsys.readouterr().err
     assert run(*command, "--budget", 1e6, "--budget-delta", 1e-3) == 0
