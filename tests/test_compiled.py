@@ -122,7 +122,7 @@ def rounding_of_single(p: Problem, free: Free, batch: int, exact: Free) -> Free:
     A sum of n products is within n·u/(1 − n·u) of the sum of their sizes, u = 2⁻²⁴, in whatever
     order they are added (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section
     3.1). Errors go through each operation by its largest slope; functions of x add 8 + |x| times
-    eps, see :func:`test_functions_err_by_a_few_roundings`. Terms of second order in u are below 1 %.
+    eps, see :func:`test_functions_err_by_a_few_roundings`. Terms of second order in u are below 1%.
     """
     assert isinstance(p.model, BayesianLogisticRegression)
     u, few = 2.0**-24, 16  # 8 eps; no operation here has more roundings beside its sum
