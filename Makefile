@@ -2,13 +2,18 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint benchmark reliability clean
+NUMERICS := $(patsubst %,tests/test_%.py,columns compiled distributed divergences log_moments products)
+
+.PHONY: demo test plain lint benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
 
 test: $(VENV)/installed  ## run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
+	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(NUMERICS)
 
 lint: $(VENV)/installed  ## ruff and mypy
 	$(BIN)/ruff check .

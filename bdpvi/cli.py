@@ -103,6 +103,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
     target: Annotated[str, typer.Option(help="Yes/no column of a CSV file.")] = "",
     positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
+    drop: cli_comparison.Drop = None,
     test_fraction: Annotated[
         float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
     ] = 0.2,
@@ -184,7 +185,7 @@ def fit(
         raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
     else:
         split = datasets.from_csv(
-            data, target, positive=positive or None, test_fraction=test_fraction
+            data, target, positive=positive or None, drop=drop or (), test_fraction=test_fraction
         )
     unfinished = out.with_name(f"{out.name}.unfinished")
     _check_new(out, unfinished)

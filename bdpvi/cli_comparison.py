@@ -20,6 +20,13 @@ from bdpvi.types import Split
 Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}.")]
 Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
 Positive = Annotated[str, typer.Option(help="Value of the target that counts as 1.")]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of a CSV file to leave out, such as an identifier; once for every column.",
+        show_default=False,
+    ),
+]
 TestFraction = Annotated[
     float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
 ]
@@ -42,6 +49,7 @@ def compare(
     ],
     target: Target = "",
     positive: Positive = "",
+    drop: Drop = None,
     test_fraction: TestFraction = 0.2,
     methods: Methods = ALL,
     epsilons: Annotated[
@@ -74,7 +82,7 @@ def compare(
     )
     with resumable(out / "cells"):
         comparison.compare(
-            _split(data, target, positive, test_fraction),
+            _split(data, target, positive, test_fraction, drop),
             plan,
             out,
             chosen={"data": chosen.data, **chosen.how},
@@ -97,6 +105,7 @@ def tune(
     ],
     target: Target = "",
     positive: Positive = "",
+    drop: Drop = None,
     test_fraction: TestFraction = 0.2,
     methods: Methods = SEARCHED,
     configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
@@ -136,7 +145,7 @@ def tune(
     )
     with resumable(tuning.trials_folder(out)):
         found = tuning.tune(
-            _split(data, target, positive, test_fraction).train,
+            _split(data, target, positive, test_fraction, drop).train,
             hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
             _words(methods),
             search,
@@ -163,12 +172,16 @@ def resumable(folder: Path) -> Iterator[None]:
         raise
 
 
-def _split(data: str, target: str, positive: str, test_fraction: float) -> Split:
+def _split(
+    data: str, target: str, positive: str, test_fraction: float, drop: list[str] | None
+) -> Split:
     if data in datasets.LOADERS:
         return datasets.LOADERS[data]()
     if not target:
         raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
-    return datasets.from_csv(data, target, positive=positive or None, test_fraction=test_fraction)
+    return datasets.from_csv(
+        data, target, positive=positive or None, drop=drop or (), test_fraction=test_fraction
+    )
 
 
 def _name(data: str) -> str:

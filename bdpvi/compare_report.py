@@ -186,7 +186,9 @@ def _cell(row: Mapping[Any, Any], name: str) -> str:
 def _assumptions(chosen: Mapping[str, Any]) -> list[str]:
     found = json.dumps(dict(chosen), ensure_ascii=False) if chosen else "not recorded"
     return [
-        "Constants of the preprocessing and the number of training records count as public.",
+        "Constants of the preprocessing count as public. The number of training records does not: "
+        "a neighbour has one more or less. A method that divides its step by it says so below; its "
+        "ε takes that quotient for a public constant, which neighbours share.",
         f"How the hyper-parameters were chosen, for which nothing is charged: {found}",
         "Each ε is that of one run alone. This comparison as a whole, many runs on the same "
         "records and their accuracies, is not private: keep it where the records are kept, "

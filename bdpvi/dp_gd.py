@@ -29,8 +29,10 @@ class DPGDSettings:
     Args:
         steps: number of steps.
         clip: C, bound on the norm of each record's score.
-        step_size: of a step along the mean over the records of their clipped scores; the number of
-            records N counts as public.
+        step_size: Nη of a step, η being what the sum of the records' clipped scores is multiplied
+            by, N the number of records. The guarantee takes η for a public constant, the same with
+            a record more or less. N is not public where neighbours differ by a record: where it is
+            not known anyway, choose an η beforehand and pass η times N.
         tail: share of the last iterates that are averaged into the result; 0 is the last one alone.
     """
 

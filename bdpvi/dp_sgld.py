@@ -78,7 +78,10 @@ class DPSGLDSettings:
         steps: number of steps n.
         rate: Poisson sampling rate q of the batches.
         clip: L, bound on the norm of each record's score.
-        step_size: Nη of the first step, N being the number of records, which counts as public.
+        step_size: Nη of the first step, N being the number of records. The guarantee takes η for a
+            public constant, the same with a record more or less. N is not public where neighbours
+            differ by a record: where it is not known anyway, choose an η beforehand and pass η
+            times N. Sums over a batch are divided by the rate alone, not by a number of records.
         decay: step t has η_t = η (1 + t)^−decay.
         burn_in: share of the first iterates that are not released.
         draws: released iterates, evenly spaced over the others; the last one is always among them.

@@ -194,8 +194,9 @@ class DPVIGradient:
     def __call__(self, free: Free, step: int) -> Free:
         """Return the gradient in the unconstrained parameters of R runs, each (R, ...).
 
-        The likelihood term is the sum over the batch divided by q, that is the batch mean over the
-        *expected* batch size times N: the realised size would give away who is in the batch.
+        The likelihood term is the sum over the batch divided by q. The batch's own size would give
+        away who is in it, the expected one, qN, how many records there are: neither is used, so
+        the guarantee assumes nothing about N.
         """
         noise = self.streams.base(step, self.guide.dim)
         batch = self.streams.batch(step)

@@ -25,8 +25,8 @@ def public_table(
         positive: what y = 1 means.
     """
     source = (
-        f"Means, standard deviations and categories are those of all {len(frame)} rows of the "
-        f"published {name} table, training and test; they count as public."
+        f"Means, standard deviations and categories are those of all rows of the published {name} "
+        "table, training and test; they count as public."
     )
     encoding = Encoding(columns, source)
     return Dataset(

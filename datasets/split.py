@@ -1,4 +1,8 @@
-"""Training and test rows of one table."""
+"""Training and test rows of one table.
+
+What is noted about a split is published with every release, so it does not say how many rows there
+are: a neighbour has one row more or less.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,8 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
             f"test_fraction={test_fraction!r} leaves one side of {len(data)} rows empty"
         )
     rows = torch.arange(len(data))
-    data = _noted(data, f"the first {cut} of {len(data)} rows, in file order, are for training")
+    note = f"the first {1 - test_fraction:.15g} of the rows, in file order, are for training"
+    data = _noted(data, note)
     return Split(data.select(rows[:cut]), data.select(rows[cut:]))
 
 
@@ -62,7 +67,8 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     ([3, 2, 1, 0], [4])
     """
     split = first_rows(data.select(permutation(len(data), seed)), test_fraction)
-    note = f"{len(split.train)} of {len(data)} rows, permuted with seed {seed}, are for training"
+    share = f"{1 - test_fraction:.15g} of the rows"
+    note = f"{share}, permuted with seed {seed}, are for training"
     return Split(_noted(split.train, note), _noted(split.test, note))
 
 
@@ -85,7 +91,7 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
     splits = []
     for number, test in enumerate(parts):
         rest = torch.cat([part for part in parts if part is not test])
-        note = f"fold {number + 1} of {count} of {len(data)} rows, permuted with seed {seed}"
+        note = f"fold {number + 1} of {count} of the rows, permuted with seed {seed}"
         splits.append(
             Split(
                 _noted(data.select(rest), f"all but {note}, are for training"),

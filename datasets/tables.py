@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
+import re
+import shlex
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +29,11 @@ from bdpvi.datasets.split import shuffled
 from bdpvi.types import Dataset, Split
 
 MOST_CATEGORIES = 100
+_FEW = 10
+"""So many different values may be categories, or numbers, whatever the number of rows."""
+_NEARLY_ALL = 0.95
+_DIGITS = 6
+_NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mrn"})
 
 
 def from_frame(
@@ -53,7 +60,8 @@ def from_frame(
         target: the yes/no column.
         positive: which of its two values is y = 1.
         encoding: what becomes of categories.
-        categorical: numeric columns whose numbers are names.
+        categorical: columns whose values are names of categories, though they are numbers or
+            nearly as many as the rows.
         drop: columns to leave out, such as identifiers.
         missing: what to do with rows that lack a value.
         constants: an encoding made elsewhere, to be used as it is.
@@ -125,7 +133,8 @@ def dataset_from_frame(
         encoding: what becomes of text, boolean and ``categorical`` columns: ``"onehot"`` makes
             one 0/1 feature of each value, ``"ordinal"`` one standardised feature of its position
             in sorted order.
-        categorical: numeric columns whose numbers are names.
+        categorical: columns whose values are names of categories, though they are numbers or
+            nearly as many as the rows.
         drop: columns to leave out, such as identifiers.
         missing: ``"error"``, or ``"drop"`` to leave out the rows that lack a value in a column
             that is used.
@@ -139,15 +148,22 @@ def dataset_from_frame(
     Raises:
         ValueError: naming the column and its values: unknown or repeated column names; missing or
             infinite values; a target with other than two values; text where most values are
-            numbers; text with more than 100 different values; a category or column that
-            ``constants`` lacks; no row or no feature left.
+            numbers; text with more than 100 different values, or with more than 10 that are half as
+            many as the rows, and integers that look like identifiers, see below; a category or
+            column that ``constants`` lacks; no row or no feature left.
+
+    Categories are published as they are, so a column that tells the rows apart must not become any.
+    List it in ``categorical`` if its values are harmless all the same. Integers are taken for
+    identifiers where 95 % of the rows have values of their own, none is negative, and they nearly
+    fill a range, rise or fall from row to row, all have the same number of digits, six at least, or
+    stand under a name such as "id" or "patient_id". If they measure something, make them floats.
 
     >>> frame = pd.DataFrame({"age": [20.0, 40.0], "sex": ["F", "M"], "sick": [0, 1]})
     >>> data = dataset_from_frame(frame, target="sick")
     >>> data.feature_names, data.x.tolist()
     (('age', 'sex=F', 'sex=M'), [[-1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
     >>> data.preprocessing["encoding"]["source"]
-    'Computed from the 2 rows of the data; treated as public.'
+    'Computed from the rows of the data; treated as public.'
     """
     _choice("encoding", encoding, ("ordinal", "onehot"))
     _choice("missing", missing, ("error", "drop"))
@@ -270,24 +286,73 @@ def _measured(frame: pd.DataFrame, encoding: str, categorical: Sequence[str]) ->
     )
     if not columns:
         raise ValueError("no column is left to be a feature")
-    return Encoding(columns, f"Computed from the {len(frame)} rows of the data; treated as public.")
+    return Encoding(columns, "Computed from the rows of the data; treated as public.")
 
 
 def _column(values: pd.Series[Any], encoding: str, categorical: bool) -> Column:
     boolean = pd.api.types.is_bool_dtype(values.dtype)
     if pd.api.types.is_numeric_dtype(values.dtype) and not (boolean or categorical):
+        if _numbers_rows(values):
+            raise ValueError(
+                f"column {values.name!r} has {values.nunique()} different integers in "
+                f"{len(values)} rows that look like identifiers. {_leave_out(values)}, or make it "
+                "floating point if it measures something"
+            )
         return Numeric.measured(values)
     if not (boolean or categorical):
         _refuse_numbers(values)
     categories = categories_of(values)
+    if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
+        raise ValueError(
+            f"column {values.name!r} has {len(categories)} different values in {len(values)} rows, "
+            "which would be published as the names of categories: an identifier? "
+            f"{_leave_out(values)}, or list it in categorical if they are harmless"
+        )
     if len(categories) > MOST_CATEGORIES:
         raise ValueError(
             f"column {values.name!r} has {len(categories)} different values, more than "
-            f"{MOST_CATEGORIES}: an identifier or free text? Leave it out with drop, or group it"
+            f"{MOST_CATEGORIES}: an identifier or free text? "
+            f"{_leave_out(values)}, or group it"
         )
     return (
         Ordinal.measured(values, categories) if encoding == "ordinal" else OneHot.measured(values)
     )
+
+
+def _leave_out(values: pd.Series[Any]) -> str:
+    name = str(values.name)
+    return f"Leave it out with drop=[{name!r}] (--drop {shlex.quote(name)})"
+
+
+def _numbers_rows(values: pd.Series[Any]) -> bool:
+    """Return whether integers look like names of the rows rather than measurements.
+
+    Measurements may all differ too, as incomes do: what tells identifiers is that they nearly fill
+    a range, are in the order of the rows, all have equally many digits, or are called so.
+    """
+    if not pd.api.types.is_integer_dtype(values.dtype):
+        return False
+    distinct = values.nunique()
+    if distinct <= _FEW or distinct < _NEARLY_ALL * len(values) or values.min() < 0:
+        return False
+    low, high = int(values.min()), int(values.max())
+    return (
+        high - low < 2 * len(values)
+        or values.is_monotonic_increasing
+        or values.is_monotonic_decreasing
+        or len(str(low)) == len(str(high)) >= _DIGITS
+        or _is_called_identifier(str(values.name))
+    )
+
+
+def _is_called_identifier(name: str) -> bool:
+    """Return whether a word of the name says so.
+
+    >>> _is_called_identifier("PatientID"), _is_called_identifier("humidity")
+    (True, False)
+    """
+    words = re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
+    return any(word.lower() in _NAMES for word in words)
 
 
 def _refuse_numbers(values: pd.Series[Any]) -> None:

@@ -254,3 +254,28 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(curve["guarantee"]) == {"Bayesian DP"}
     hotter_is_cheaper = curve.groupby("draws")["epsilon"].apply(lambda e: e.is_monotonic_decreasing)
     assert hotter_is_cheaper.all()
+
+
+@pytest.mark.parametrize("command", ["fit", "compare", "tune"])
+def test_identifiers_are_refused_until_they_are_dropped(
+    command: str, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.read_csv(table)
+    path, out = tmp_path / "named.csv", tmp_path / "out"
+    names = [f"SSN-{row}" for row in range(len(frame))]
+    frame.assign(who=names, id=range(len(frame))).to_csv(path, index=False)
+    options = ["--data", path, "--target", "sick", "--out", out, "--quiet"]
+    options += {
+        "fit": ["--steps", 10, "--rate", 0.5, "--records", 40],
+        "compare": ["--methods", "non-private", "--seeds", 1],
+        "tune": [
+            "--methods", "non-private", "--seeds", 1, "--configurations", 1,
+            "--refinements", 0, "--folds", 2,
+        ],
+    }[command]  # fmt: skip
+    assert run(command, *options) == 2
+    assert "drop=['who'] (--drop who)" in " ".join(capsys.readouterr().err.split())
+    assert run(command, *options, "--drop", "who") == 2
+    assert "drop=['id'] (--drop id)" in " ".join(capsys.readouterr().err.split())
+    assert run(command, *options, "--drop", "who", "--drop", "id") == 0
+    assert out.exists()

@@ -176,8 +176,17 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
     for method in METHODS.values():
         assert html.escape(method.label) in page
         assert html.escape(method.note) in page
+    assert "Constants of the preprocessing count as public. The number of training records" in page
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "curve.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
+    says = "the number of training records, which ε takes for a public constant" in (
+        METHODS[name].note
+    )
+    assert says == (name in {"dp-gd", "dp-sgld", "dp-sgld-pld"})
 
 
 def test_no_line_style_or_marker_serves_two_guarantees(table: pd.DataFrame) -> None:

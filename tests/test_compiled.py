@@ -116,6 +116,60 @@ def test_gradient_is_that_of_autograd_through_pyro(
     assert_close(gradient_of(row_gradient(p), p, free, 42), traced, 1e-9)
 
 
+def rounding_of_single(p: Problem, free: Free, batch: int, exact: Free) -> Free:
+    """Return by how much single precision may change each entry of :func:`gradient_of`.
+
+    A sum of n products is within n·u/(1 − n·u) of the sum of their sizes, u = 2⁻²⁴, in whatever
+    order they are added (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section
+    3.1). Errors go through each operation by its largest slope; functions of x add 8 + |x| times
+    eps, see :func:`test_functions_err_by_a_few_roundings`. Terms of second order in u are below 1%.
+    """
+    assert isinstance(p.model, BayesianLogisticRegression)
+    u, few = 2.0**-24, 16  # 8 eps; no operation here has more roundings beside its sum
+
+    def of(argument: torch.Tensor) -> torch.Tensor:
+        return u * (few + 2 * argument.abs())
+
+    loc, noise = free["loc"], torch.Generator().manual_seed(5)
+    m, d = loc.shape
+    z = torch.randn(d, generator=noise, dtype=torch.float64)
+    full = "scale_tril" in free
+    raw = free["scale_tril"].diagonal(dim1=1, dim2=2) if full else free["scale"]
+    below = free["scale_tril"].tril(-1) if full else torch.zeros(m, d, d, dtype=torch.float64)
+    deviation, slope = torch.nn.functional.softplus(raw), torch.sigmoid(raw)
+    in_deviation = u * slope * raw.abs() + of(raw) * deviation
+    root = below + torch.diag_embed(deviation)
+    w = loc + root @ z
+    in_w = in_deviation * z.abs() + u * (d + few) * (loc.abs() + root.abs() @ z.abs())
+
+    design = p.model.design(p.data.x)
+    x = torch.cat([design[:batch].expand(m, -1, -1), design[:m].unsqueeze(1)], dim=1)
+    y = torch.cat([p.data.y[:batch].expand(m, -1), p.data.y[:m].unsqueeze(1)], dim=1)
+    bound = p.model.slope_bound(design)
+    bound = torch.cat([bound[:batch].expand(m, -1), bound[:m].unsqueeze(1)], dim=1)
+    logit = (1 - 2 * y) * torch.einsum("mnd,md->mn", x, w)
+    free_slope = torch.sigmoid(logit)
+    in_logit = torch.einsum("mnd,md->mn", x.abs(), in_w + u * (d + few) * w.abs())
+    in_free, in_bound = in_logit / 4 + of(logit) * free_slope, u * (d + few) * bound
+    held = free_slope - bound > in_free + in_bound
+    in_slope = torch.where(held, in_bound, torch.maximum(in_free, in_bound))
+    error = in_slope + u * (batch + few) * torch.minimum(free_slope, bound)
+    in_g = torch.einsum("mnd,mn->md", x.abs(), error)
+    in_loc = p.model.prior_scale**-2 * (in_w + u * few * w.abs()) + in_g / p.plan.rate
+
+    gradient = exact["loc"].abs()
+    terms = gradient * z.abs() + 1 / deviation
+    in_scale = in_loc * z.abs() + in_deviation / deviation**2 + u * few * terms
+    in_scale = slope * (in_scale + (of(raw) + u * raw.abs()) * terms)
+    if not full:
+        return {"loc": 1.01 * in_loc, "scale": 1.01 * in_scale}
+    in_below = (in_loc + u * few * gradient).unsqueeze(2) * z.abs()
+    return {
+        "loc": 1.01 * in_loc,
+        "scale_tril": 1.01 * (in_below.tril(-1) + torch.diag_embed(in_scale)),
+    }
+
+
 @pytest.mark.parametrize("guide", GUIDES)
 def test_single_precision_errs_by_its_own_rounding(guide: type[GaussianGuide]) -> None:
     double = problem(logistic_data(300, 14), guide)
@@ -125,10 +179,12 @@ def test_single_precision_errs_by_its_own_rounding(guide: type[GaussianGuide]) -
     rounded = {name: value.float() for name, value in free.items()}
     ours = gradient_of(row_gradient(single), single, rounded, 203)
     theirs = gradient_of(in_torch(single), single, rounded, 203)
+    allowed = rounding_of_single(double, free, 203, exact)
     for name, value in exact.items():
         assert ours[name].dtype == torch.float32
-        limit = 2 * (theirs[name] - value).abs().max()
-        assert (ours[name] - value).abs().max() < limit < 1e-4 * value.abs().max()
+        assert bool(((ours[name] - value).abs() <= allowed[name]).all())
+        assert bool(((theirs[name] - value).abs() <= allowed[name]).all())
+        assert allowed[name].max() < 1e-3 * value.abs().max()  # so small that it says something
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -310,9 +366,14 @@ def test_functions_err_by_a_few_roundings(
     at_the_end: float | None,
     dtype: type[np.floating[Any]],
 ) -> None:
+    """Of eight roundings beside those of r = x − n·log(2), which are two of n·log(2) at most.
+
+    With fused multiplication and addition one of the two goes.
+    """
     ours, x = function(dtype), np.linspace(-30, 30, 601).astype(dtype)
     expected = np.array([float(exact(mpmath.mpf(float(value)))) for value in x])
-    assert np.max(np.abs(ours(x) / expected - 1)) < 8 * np.finfo(dtype).eps
+    allowed = (8 + np.abs(x)) * np.finfo(dtype).eps
+    assert (np.abs(ours(x) / expected - 1) < allowed).all()
     with np.errstate(over="ignore"):
         ends = ours([-1000.0, 1000.0, np.nan])
     assert 0 <= ends[0] < 1e-37

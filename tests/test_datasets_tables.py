@@ -18,6 +18,8 @@ from bdpvi.datasets import (
     Numeric,
     OneHot,
     dataset_from_frame,
+    first_rows,
+    folds,
     from_csv,
     from_frame,
     read_table,
@@ -53,7 +55,7 @@ def test_features_targets_and_notes() -> None:
     assert data.name == "clinic"
     notes = json.loads(json.dumps(data.preprocessing))
     assert notes["target"] == {"column": "sick", "positive": "yes", "negative": "no"}
-    assert notes["encoding"]["source"] == "Computed from the 5 rows of the data; treated as public."
+    assert notes["encoding"]["source"] == "Computed from the rows of the data; treated as public."
 
 
 def test_ordinal() -> None:
@@ -189,10 +191,101 @@ def test_text_that_is_mostly_numbers() -> None:
     assert dataset_from_frame(frame, "sick", categorical=["age"]).x.shape == (5, 9)
 
 
-def test_identifiers_are_not_categories() -> None:
-    frame = pd.DataFrame({"id": [f"p{i}" for i in range(101)], "y": [0, 1] * 50 + [0]})
-    with pytest.raises(ValueError, match="column 'id' has 101 different values, more than 100"):
+def test_too_many_categories() -> None:
+    frame = pd.DataFrame({"town": [f"p{i % 101}" for i in range(303)], "y": np.arange(303) % 2})
+    for categorical in ([], ["town"]):
+        with pytest.raises(ValueError, match="column 'town' has 101 different values, more than"):
+            dataset_from_frame(frame, "y", categorical=categorical)
+
+
+@pytest.mark.parametrize("encoding", ["onehot", "ordinal"])
+@pytest.mark.parametrize(("rows", "distinct"), [(90, 90), (90, 45), (11, 11)])
+def test_identifiers_are_not_categories(encoding: Any, rows: int, distinct: int) -> None:
+    names = [f"SSN-{i % distinct:03d}-44" for i in range(rows)]
+    frame = pd.DataFrame({"x": np.linspace(0, 1, rows), "who": names, "y": np.arange(rows) % 2})
+    with pytest.raises(ValueError, match=rf"'who' has {distinct} different .*drop=\['who'\]"):
+        dataset_from_frame(frame, "y", encoding=encoding)
+    assert dataset_from_frame(frame, "y", drop=["who"]).feature_names == ("x",)
+    listed = dataset_from_frame(frame, "y", encoding=encoding, categorical=["who"])
+    assert len(listed.feature_names) == 1 + (distinct if encoding == "onehot" else 1)
+
+
+@pytest.mark.parametrize(("rows", "distinct"), [(90, 44), (10, 10), (200, 99)])
+def test_categories_that_rows_share_or_that_are_few(rows: int, distinct: int) -> None:
+    frame = pd.DataFrame({"town": [f"t{i % distinct}" for i in range(rows)]})
+    frame["y"] = np.arange(rows) % 2
+    assert len(dataset_from_frame(frame, "y").feature_names) == distinct
+
+
+def integers(low: int, high: int, rows: int = 200, seed: int = 0) -> list[int]:
+    """Return different integers in no order."""
+    random = np.random.default_rng(seed)
+    return [int(i) for i in low + random.choice(high - low, rows, replace=False)]
+
+
+IDENTIFIERS = {
+    "row numbers": ("row", list(range(200))),
+    "permuted": ("row", integers(5_000, 5_200)),
+    "with gaps": ("row", integers(5_000, 5_390)),
+    "a few of them twice": ("row", [*range(192), *range(8)]),
+    "in the order of the rows": ("when", sorted(integers(0, 10**6))),
+    "the last first": ("when", sorted(integers(0, 10**6), reverse=True)),
+    "of equally many digits": ("number", integers(10**8, 10**9)),
+    "by name": ("patient_id", integers(0, 10**6)),
+    "by a name in one word": ("PatientID", integers(0, 10**6)),
+}
+
+
+@pytest.mark.parametrize("kind", IDENTIFIERS)
+@pytest.mark.parametrize("dtype", ["int64", "Int64", "uint32"])
+def test_identifiers_are_not_numbers(kind: str, dtype: Any) -> None:
+    name, values = IDENTIFIERS[kind]
+    x = np.linspace(0, 1, len(values))
+    frame = pd.DataFrame({"x": x, name: pd.Series(values).astype(dtype), "y": np.arange(200) % 2})
+    with pytest.raises(ValueError, match=rf"'{name}' has .* integers .*drop=\['{name}'\]"):
         dataset_from_frame(frame, "y")
+    assert dataset_from_frame(frame, "y", drop=[name]).feature_names == ("x",)
+    measured = dataset_from_frame(frame.astype({name: float}), "y")
+    assert measured.feature_names == ("x", name)
+
+
+MEASUREMENTS = {
+    "age": np.random.default_rng(0).integers(18, 95, 200),
+    "income": np.exp(np.random.default_rng(0).normal(10.7, 0.7, 200)).astype(int),
+    "balance": np.random.default_rng(0).integers(-(10**9), 10**9, 200),
+    "sorted age": np.sort(np.random.default_rng(0).integers(18, 95, 200)),
+    "humidity": np.random.default_rng(0).integers(0, 10**5, 200),
+    "population": np.exp(np.random.default_rng(0).normal(11, 2, 200)).astype(int),
+    "few": np.arange(10).repeat(20),
+}
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_measurements_are_not_identifiers(name: str) -> None:
+    frame = pd.DataFrame({name: MEASUREMENTS[name], "y": np.arange(200) % 2})
+    assert dataset_from_frame(frame, "y").feature_names == (name,)
+
+
+def test_the_integers_of_a_few_rows_are_numbers() -> None:
+    frame = pd.DataFrame({"age": range(20, 30), "y": [0, 1] * 5})
+    assert dataset_from_frame(frame, "y").feature_names == ("age",)
+
+
+def test_what_is_published_does_not_say_how_many_rows_there_are() -> None:
+    rows = 457  # 365 of them for training
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(50, 10, rows), "sick": np.arange(rows) % 2})
+    fewer, constants = frame.iloc[1:], Encoding((Numeric("age", 45.0, 15.0),), "Census tables.")
+
+    def notes(table: pd.DataFrame, **options: Any) -> list[Any]:
+        whole = dataset_from_frame(table, "sick", **options)
+        splits = [from_frame(table, "sick", **options), first_rows(whole), *folds(whole)]
+        parts = [part for split in splits for part in (split.train, split.test)]
+        return [part.preprocessing for part in (whole, *parts)]
+
+    assert notes(frame, constants=constants) == notes(fewer, constants=constants)
+    written = json.dumps([{**n, "encoding": n["encoding"]["source"]} for n in notes(frame)])
+    assert written == json.dumps([{**n, "encoding": n["encoding"]["source"]} for n in notes(fewer)])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from bdpvi import (
 from bdpvi.guides import FullRank
 from bdpvi.ledger import Charge
 from bdpvi.neighbours import Kind
+from bdpvi.optimum import HIGHEST_ORDER
 from bdpvi.plan import Plan
 from bdpvi.progress import silent
 from bdpvi.reduction import Alone
@@ -124,7 +126,31 @@ def test_two_processes_find_the_same_optimum_panel_as_one(
     options = [*options, "--neighbours", "optimum", "--records", "81"]
     ended = torchrun("-m", "bdpvi.distributed", "--out", str(tmp_path / "two"), *options)
     assert ended.returncode == 0, ended.stderr
-    assert_same(cli._load(tmp_path / "two"), alone(tmp_path / "one", options, monkeypatch))
+    two, one = cli._load(tmp_path / "two"), alone(tmp_path / "one", options, monkeypatch)
+    (a,), (b,) = two.panels, one.panels
+    assert torch.equal(a.ids, b.ids)
+    assert len(a.ids) % 2 == 1
+    # Sums over the data are added in another order, and single precision says where iterations
+    # start, so optima agree to what is proven of them and no further: to the precision, 1e-7 of the
+    # distance or of the mean distance. Distances to first order are within a factor two of these.
+    distance = b.pairs.b2.sum(1).sqrt()
+    error = (2e-7 * distance.clamp(min=float(distance.mean()))).unsqueeze(1)
+    # `enclosing`: 1/r is within the error of the covariance and pushed by twice that, in both.
+    in_covariance = math.sqrt(2) * error
+    assert bool(((1 / a.pairs.r - 1 / b.pairs.r).abs() <= 6 * in_covariance).all())
+    # b is within the error and pushed by it along every axis, then b² weighted by at most this.
+    size = ((1 / b.pairs.r - 1).abs().amin(1, keepdim=True) - 3 * in_covariance).clamp(min=0)
+    weight = 1 + 3 * in_covariance / (1 / HIGHEST_ORDER + size - in_covariance)
+    moved = [panel.pairs.b2.sum(1, keepdim=True).sqrt() for panel in (a, b)]
+    allowed = 2 * (1 + math.sqrt(3)) * error + (weight - 1) / 2 * moved[1]
+    assert bool(((moved[0] - moved[1]).abs() <= allowed).all())
+    share = float((allowed / moved[1]).max())
+    assert share < 0.005
+    for draws, temperature in ((1, 1.0), (10, 5.0)):
+        charge = Charge(draws, temperature)
+        spent = [bdpvi.spent(fit, planned=charge).epsilon for fit in (two, one)]
+        # ε grows no faster than the costs do, and those as b².
+        assert spent[0] == pytest.approx(spent[1], rel=2 * share)
 
 
 def test_without_torchrun_it_says_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:

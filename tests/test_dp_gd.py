@@ -88,6 +88,25 @@ def test_runs_side_by_side_are_as_alone(model: Any, data: Dataset) -> None:
         torch.testing.assert_close(outcome.latents["w"], alone.latents["w"], rtol=1e-9, atol=1e-9)
 
 
+def test_what_the_guarantee_takes_for_public_is_the_step_not_the_number_of_records() -> None:
+    """A record of zeros, whose score is 0, changes nothing as long as η stays what it was."""
+    data = logistic_data(60, 3)
+    fewer = data.without(59)
+    more = Dataset(torch.cat([fewer.x, torch.zeros(1, 3).double()]), data.y)
+
+    def last(records: Dataset, step_size: float) -> torch.Tensor:
+        settings = DPGDSettings(steps=5, step_size=step_size)
+        outcome = dp_gd(
+            BayesianLogisticRegression(), records, noise_multiplier=1.0, settings=settings, seed=0
+        )
+        return outcome.latents["w"]
+
+    # Five contractions, each with a sum of 60 scores of norm 1, and few roundings beside it.
+    rounding = 5 * 2.0**-53 * (60 + 8) * 60 / 64
+    torch.testing.assert_close(last(more, 60 / 64), last(fewer, 59 / 64), rtol=0, atol=rounding)
+    assert float((last(more, 60 / 64) - last(fewer, 60 / 64)).abs().max()) > 1e-4
+
+
 def test_same_seed_same_result_and_secret_runs_differ(data: Dataset) -> None:
     def one(seed: int | None) -> Tensor:
         return dp_gd(BayesianLogisticRegression(), data, noise_multiplier=9.0, seed=seed).latents[

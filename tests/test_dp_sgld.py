@@ -22,6 +22,7 @@ from bdpvi.dp_sgld import (
     dp_sgld_runs,
     gradient_variance,
 )
+from bdpvi.plan import Plan
 from bdpvi.types import WorstCase
 from bdpvi.worst_case import PrivacyLossAccountant, calibrate
 
@@ -140,6 +141,20 @@ def test_runs_side_by_side_are_as_alone(decay: float, data: Dataset) -> None:
         assert outcome.price == alone.price
         assert outcome.latents["w"].shape == (7, 3)
         torch.testing.assert_close(outcome.latents["w"], alone.latents["w"], rtol=1e-9, atol=1e-9)
+
+
+def test_what_the_guarantee_takes_for_public_is_the_step_not_the_number_of_records() -> None:
+    """A record that no batch has changes nothing, as long as η stays what it was."""
+    data, plan = logistic_data(60, 3), Plan(steps=5, rate=0.1, seed=0)
+    seen = torch.stack([plan.batch(step, data.ids) for step in range(plan.steps)]).any(0)
+    fewer = data.without(int((~seen).nonzero()[0]))
+
+    def last(records: Dataset, step_size: float) -> Tensor:
+        settings = DPSGLDSettings(steps=5, rate=0.1, draws=1, step_size=step_size)
+        return dp_sgld(MODEL, records, noise_multiplier=9.0, settings=settings, seed=0).latents["w"]
+
+    assert torch.equal(last(data, 60 / 64), last(fewer, 59 / 64))
+    assert not torch.equal(last(data, 60 / 64), last(fewer, 60 / 64))
 
 
 def test_same_seed_same_result_and_empty_batches(data: Dataset) -> None:

@@ -38,6 +38,7 @@ from bdpvi.evaluate import accuracy
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.guides.gaussian import Pullback
 from bdpvi.models import Model
+from bdpvi.plan import Plan
 from bdpvi.rows import Free
 from bdpvi.scores import Batch, Clip, scores
 from bdpvi.types import WorstCase
@@ -334,6 +335,19 @@ def test_runs_side_by_side_are_as_alone(name: str, kind: type[FullRank]) -> None
         assert outcome.price == alone.price
         for site, value in alone.latents.items():
             torch.testing.assert_close(outcome.latents[site], value, rtol=1e-8, atol=1e-8)
+
+
+def test_no_step_depends_on_how_many_records_there_are() -> None:
+    """A record that no batch has changes nothing: sums are divided by the rate alone."""
+    model, data = BayesianLogisticRegression(), logistic_data(60, 3)
+    plan = Plan(steps=5, rate=0.1, seed=0)
+    seen = torch.stack([plan.batch(step, data.ids) for step in range(plan.steps)]).any(0)
+    guide, settings = MeanField(model), DPVISettings(steps=5, rate=0.1, draws=2)
+    one, other = (
+        dpvi(model, guide, records, noise_multiplier=1.0, settings=settings, seed=0).latents["w"]
+        for records in (data, data.without(int((~seen).nonzero()[0])))
+    )
+    assert torch.equal(one, other)
 
 
 def test_same_seed_same_result_and_secret_runs_differ() -> None:

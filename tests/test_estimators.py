@@ -201,7 +201,8 @@ def test_laws(estimator: Estimator, log_values: Tensor, shift: float) -> None:
     assert estimate.log_bound >= estimate.log_mean
     assert estimate.log_mean <= log_values.max() + 1e-9
     shuffled = estimator(log_values.flip(0), 1e-3)
-    torch.testing.assert_close(shuffled.log_bound, estimate.log_bound, rtol=1e-9, atol=1e-9)
+    # Betting stops where its mean is within 1e-9 of the root, which either may be.
+    torch.testing.assert_close(shuffled.log_bound, estimate.log_bound, rtol=1e-9, atol=2e-9)
     shifted = estimator(log_values + shift, 1e-3)
     # Adding to values near 1e6 rounds them by 1e-10 each.
     torch.testing.assert_close(shifted.log_bound, estimate.log_bound + shift, rtol=1e-8, atol=1e-8)

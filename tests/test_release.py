@@ -46,7 +46,8 @@ def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> 
 def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 2, temperature=3.0)
     second = bdpvi.release(fit, 4, temperature=8.0)
-    pairs, order = fit.panels[0].pairs, torch.tensor([second.spent.order])
+    order = torch.tensor([second.spent.order], dtype=torch.float64)
+    pairs = fit.panels[0].pairs
     if "D′‖D" in second.spent.direction:
         pairs = pairs.reverse()
     per_record = 2 * pairs.log_moment(order, 3.0) + 4 * pairs.log_moment(order, 8.0)

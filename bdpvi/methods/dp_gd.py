@@ -24,7 +24,7 @@ class DPGD:
         model: the model.
         steps: number of steps.
         clip: C, bound on each record's score.
-        step_size: of a step along the mean score.
+        step_size: Nη of a step, see :class:`~bdpvi.dp_gd.DPGDSettings`.
         tail: share of the last iterates that are averaged.
     """
 
@@ -37,7 +37,10 @@ class DPGD:
     name: ClassVar[str] = "dp-gd"
     label: ClassVar[str] = "DP-GD, Gaussian DP"
     guarantee: ClassVar[str] = WORST_CASE
-    note: ClassVar[str] = "Every step sees all records; the seeds are those of the noise."
+    note: ClassVar[str] = (
+        "Every step sees all records; the seeds are those of the noise. A step is step_size over "
+        "the number of training records, which ε takes for a public constant."
+    )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "steps": (1, 2, 5, 10, 30, 100, 200, 500),

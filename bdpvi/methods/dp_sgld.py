@@ -25,7 +25,7 @@ class DPSGLD:
         steps: number of steps.
         rate: Poisson sampling rate q of the batches.
         clip: L, bound on each record's score.
-        step_size: Nη of the first step.
+        step_size: Nη of the first step, see :class:`~bdpvi.dp_sgld.DPSGLDSettings`.
         decay: step t has η_t = η (1 + t)^−decay.
         burn_in: share of the first iterates that do not predict.
         draws: iterates that predict.
@@ -42,7 +42,10 @@ class DPSGLD:
 
     accountant: ClassVar[WorstCaseAccountant]
     guarantee: ClassVar[str] = WORST_CASE
-    note: ClassVar[str] = "The seeds are those of batches and noise."
+    note: ClassVar[str] = (
+        "The seeds are those of batches and noise. A step is step_size over the number of training "
+        "records, which ε takes for a public constant."
+    )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "steps": (200, 500, 1000),
@@ -84,8 +87,7 @@ class DPSGLDOriginal(DPSGLD):
     name: ClassVar[str] = "dp-sgld"
     label: ClassVar[str] = "DP-SGLD, original calibration"
     note: ClassVar[str] = (
-        "The seeds are those of batches and noise. The authors' theorem is for batches of fixed "
-        "size and a record replaced."
+        f"{DPSGLD.note} The authors' theorem is for batches of fixed size and a record replaced."
     )
     accountant: ClassVar[WorstCaseAccountant] = SGLDAccountant()
 

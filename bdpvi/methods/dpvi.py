@@ -42,7 +42,10 @@ class DPVI:
 
     accountant: ClassVar[WorstCaseAccountant]
     guarantee: ClassVar[str] = WORST_CASE
-    note: ClassVar[str] = "The seeds are those of batches, base noise, privacy noise and draws."
+    note: ClassVar[str] = (
+        "The seeds are those of batches, base noise, privacy noise and draws. Sums over a batch "
+        "are divided by the sampling rate, never by a number of records."
+    )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "steps": (50, 200, 500, 1000),
