@@ -47,6 +47,23 @@ def probability(name: str, value: float) -> float:
     return float(value)
 
 
+def mean_delta(delta: float, records: int, allowed: bool) -> float:
+    """Return a δ that is a mean over ``records``, if it leaves no single one unprotected.
+
+    Of N records one may be exposed altogether at the price of 1/N, so that is refused unless
+    ``allowed``.
+
+    >>> mean_delta(1e-5, 30_000, allowed=False)
+    1e-05
+    """
+    if probability("delta", delta) * records >= 1 and not allowed:
+        raise ValueError(
+            f"delta={delta:g} is at least 1/N = {1 / records:.2g}: as δ is a mean over records, "
+            "one of them could be exposed altogether. Choose a smaller δ, or pass large_delta=True"
+        )
+    return float(delta)
+
+
 def rate(name: str, value: float) -> float:
     """Return ``value`` if it lies in (0, 1]."""
     if not 0 < value <= 1:

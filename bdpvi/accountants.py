@@ -196,17 +196,9 @@ class BayesianAccountant:
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
         used = betting if ranged else self.estimator
         solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order
-        split_delta(delta, self.failure_probability, len(directions) * choices)
-        epsilon = 0.0
-        while True:
-            within, rounding = cap(epsilon), rounding_delta(self._rounding, epsilon)
-            if rounding >= delta:
-                raise ValueError(
-                    f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
-                    f"{within:g}: (1 + e^ε) · {self._rounding:.2g}. Draw fewer samples, at a "
-                    "higher temperature, or from a guide with a coarser grid"
-                )
-            found = settle(
+        found = with_rounding(
+            partial(
+                settle,
                 solve,
                 directions,
                 delta,
@@ -216,11 +208,10 @@ class BayesianAccountant:
                 composition=self.composition.name,
                 conversion=self.conversion,
                 estimator=getattr(used, "__name__", repr(used)),
-                rounding=rounding,
-            )
-            epsilon = found.epsilon
-            if not self._rounding or epsilon <= within:
-                break
+            ),
+            self._rounding,
+            delta,
+        )
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
         if worst is not None and worst.epsilon < found.epsilon:
@@ -430,7 +421,11 @@ def settle(
             a finite divergence.
     """
     gamma, estimates = failure_probability, len(directions) * choices
-    beta = split_delta(delta - rounding, gamma, estimates)
+    beta = split_delta(delta, gamma, estimates) - rounding
+    if not beta > 0:
+        raise ValueError(
+            f"delta={delta:g} does not pay for the rounding of the draws: {rounding:.2g}"
+        )
     tolerated = max(gamma, MISSES * delta / estimates)
     solutions: dict[str, Solution] = {}
     for name in directions:
@@ -476,6 +471,32 @@ def settle(
         reason=reason if least == direction else f"in direction {least}: {reason}",
         rounding=rounding,
     )
+
+
+def with_rounding(settled: Callable[..., Spent], error: float, delta: float) -> Spent:
+    """Return what :func:`settle` returns where part of δ pays for rounding at the ε that is found.
+
+    Args:
+        settled: from ``rounding``, the part of δ that is set aside, to the answer.
+        error: θ of all draws, see :func:`bdpvi.worst_case.rounding_delta`.
+        delta: δ.
+
+    Raises:
+        ValueError: if rounding leaves nothing of δ, or as :func:`settle`.
+    """
+    epsilon = 0.0
+    while True:
+        within, rounding = cap(epsilon), rounding_delta(error, epsilon)
+        if rounding >= delta and epsilon > 0:
+            raise ValueError(
+                f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
+                f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
+                "temperature, or from a guide with a coarser grid"
+            )
+        found = settled(rounding=rounding)
+        epsilon = found.epsilon
+        if not error or epsilon <= within:
+            return found
 
 
 def _doubt(estimate: Estimate, gamma: float, tolerated: float) -> float:

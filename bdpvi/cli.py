@@ -258,6 +258,12 @@ def release(
             show_default=False,
         ),
     ] = "",
+    large_delta: Annotated[
+        bool,
+        typer.Option(
+            "--large-delta", help="Take a δ of 1/N or more for a Bayesian guarantee, knowingly."
+        ),
+    ] = False,
     conversion: Annotated[
         str, typer.Option(help=f"How a Bayesian ε follows from the cost: {', '.join(CONVERSIONS)}.")
     ] = CONVERSIONS[0],
@@ -292,6 +298,7 @@ def release(
             delta=delta,
             budget=bdpvi.Budget(epsilon, delta) if both else None,
             accountant=accountant,
+            large_delta=large_delta,
         )
         storage.write_release(released, temporary)
     if as_json:

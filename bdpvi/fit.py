@@ -45,6 +45,7 @@ class Fit:
         ledger: what has been released.
         data_name, feature_names, preprocessing: of the training data.
         fingerprint: digest of the training data.
+        records: N, the size of the training data.
         training: samples published while training, and the accountants that charged them.
         generators: digests of the states of seeded generators that samples were drawn with.
     """
@@ -59,6 +60,7 @@ class Fit:
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, Any]
     fingerprint: str
+    records: int
     ledger: Ledger = field(default_factory=Ledger)
     training: Training | None = None
     generators: set[str] = field(default_factory=set)
@@ -148,6 +150,7 @@ def fit(
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
+        records=len(data),
         ledger=ledger,
         training=trained.training,
     )

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from bdpvi import _validate
 from bdpvi.accountants import BayesianAccountant
 from bdpvi.events import PosteriorDraws
 from bdpvi.fit import Fit
 from bdpvi.ledger import Charge
-from bdpvi.rounding import rounding_error
+from bdpvi.rounding import Reach, rounding_error
 from bdpvi.types import Spent, WorstCase
 
 BAYESIAN = "Bayesian DP"
@@ -256,6 +257,16 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCa
     return accountant.worst_case(delta)
 
 
+def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
+    """Refuse a δ of 1/N or more for a Bayesian guarantee, see :func:`bdpvi._validate.mean_delta`.
+
+    A worst-case δ bounds what each record has to fear and is not refused: the refusal would say
+    something of N.
+    """
+    if guarantee.name == BAYESIAN:
+        _validate.mean_delta(delta, fit.records, allowed)
+
+
 def without_worst_case(fit: Fit) -> str:
     """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
     if fit.guide.noise_scale is None:
@@ -282,7 +293,8 @@ def meaning(total: Spent, guarantee: Guarantee, source: object) -> str:
 
 
 def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
-    error = rounding_error(fit.guide, fit.released, fit.panels, charge.draws, charge.temperature)
+    reach = Reach.of(*(panel.pairs for panel in fit.panels))
+    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
     return PosteriorDraws(
         fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
     )

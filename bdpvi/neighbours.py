@@ -24,7 +24,7 @@ from bdpvi.panel import Panel
 from bdpvi.plan import Plan
 from bdpvi.progress import Track
 from bdpvi.reduction import Alone, Reduction
-from bdpvi.rounding import rounding_error
+from bdpvi.rounding import Reach, rounding_error
 from bdpvi.rows import Rows, TracedGradient, check_elementwise, row_gradient, train_rows
 from bdpvi.svi import Convergence, Kept, Problem, isolated, run_svi
 from bdpvi.training import Training, TrainingAccount
@@ -227,7 +227,7 @@ class Coupled:
 
         def charge(step: int, now: dict[str, Tensor]) -> None:
             panel = Panel(rows.kind, ids, _pairs(problem, path[step], now))
-            account.step(panel, rounding_error(problem.guide, path[step], [panel]))
+            account.step(panel, rounding_error(problem.guide, path[step], Reach.of(panel.pairs)))
 
         ticks = iter(track(range(problem.plan.steps), rows.kind))
         trained = train_rows(problem, rows, lambda: next(ticks), charge)

@@ -88,6 +88,7 @@ def release(
     budget: Budget | None = None,
     accountant: Accountant = BayesianAccountant,
     generator: torch.Generator | None = None,
+    large_delta: bool = False,
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
@@ -109,6 +110,8 @@ def release(
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
             result is no release, says so, and cannot be saved as one. By default the operating
             system's secure randomness is used.
+        large_delta: take a δ of 1/N or more, at which a Bayesian guarantee leaves room for one
+            record to be exposed altogether.
 
     Raises:
         BudgetExceededError: if a budget does not suffice; nothing is charged or drawn.
@@ -125,13 +128,22 @@ def release(
         delta = budget.delta
     with fit.ledger.locked():
         guarantee = guarantee or guarantees.usual(fit)
+        guarantees.check_delta(fit, delta, guarantee, large_delta)
         if epsilon is not None:
             temperature = calibrate(
-                fit, draws, epsilon=epsilon, delta=delta, guarantee=guarantee, accountant=accountant
+                fit,
+                draws,
+                epsilon=epsilon,
+                delta=delta,
+                guarantee=guarantee,
+                accountant=accountant,
+                large_delta=large_delta,
             )
         tau = 1.0 if temperature is None else temperature
         charge = Charge(draws, float(tau), from_data=isinstance(tau, FoundFromData))
-        total = spent(fit, delta=delta, planned=charge, accountant=accountant)
+        total = spent(
+            fit, delta=delta, planned=charge, accountant=accountant, large_delta=large_delta
+        )
         price = guarantee.price(total)
         for limit in filter(None, (budget, fit.ledger.budget)):
             _check(limit, guarantee, fit, charge, accountant)
@@ -162,6 +174,7 @@ def spent(
     delta: float = 1e-5,
     planned: Charge | None = None,
     accountant: Accountant = BayesianAccountant,
+    large_delta: bool = False,
 ) -> Spent:
     """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing.
 
@@ -169,9 +182,10 @@ def spent(
         fit: which was released from, or not yet: then ε is 0.
         delta: δ.
         planned: a further release.
-        accountant: as for :func:`release`.
+        accountant, large_delta: as for :func:`release`.
     """
     _validate.probability("delta", delta)
+    guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is None and fit.training is None and not fit.ledger.charges():
         return nothing_spent(delta, fit.panels)
     total = account(fit, planned, accountant)
@@ -195,6 +209,7 @@ def calibrate(
     guarantee: Guarantee | None = None,
     least: float | None = None,
     accountant: Accountant = BayesianAccountant,
+    large_delta: bool = False,
 ) -> float:
     """Return the smallest temperature at which ``draws`` more samples keep ε within ``epsilon``.
 
@@ -210,7 +225,7 @@ def calibrate(
         guarantee: as for :func:`release`.
         least: lowest temperature to consider; by default 1, the posterior itself, or where the
             noise scale is public 1e-9.
-        accountant: as for :func:`release`.
+        accountant, large_delta: as for :func:`release`.
 
     Returns:
         The temperature; a :class:`~bdpvi.guarantees.FoundFromData` if it was found from the
@@ -225,7 +240,9 @@ def calibrate(
     if least is None:
         least = 1.0 if fit.guide.noise_scale is None else 1e-9
     _validate.positive("least", least)
-    return (guarantee or guarantees.usual(fit)).temperature(
+    guarantee = guarantee or guarantees.usual(fit)
+    guarantees.check_delta(fit, delta, guarantee, large_delta)
+    return guarantee.temperature(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accountant=accountant
     )
 

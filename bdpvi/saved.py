@@ -28,7 +28,8 @@ class About:
     Attributes:
         sha256: of the file with the fit's tensors.
         plan, data_name, feature_names, preprocessing, fingerprint: as of :class:`bdpvi.Fit`.
-        ridge, noise_scale: of its guide.
+        records: N, the size of the training data.
+        ridge, noise_scale, grid: of its guide.
         largest: for each panel, by its kind, what no record exceeds, if that is known.
         extra: what whoever saved it added.
     """
@@ -39,8 +40,10 @@ class About:
     feature_names: tuple[str, ...]
     preprocessing: dict[str, Any]
     fingerprint: str
+    records: int
     ridge: float
     noise_scale: float | None
+    grid: float
     largest: dict[str, float | None]
     extra: dict[str, Any]
 
@@ -77,6 +80,8 @@ class About:
                 feature_names=tuple(names),
                 preprocessing=_typed(content, "preprocessing", dict),
                 fingerprint=_typed(content, "fingerprint", str),
+                records=_validate.positive_int("records", _typed(content, "records", int)),
+                grid=_positive("grid", content.get("grid")),
                 ridge=_validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
                 noise_scale=None if noise_scale is None else _positive("noise_scale", noise_scale),
                 largest={

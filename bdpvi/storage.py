@@ -59,7 +59,9 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         "feature_names": fit.feature_names,
         "preprocessing": fit.preprocessing,
         "fingerprint": fit.fingerprint,
+        "records": fit.records,
         "ridge": fit.guide.ridge,
+        "grid": fit.guide.grid,
         "noise_scale": fit.guide.noise_scale,
         "largest": {panel.kind: panel.largest for panel in fit.panels},
         "extra": dict(extra or {}),
@@ -102,8 +104,8 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     """
     folder = Path(path).resolve()
     about = _about(folder)
-    for name, made in (("ridge", about.ridge), ("noise_scale", about.noise_scale)):
-        now = getattr(guide, name)
+    for name in ("ridge", "noise_scale", "grid"):
+        made, now = getattr(about, name), getattr(guide, name)
         if now != made:
             raise ValueError(f"guide has {name}={now}, and {folder} was made with {made}")
     file = folder / _TENSORS
@@ -126,6 +128,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         feature_names=about.feature_names,
         preprocessing=about.preprocessing,
         fingerprint=about.fingerprint,
+        records=about.records,
         ledger=open_ledger(folder),
     )
 

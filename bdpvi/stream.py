@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from bdpvi import _validate, progress
-from bdpvi.accountants import Solution, settle, solve_by_order
+from bdpvi import _validate, progress, secure
+from bdpvi.accountants import Solution, settle, solve_by_order, with_rounding
 from bdpvi.checkpoint import alike, read_tensors, write_tensors
 from bdpvi.close import close_draws_cost
 from bdpvi.composition import ByPanel
@@ -35,6 +35,7 @@ from bdpvi.objective import Objective, Point, Records, climb, start
 from bdpvi.optimum import KeptMoves, Optimum, pairs, scale_name
 from bdpvi.perturbation import Expansion, Moves
 from bdpvi.progress import Track
+from bdpvi.rounding import Reach, rounding_error
 from bdpvi.statistics import Folded
 from bdpvi.store import make_folder
 from bdpvi.svi import Guide
@@ -42,6 +43,8 @@ from bdpvi.tables import ROWS, ModelTable, Table
 from bdpvi.types import Spent
 
 DIRECTIONS = (f"remove {WITH}", f"remove {WITHOUT}")
+_REACH = Reach(ratio=4.0, shift=16.0)
+"""How far a neighbour may be from the fit for the draws' rounding to be priced."""
 _FEW = 256
 _COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
 """The search looks at every 64th order, then at every 8th near the best, then at each."""
@@ -81,6 +84,16 @@ class StreamFit:
         """The fitted Gaussian over the flat vector of latents."""
         return self.guide.posterior(self.parameters)
 
+    def draw(self) -> Tensor:
+        """Return the planned samples, (draws, d), from the secure source. ``spent`` pays for once.
+
+        They may be shared; samples drawn in any other way are not rounded, and their low bits
+        betray the posterior's mean.
+        """
+        lattice = self.guide.lattice(self.temperature)
+        released = self.guide.released(self.parameters)
+        return secure.sample(released, self.draws, self.temperature, lattice=lattice)
+
 
 def fit_stream(
     path: str | Path,
@@ -101,6 +114,7 @@ def fit_stream(
     state: str | Path | None = None,
     save_every: float = 60.0,
     track: Track[Any] = progress.bar,
+    large_delta: bool = False,
 ) -> StreamFit:
     """Fit a guide to a table on disk, and account for draws from it, every record left out once.
 
@@ -127,6 +141,7 @@ def fit_stream(
             secret, and deleted by nobody. By default nothing is kept.
         save_every: seconds between two writes of it.
         track: progress of every pass, in blocks.
+        large_delta: take a δ of 1/N or more, see :func:`bdpvi.release`.
 
     Raises:
         ValueError: on data that cannot be accounted for, or a ``state`` of another job or of files
@@ -142,6 +157,7 @@ def fit_stream(
     optimum = Optimum(tolerance=tolerance, precision=precision)
     scale = scale_name(model, guide)
     table = Table(path, target, features, rows=rows, track=track)
+    _validate.mean_delta(delta, len(table), large_delta)
     like = torch.zeros(3, len(table.features), dtype=torch.float64)
     guide.setup(like, like[:, 0])
     settings = {
@@ -166,11 +182,13 @@ def fit_stream(
     source = ModelTable(table, model)
     point = _fit(Objective(source, model.prior_scale**-2, scale == "scale"), tolerance, kept)
     expansion = Expansion(point, tolerance)
+    parameters = {"loc": point.mean, scale: point.scale}
     choices = len(orders)
     beta = split_delta(delta, gamma, len(DIRECTIONS) * choices)
 
     def add(folded: Sequence[Folded], moves: Moves, looked: Sequence[Tensor]) -> None:
         pair = pairs(expansion, moves, guide)
+        _REACH.check(pair)
         for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
             _add_costs(fold, one, orders.values[index], draws, temperature)
 
@@ -206,22 +224,26 @@ def fit_stream(
             add(folded, last, looked)
         known = _Known(orders, looked, [student_t_of(fold, gamma) for fold in folded])
         try:
-            spent = settle(
-                partial(known.solve, rule=conversion),
-                DIRECTIONS,
+            spent = with_rounding(
+                partial(
+                    settle,
+                    partial(known.solve, rule=conversion),
+                    DIRECTIONS,
+                    delta,
+                    orders=orders,
+                    choices=choices,
+                    failure_probability=gamma,
+                    composition=ByPanel.name,
+                    conversion=conversion,
+                    estimator=student_t.__name__,
+                ),
+                rounding_error(guide, guide.released(parameters), _REACH, draws, temperature),
                 delta,
-                orders=orders,
-                choices=choices,
-                failure_probability=gamma,
-                composition=ByPanel.name,
-                conversion=conversion,
-                estimator=student_t.__name__,
             )
             break
         except _NotKnownError as missing:
             looked = [torch.cat([index, missing.index]).unique() for index in looked]
             kept.forget()
-    parameters = {"loc": point.mean, scale: point.scale}
     guide.parameters = dict(parameters)
     return StreamFit(
         guide=guide,

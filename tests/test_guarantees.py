@@ -26,6 +26,7 @@ from bdpvi.guides import FullRank, MeanField
 from bdpvi.hockey_stick import equal_covariance
 from bdpvi.ledger import Charge
 from bdpvi.panel import Panel
+from bdpvi.rounding import Reach, rounding_error
 from bdpvi.secure import Lattice, total_variation
 from bdpvi.worst_case import gaussian_epsilon, gaussian_guarantee, replace_one, rounding_delta
 
@@ -240,6 +241,25 @@ def test_nothing_released_costs_nothing(fit: bdpvi.Fit) -> None:
     assert found.worst_case.epsilon == 0
 
 
+def test_a_delta_that_leaves_a_record_unprotected_is_refused(data: Dataset) -> None:
+    """60 records at δ = 1/50: one of them may be exposed altogether, and "reliable" be right."""
+    fitted = bounded(data, noise_scale=None)
+    for call in (
+        lambda: bdpvi.spent(fitted, delta=0.02, planned=Charge(1, 5.0)),
+        lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02),
+        lambda: bdpvi.calibrate(fitted, epsilon=3.0, delta=0.02),
+    ):
+        with pytest.raises(ValueError, match=r"delta=0\.02 is at least 1/N"):
+            call()
+    assert fitted.ledger.charges() == ()
+    knowingly = bdpvi.release(fitted, temperature=5.0, delta=0.02, large_delta=True)
+    assert knowingly.receipt.delta == 0.02
+    # A worst-case δ is each record's own; a refusal would tell 60 records from 49.
+    assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.delta == 0.02
+    with pytest.raises(ValueError, match="at least 1/N"):
+        bdpvi.release(bounded(data), epsilon=0.3, delta=0.02, guarantee=BayesianDP())
+
+
 # --- receipts -------------------------------------------------------------------------------------
 
 
@@ -426,8 +446,7 @@ def test_the_lattice_and_its_price_are_public(data: Dataset) -> None:
     for temperature in (0.01, 1.0, 300.0):
         assert one.guide.lattice(temperature) == two.guide.lattice(temperature)
         prices = {
-            bdpvi.rounding.rounding_error(f.guide, f.released, f.panels, 5, temperature)
-            for f in (one, two)
+            rounding_error(f.guide, f.released, Reach(1.0, 0.0), 5, temperature) for f in (one, two)
         }
         assert len(prices) == 1
         assert max(prices) < 1e-9

@@ -88,8 +88,8 @@ ALLOWED = {
     "sharding": {
         "fit", "identity", "neighbours", "progress", "reduction", "rows", "svi", "types",
     },
-    "rounding": {"panel", "secure", "svi"},
-    "guarantees": {"accountants", "events", "fit", "ledger", "rounding", "types"},
+    "rounding": {"divergences", "secure", "svi"},
+    "guarantees": {"_validate", "accountants", "events", "fit", "ledger", "rounding", "types"},
     "release": {
         "_validate", "accountants", "fit", "guarantees", "ledger", "models", "secure", "store",
         "types",

@@ -24,7 +24,7 @@ from bdpvi.models import BayesianLogisticRegression
 from bdpvi.neighbours import Remove
 from bdpvi.panel import Panel
 from bdpvi.plan import Plan
-from bdpvi.rounding import rounding_error
+from bdpvi.rounding import Reach, rounding_error
 from bdpvi.rows import train_rows
 from bdpvi.svi import Problem, default_optimiser, run_svi
 from bdpvi.training import ORDERS
@@ -97,7 +97,7 @@ class TrainingRelease:
         def charge(step: int, parameters: dict[str, Tensor]) -> None:
             pairs = summarise(path[step], guide.posterior(parameters))
             panel = Panel(rows.kind, rows.records.ids, pairs)
-            costs.step(panel, rounding_error(guide, path[step], [panel]))
+            costs.step(panel, rounding_error(guide, path[step], Reach.of(pairs)))
 
         train_rows(problem, rows, observe=charge)
         kept = path[-max(1, round(self.tail * self.steps)) :]
