@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import logistic_data
+from test_hockey_stick import one_dimension
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -31,6 +32,7 @@ from bdpvi.columns import unpack
 from bdpvi.divergences import GaussianPairs, summarise
 from bdpvi.events import PosteriorDraws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.hockey_stick import equal_covariance
 from bdpvi.models import ClippedBernoulli
 from bdpvi.monomials import indices, moments, places, powers, summed
 from bdpvi.objective import Objective, Point, Records, climb, start
@@ -736,13 +738,61 @@ def test_enclosing_pairs_cost_more_than_anything_within_the_errors(
     mean, change, nudge = 0.1 * random(3), symmetric(size), random(3)
     claimed = enclosing(
         pair(mean, change),
-        torch.full((1, 1), error, dtype=torch.float64),
-        torch.full((1, 1), error, dtype=torch.float64),
+        torch.full((1,), error, dtype=torch.float64),
+        torch.full((1,), error, dtype=torch.float64),
     )
     truth = pair(mean + error * nudge / nudge.norm(), change + symmetric(error))
     orders = torch.tensor([1.1, 5.0, 100.0, 5e3, 100_001], dtype=torch.float64)
     for upper, lower in ((claimed, truth), (claimed.reverse(), truth.reverse())):
         assert bool((upper.renyi(orders) >= lower.renyi(orders) * (1 - 1e-8)).all())
+
+
+def delta(pair: GaussianPairs, epsilon: float) -> float:
+    """Return δ of u, v and w of :func:`enclosing`: over u and v by a dense sum, over w exactly."""
+    z = torch.linspace(-9, 9, 721, dtype=torch.float64)
+    weight = torch.exp(-z * z / 2) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
+    r, b2 = pair.r[0], pair.b2[0]
+    # log p/q at x = b + √r z, p = N(b, r) and q = N(0, 1).
+    u, v = (
+        ((b2[i].sqrt() + r[i].sqrt() * z).square() - z.square() - r[i].log()) / 2 for i in (0, 1)
+    )
+    rest = epsilon - (u.unsqueeze(1) + v).flatten()
+    return float(equal_covariance(b2[2:], rest)[:, 0] @ torch.outer(weight, weight).flatten())
+
+
+@pytest.mark.parametrize(
+    ("beta", "change", "error"),
+    [
+        (4e-5, 1.7e-5, 1.1e-5),  # Rényi divergences of orders up to 1e5 do not see what is here
+        *((0.5, change, error) for change in (-0.3, 0.0, 1e-3) for error in (1e-5, 2e-3)),
+        *((beta, change, 2e-3) for beta in (0.0, 0.02) for change in (-1e-3, 0.0, 0.3)),
+    ],
+)
+def test_enclosing_pairs_are_harder_to_hide_than_anything_within_the_errors(
+    beta: float, change: float, error: float
+) -> None:
+    def pair(beta: float, change: float) -> GaussianPairs:
+        r = torch.tensor([[1 / (1 + change)]], dtype=torch.float64)
+        return GaussianPairs(r, beta**2 * r)
+
+    rho = torch.full((1,), beta / 50, dtype=torch.float64)
+    claimed = enclosing(pair(beta, change), rho, torch.full((1,), error, dtype=torch.float64))
+    both = claimed, claimed.reverse()
+    compared = 0
+    for epsilon in (1e-6, 1e-5, 1e-4, 1.1e-4, 1e-2, 0.1, 1.0, 3.0):
+        bounds = [delta(p, epsilon) for p in both]
+        for mean in (-1.0, 0.0, 1.0):
+            for turn in (-1.0, 0.0, 1.0):
+                mean_there, change_there = abs(beta + mean * float(rho)), change + turn * error
+                if mean_there == change_there == 0:
+                    continue
+                truth = pair(mean_there, change_there)
+                for bound, true in zip(bounds, (truth, truth.reverse()), strict=True):
+                    exact = one_dimension(float(true.r), float(true.b2), epsilon)
+                    if exact > 1e-12:
+                        assert bound >= exact * (1 - 1e-6)
+                        compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize("guide", GUIDES)
