@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdpvi.log_moments import LogMoments
+from bdpvi.log_moments import FAR, LogMoments
 from bdpvi.vectors import DOUBLES, Array, Lines, Value, compiled, each, kernel
 
 _TERMS = 11
@@ -23,8 +23,10 @@ class CompiledLogMoments(LogMoments):
     """What :class:`LogMoments` does, in machine code, on a processor."""
 
     def divergences(self, s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
-        """In registers, where s is real and the same for every column."""
-        if s.is_complex() or s.shape[1] != 1:
+        """In registers, where s is real, the same for every column, and no r far from 1."""
+        # Of a small r not enough is left in r - 1.
+        far = (r > FAR) | (r * FAR < 0.1)
+        if s.is_complex() or s.shape[1] != 1 or bool(far.any()):
             return super().divergences(s, r, b2)
         points, out = s.flatten(), s.new_empty(len(s), r.shape[1])
         inverses = torch.where(points == 0, 1, points).reciprocal().numpy()

@@ -25,10 +25,9 @@ class Coordinates(Protocol):
     """F, (d, d)."""
     level: Tensor
     """Gradient of the entropy in y at the fit, (q,); its Hessian there is -1."""
-    reach: Tensor
-    """How much an error of 1 in m can be in each entry of b, (d,)."""
     stretch: float
-    """Largest ratio of a gradient's norm in these units to that in the guide's."""
+    """Largest ratio of a gradient's norm in these units to that in the guide's, and of the length
+    of a mean in the guide's units to that of m; at least 1."""
     swell: float
     """Largest ratio of the Frobenius norm of S to the norm of y."""
     arithmetic: Columns
@@ -83,7 +82,6 @@ class FullCovariance:
         self.unit = (self.index[0] == self.index[1]).to(self.frame).unsqueeze(1)
         self.scale = 1 + (math.sqrt(2) - 1) * self.unit
         self.level = self.vector(self._eye)
-        self.reach = torch.ones_like(self.frame[0])
         self.stretch, self.swell = 1.0, math.sqrt(2)
 
     @property
@@ -144,7 +142,6 @@ class DiagonalCovariance:
         self.swell = math.sqrt(2) * float(torch.linalg.matrix_norm(self.columns, 2)) ** 2
         self.back = self.frame / deviation.unsqueeze(1)
         self.level = torch.full_like(deviation, 1 / math.sqrt(2))
-        self.reach = torch.linalg.vector_norm(self.back, dim=1)
         self.stretch = max(1.0, float(torch.linalg.matrix_norm(self.back, 2)))
 
     def features(self, x: Tensor) -> Tensor:  # noqa: D102

@@ -90,7 +90,7 @@ class GaussianPairs:
         it is. Below α = ½ by ``D_α(P‖Q) = α/(1-α) D_{1-α}(Q‖P)`` (van Erven & Harremoës 2014,
         Prop. 2), so that nothing cancels. The relative error is about 1e-13; where αΣ₂ + (1-α)Σ₁
         is about to lose positive definiteness 1e-15/min w; for α < ½ without a difference of means
-        1e-15/|r-1|, as 1/r is rounded.
+        1e-15/|r-1|, as 1/r is rounded. That holds for r from 1e-20 to 1e20.
 
         Args:
             order: α > 0, a number or (K,).

@@ -107,18 +107,24 @@ def student_t_of(moments: Moments, failure_probability: float) -> Estimate:
 def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     """Return F⁻¹(1−γ) of Student's t with m − 1 degrees of freedom, 0 where γ is above 1/2.
 
+    It is +inf where γ is so small, at few degrees of freedom, that no value is found.
+
     >>> round(student_t_quantile(256, 1e-6), 3)
     4.866
     """
     gamma = _validate.probability("failure_probability", failure_probability)
     # The lower quantile of γ: that of 1 − γ would lose γ below 1e-16.
-    return max(0.0, -float(special.stdtrit(sample_size - 1, gamma)))
+    quantile = float(special.stdtrit(sample_size - 1, gamma))
+    if not math.isfinite(quantile):
+        # Of either sign: 0 would pass for no margin at all.
+        return math.inf
+    return max(0.0, -quantile)
 
 
 def log_student_t_bound(sample: Moments, failure_probability: float) -> Tensor:
     """Return the bound of :func:`student_t` alone, without the diagnostics."""
     margin = student_t_quantile(sample.size, failure_probability) / math.sqrt(sample.size - 1)
-    return sample.above_mean(sample.log_sd + _log(margin))
+    return sample.above_mean(torch.where(sample.sd > 0, sample.log_sd + _log(margin), -math.inf))
 
 
 def empirical_bernstein(
@@ -149,7 +155,7 @@ def empirical_bernstein(
     """
     sample, log_range = within(log_values, log_upper, log_lower)
     gamma = _validate.probability("failure_probability", failure_probability)
-    chances = math.log(2 / gamma)
+    chances = math.log(2) - math.log(gamma)
     log_margin = torch.logaddexp(
         sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
         log_range + _log(7 * chances / (3 * (sample.size - 1))),
@@ -218,7 +224,8 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
     sample = Sample.of(torch.log(hits.to(torch.float64)), least=1)
     happened = hits.to(torch.float64).sum(-1).cpu().numpy()
     quantile = special.betainccinv(happened + 1, sample.size - happened + 1, gamma)
-    log_bound = torch.log(torch.as_tensor(quantile)).to(hits.device)
+    # No value is found at the smallest γ; 1 is a bound too.
+    log_bound = torch.as_tensor(quantile).nan_to_num(1.0).log().to(hits.device)
     return sample.estimate(log_bound, distribution_free=True)
 
 
@@ -240,7 +247,9 @@ def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
     m = _validate.positive_int("sample_size", sample_size)
     gamma = _validate.probability("failure_probability", failure_probability)
     rank = torch.arange(1, m + 1, dtype=torch.float64).numpy()
-    return torch.as_tensor(special.betaincinv(rank, m - rank + 1, gamma))
+    found = torch.as_tensor(special.betaincinv(rank, m - rank + 1, gamma)).nan_to_num(0.0)
+    # The least γ leave gaps; what holds at a lower rank holds at all above it.
+    return found.cummax(0).values
 
 
 def quantile_certificate(values: Tensor, failure_probability: float, fraction: float) -> Tensor:

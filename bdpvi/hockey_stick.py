@@ -86,7 +86,8 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
         epsilon: ε, a number or (E,).
 
     Returns:
-        δ, (m,) or (E, m), to about 1e-13 relative.
+        δ, (m,) or (E, m), to about 1e-14 (1 + a²) relative where a < 0, as a is rounded in φ(a).
+        That is 1e-12 where δ is about 1e-22, and 1e-11 where it is 1e-217.
 
     Raises:
         ValueError: if the variance is negative or either argument is not finite.

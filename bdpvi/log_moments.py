@@ -16,6 +16,8 @@ from torch import Tensor
 
 from bdpvi import machine_code
 
+FAR = 10.0
+"""x from which on the logarithms are taken as they are."""
 # log(1+u) - u is summed as a series below this |u|, where the difference would lose digits.
 _NEAR = 0.1
 
@@ -42,13 +44,20 @@ class LogMoments:
         """
         x = r - 1
         reach = float(s.abs().max())
+        # Far from 1 -sx and s x would only cancel, and leave nothing of the logarithms.
+        far = x > FAR
         quadratic, logs = s.new_zeros(()), s.new_zeros(())
-        for x_j, b2_j in zip(x, b2, strict=True):
+        for x_j, b2_j, far_j in zip(x, b2, far, strict=True):
             u = s * -x_j
             w = 1 + u
-            logs = logs + _log1pmx(u, w, reach * float(x_j.abs().max()))
+            log = _log1pmx(u, w, reach * float(x_j.abs().max()))
+            if bool(far_j.any()):
+                whole = torch.where(u.abs() < _NEAR, log + u, _log(w))
+                # At s = 0 it stands for the limit of log w/s.
+                log = torch.where(far_j, torch.where(s == 0, -x_j, whole), log)
+            logs = logs + log
             quadratic = quadratic + b2_j / w
-        constant = _log1pmx(x, r, math.inf).sum(0)
+        constant = torch.where(far, r.log(), _log1pmx(x, r, math.inf)).sum(0)
         value = ((s + 1) * quadratic - logs / torch.where(s == 0, 1, s) - constant) / 2
         return value.masked_fill_(s.real * x.amax(0) >= 1, math.inf)
 

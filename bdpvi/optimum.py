@@ -21,18 +21,18 @@ from bdpvi import _validate
 from bdpvi.divergences import GaussianPairs
 from bdpvi.models import BayesianLogisticRegression, Model
 from bdpvi.neighbours import Add, Remove, Trained
-from bdpvi.objective import Changed, Objective, Records, climb, start
+from bdpvi.objective import Changed, Objective, Point, Records, climb, start
 from bdpvi.panel import Panel
 from bdpvi.parallel import each, slices
-from bdpvi.perturbation import Expansion, Hessian, Moves, Terms
+from bdpvi.perturbation import Expansion, Hessian, Moves, Terms, proven
 from bdpvi.progress import Track, silent
 from bdpvi.reduction import Alone, Reduction
 from bdpvi.rows import Rows
 from bdpvi.svi import Convergence, Guide, Problem, isolated
 from bdpvi.types import Dataset
 
-HIGHEST_ORDER = 100_001
-"""Rényi order up to which a panel bounds the divergences; the accountant's end there."""
+ROOM = 1e-5
+"""Share of what a record can move the mean by that rounding may move it by."""
 _PART = 512
 _PASSES = 20
 """Passes over the data in double precision, at most; they end where they improve nobody."""
@@ -56,7 +56,8 @@ class Optimum:
         precision: proven error of a neighbour's optimum, relative to its distance from the fit or,
             if that is larger, to the mean distance of all to first order, above which more is spent
             on this neighbour: polynomials of a higher degree, passes over the data, at last a
-            search of its own.
+            search of its own. What is left of the error adds about its power ⅔ to
+            what a record costs: 1e-4 of it at the default, see :func:`enclosing`.
         reduction: what several workers do together, each with records of its own in ``problem``:
             disjoint rows whose ids are unique among all workers. All of them get the fit and the
             panel of all records. By default one worker has all records.
@@ -82,10 +83,11 @@ class Optimum:
         The convergence has the norm of the gradient in units of the guide's standard deviations.
 
         Raises:
-            ValueError: if the model or the guide is another one, the rate is not 1, training is to
-                be accounted for, or a record is the only one of its class, so that the data without
-                it would be refused.
-            FloatingPointError: if rounding keeps the gradient above the tolerance.
+            ValueError: if the model or the guide is another one, the rate is not 1, or training is
+                to be accounted for.
+            FloatingPointError: if rounding keeps the gradient above the tolerance, or a neighbour
+                from being proven. Where :func:`largest` knows a bound, a gradient will do that
+                leaves the optimum within the room of it, and the bound stands for such a neighbour.
         """
         if account_training:
             raise ValueError("account_training: an optimum has no steps that samples could follow")
@@ -93,29 +95,33 @@ class Optimum:
         with isolated(problem.data):
             problem.guide.setup(problem.data.x, problem.data.y)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
-        for rows in neighbours:
-            _check_classes(problem.data, rows, self.reduction)
         data = Records.of(model, problem.data)
         objective = Objective(data, model.prior_scale**-2, scale == "scale", self.reduction)
-        path = climb(start(objective), self.tolerance)
+        most = largest(model, problem.guide)
+
+        def enough(point: Point) -> bool:
+            return most is not None and point.distance <= room(model)
+
+        path = climb(start(objective), self.tolerance, enough=enough)
+        if most is not None and not enough(path[-1]):
+            raise FloatingPointError(
+                f"the fit is only known to within {path[-1].distance:.3g} of the optimum, more "
+                f"than the {room(model):.3g} that its sensitivity allows for; use a larger clip"
+            )
         convergence = Convergence(
             torch.tensor([p.elbo for p in path], dtype=torch.float64),
             torch.tensor([p.gradient_norm for p in path], dtype=torch.float64),
         )
-        expansion = Expansion(path[-1], self.tolerance)
+        expansion = Expansion(path[-1], max(self.tolerance, path[-1].gradient_norm))
         panels = []
         for rows in neighbours:
             every = rows.records is problem.data
             records = data if every else Records.of(model, rows.records)
             ids = rows.records.ids.tolist()
-            moves = self.moves(expansion, records, rows.sign, track, rows.kind, ids)
-            panels.append(
-                self._panel(
-                    rows,
-                    pairs(expansion, moves, problem.guide),
-                    largest(model, problem.guide, self.tolerance * expansion.coordinates.stretch),
-                )
+            moves = self.moves(
+                expansion, records, rows.sign, track, rows.kind, ids, bounded=most is not None
             )
+            panels.append(self._panel(rows, pairs(expansion, moves, problem.guide, most), most))
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
 
@@ -133,6 +139,8 @@ class Optimum:
         kind: str = "",
         ids: Sequence[int] = (),
         kept: KeptMoves | None = None,
+        *,
+        bounded: bool = False,
     ) -> Moves:
         """Return every neighbour's optimum: by polynomials, by passes over the data, by a search.
 
@@ -147,6 +155,11 @@ class Optimum:
             kind: what to call it there.
             ids: what messages call the records, by default their positions.
             kept: what an earlier call with the same arguments finished.
+            bounded: whether a neighbour may be left without a proven error, because something else
+                bounds how far it is.
+
+        Raises:
+            FloatingPointError: if nothing is proven of a neighbour that is not bounded.
         """
         terms = expansion.terms(records)
         stage, moves = (kept and kept.moves()) or (0, Moves.none(len(expansion.jacobian), terms))
@@ -161,7 +174,7 @@ class Optimum:
             run()
             if kept is not None:
                 kept.moved(number, moves)
-        for _ in self._anew(work, ids):
+        for _ in self._anew(work, ids, bounded):
             if kept is not None:
                 kept.moved(len(stages), moves)
         return moves
@@ -217,7 +230,7 @@ class Optimum:
             better.append(part[more])
         return torch.cat(better)
 
-    def _anew(self, work: _Work, ids: Sequence[int]) -> Iterator[None]:
+    def _anew(self, work: _Work, ids: Sequence[int], bounded: bool) -> Iterator[None]:
         """Search for the optima that are still rough, one after the other."""
         columns = work.rough()
         counts = self.reduction.join(torch.tensor([len(columns)], device=columns.device))
@@ -226,7 +239,12 @@ class Optimum:
             for column in work.track(mine, f"{work.kind}, anew"):
                 record = None if column is None else work.records.select(slice(column, column + 1))
                 name = "" if column is None else f" {ids[column] if ids else column}"
-                found = self._search(work.expansion, record, work.sign, name)
+                try:
+                    found = self._search(work.expansion, record, work.sign, name)
+                except (FloatingPointError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+                    if not bounded:
+                        raise
+                    continue
                 if column is not None:
                     work.moves.put(torch.tensor([column], device=columns.device), found)
                 yield
@@ -247,19 +265,19 @@ class Optimum:
         if record is not None:
             changed = Changed(changed, record, sign)
         objective = replace(point.objective, records=changed)
-        best = climb(objective.at(point.mean, point.metric), self.tolerance)[-1]
+        best = climb(objective.at(point.mean, point.metric), expansion.tolerance)[-1]
         hessian = Hessian(best)
         m, y = expansion.coordinates.locate(best)
         nowhere = m.new_zeros(1)
-        strength = float(hessian.strength(nowhere, nowhere))
-        if not strength > 0:
+        slack = 2 * expansion.tolerance * hessian.coordinates.stretch
+        gradient = hessian.gradient.norm() + slack
+        error = proven(gradient, hessian.strength(nowhere, nowhere))
+        if not bool(error.isfinite()):
             raise FloatingPointError(
                 f"the optimum of the data with record{name} "
                 f"{'added' if sign > 0 else 'removed'} cannot be certified; use a smaller "
                 "prior scale or smaller features"
             )
-        slack = 2 * self.tolerance * hessian.coordinates.stretch
-        error = (float(hessian.gradient.norm()) + slack) / strength
         # From its own units to those of the fit.
         wider = max(
             float(torch.linalg.matrix_norm(torch.linalg.solve(a, b), 2)) ** 2
@@ -268,7 +286,7 @@ class Optimum:
                 (expansion.coordinates.frame, hessian.coordinates.frame),
             )
         )
-        return Moves(m, y, torch.full_like(m[0], error * max(1.0, wider)))
+        return Moves(m, y, error * max(1.0, wider))
 
 
 class KeptMoves(Protocol):
@@ -300,45 +318,70 @@ class _Work:
 
 
 def enclosing(pairs: GaussianPairs, mean_error: Tensor, covariance_error: Tensor) -> GaussianPairs:
-    """Return pairs whose divergences bound those of all pairs within the errors.
+    """Return pairs from which a common channel makes each of those within the errors.
 
-    With 1/r = 1 + e, e moves away from 0 by twice the ``covariance_error`` (once would not do where
-    the sign of e is in doubt) and the mean by ``mean_error`` along every axis. A larger |e| costs
-    more by the covariances, in either direction, but in one of the two weighs b² less: by at most
-    (1 + α(|e| + 2 error))/(1 + α(|e| - error)). That grows with α, and b² is multiplied by its
-    value at α = :data:`HIGHEST_ORDER`.
+    What a channel makes of two distributions is no easier to tell apart (Blackwell 1953): δ(ε) at
+    every ε, Rényi divergences of every order, those of several draws and at any temperature are
+    then at least as large, in either direction.
+
+    In units of the fit a pair is N(β, I) against N(0, I + E), E = diag(1/r - 1), and what is sought
+    N(β + ω, I) against N(0, I + E + Δ), ‖ω‖ ≤ ρ, ‖Δ‖ ≤ η. With shares κ and κ′, independent are
+
+    - u: N(β, I)/√a against N(0, I + (E + ηI)/a), a = 1 - κ - κ′ (the mean alone over √a);
+    - v: N(0, I) against N(0, (1 - h)I), h = 2η/κ;
+    - w: N(ρ/√κ′, 1) against N(0, 1).
+
+    The channel returns √a u + Bv + cw + noise, B = ((ηI - Δ)/h)^½, c = √κ′ ω/ρ, the noise of
+    covariance K = I - aI - BBᵀ - ccᵀ, which is no less than 0 as BBᵀ ≤ 2η/h = κ and ccᵀ ≤ κ′. The
+    first of the pair becomes N(β + ω, I); the second has the covariance
+    K + aI + E + ηI + (1 - h)BBᵀ + ccᵀ = I + E + ηI - (ηI - Δ). (B v can lower a variance and √a u
+    raise it: of the sign of an eigenvalue of E + Δ near 0 nothing is known.)
+
+    To lowest order κ costs as much as the share κ of S = ‖β‖² + ‖E‖², v as d h²/2: least where
+    h³ = 2ηS/d. κ′ is about ρ/√S.
 
     Args:
-        pairs: fit against neighbours, m pairs.
-        mean_error: of the neighbour's mean in standard deviations of the fit, (m, d) or (m, 1).
-        covariance_error: of its covariance in units of the fit's, spectral norm, (m, 1).
+        pairs: fit against neighbours, m pairs of d variables.
+        mean_error: ρ, of the neighbour's mean in standard deviations of the fit, (m,).
+        covariance_error: η, of its covariance in units of the fit's, spectral norm, (m,).
 
     Returns:
-        Pairs that bound the divergence in either direction, at orders up to the highest.
+        Pairs of 2d + 1 variables.
+
+    Raises:
+        FloatingPointError: if the errors are too large for this.
 
     >>> pairs = GaussianPairs(torch.ones(1, 1), torch.ones(1, 1))
-    >>> float(enclosing(pairs, torch.full((1, 1), 0.5), torch.zeros(1, 1)).b2)
-    2.25
+    >>> some = enclosing(pairs, torch.full((1,), 1e-3), torch.full((1,), 1e-9))
+    >>> some.r.shape, round(float(some.b2.sum()), 4)
+    (torch.Size([1, 3]), 1.002)
     """
-    change = 1 / pairs.r - 1
-    size = change.abs()
-    pushed = change + torch.where(change < 0, -2, 2) * covariance_error
-    less = 1 / HIGHEST_ORDER + size - covariance_error
-    if not bool(((pushed > -1) & (less > 0)).all()):
+    change, beta2 = 1 / pairs.r - 1, pairs.b2 / pairs.r
+    rho, eta = mean_error.unsqueeze(1), covariance_error.unsqueeze(1)
+    size = (beta2 + change.square()).sum(1, keepdim=True)
+    h = (2 * eta * size / change.shape[1]).pow(1 / 3).maximum(8 * eta)
+    kappa = torch.where(eta > 0, 2 * eta / h, 0)
+    for_mean = torch.where(rho > 0, rho / (size.sqrt() + 2 * rho), 0)
+    a = 1 - kappa - for_mean
+    pushed = (change + eta) / a
+    if not bool(((pushed > -1) & (h < 1)).all()):
         raise FloatingPointError(
             f"covariance_error={covariance_error.max().item():.3g} is too large for a bound"
         )
-    weight = (1 / HIGHEST_ORDER + size + 2 * covariance_error) / less
-    r = 1 / (1 + pushed)
-    b = (pairs.b2 / pairs.r).sqrt() + mean_error
-    return GaussianPairs(r, b.square() * torch.maximum(r, pairs.r) * weight)
+    grown = torch.cat([1 + pushed, (1 - h).expand_as(change), torch.ones_like(h)], 1)
+    far = torch.where(rho > 0, rho.square() / for_mean, 0)
+    beta2 = torch.cat([beta2 / a, torch.zeros_like(change), far], 1)
+    return GaussianPairs(1 / grown, beta2 / grown)
 
 
-def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
+def pairs(
+    expansion: Expansion, moves: Moves, guide: Guide, most: float | None = None
+) -> GaussianPairs:
     """Return the fit against every neighbour as ``guide`` releases them, proven errors added.
 
     With the covariance Σ + ridge·Σ² the mean is known at least as well in its units as in those of
-    Σ. With a public, isotropic one only the distance of the means counts, one number a record.
+    Σ. With a public, isotropic one only the distance of the means counts, one number a record, and
+    it is never more than ``most`` says where that is known, see :func:`largest`.
     """
     coordinates, ridge = expansion.coordinates, guide.ridge
     if guide.noise_scale is not None:
@@ -346,21 +389,32 @@ def pairs(expansion: Expansion, moves: Moves, guide: Guide) -> GaussianPairs:
         distance = torch.linalg.vector_norm(frame @ moves.m, dim=0)
         distance = distance + moves.error * torch.linalg.matrix_norm(frame, 2)
         b2 = (distance / guide.noise_scale).square().unsqueeze(1)
+        if most is not None:
+            b2 = b2.nan_to_num(most, most).clamp(max=most)
         return GaussianPairs(torch.ones_like(b2), b2)
 
     def some(columns: slice) -> GaussianPairs:
         part = moves.select(columns)
         bare = coordinates.pairs(part.m, part.y, ridge)
         covariance = coordinates.spill(part.y, math.sqrt(2) * part.error, ridge)
-        mean = part.error.unsqueeze(1) * coordinates.reach
-        return enclosing(bare, mean, covariance.unsqueeze(1))
+        return enclosing(bare, part.error * coordinates.stretch, covariance)
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
     blocks = list(each(some, slices(len(moves.error), expansion.columns)))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> float | None:
+def room(model: BayesianLogisticRegression) -> float:
+    """Return how far from the optimum a fit may end, in the units of the weights.
+
+    Public, so that fits to all tables keep within it. With the whole of it ε grows by about 2e-5 of
+    itself.
+    """
+    assert model.clip is not None
+    return ROOM * model.clip * model.prior_scale**2
+
+
+def largest(model: BayesianLogisticRegression, guide: Guide) -> float | None:
     """Return what Σb² is at most for any record whatever, if the model and the guide bound it.
 
     The negative ELBO is convex in (μ, L), Σ = LLᵀ, and by the prior strongly so with 1/s² (Challis
@@ -368,25 +422,23 @@ def largest(model: BayesianLogisticRegression, guide: Guide, slack: float) -> fl
     coordinates of z are orthonormal under z ~ N(0, I), so by Bessel's inequality its norm is at
     most ‖x‖ (E ℓ′²)^½ ≤ C. With the record or without it, the maximiser is then within Cs² of the
     other one (as for strongly convex losses in general: Chaudhuri, Monteleoni and Sarwate, JMLR
-    2011, Lemma 7).
+    2011, Lemma 7). Each of the two fits is within the :func:`room` of its maximiser.
 
     Args:
         model: with C its clip and s its prior scale.
         guide: whose noise scale the distance is measured in.
-        slack: by how much a gradient may miss 0, in units of the guide's standard deviations, none
-            of which exceeds s.
 
     Returns:
         None where nothing bounds it: without a clip or a noise scale.
 
     >>> from bdpvi.guides import FullRank
     >>> model = BayesianLogisticRegression(clip=0.5, prior_scale=2.0)
-    >>> round(largest(model, FullRank(model, noise_scale=10.0), 0.0), 9)
+    >>> round(largest(model, FullRank(model, noise_scale=10.0)), 5)
     0.04
     """
     if model.clip is None or guide.noise_scale is None:
         return None
-    distance = model.clip * model.prior_scale**2 + 4 * slack * model.prior_scale
+    distance = model.clip * model.prior_scale**2 + 2 * room(model)
     return (distance / guide.noise_scale) ** 2
 
 
@@ -419,17 +471,3 @@ def _checked(problem: Problem, reduction: Reduction) -> tuple[BayesianLogisticRe
     values = reduction.join(torch.unique(problem.data.y))
     model.check(Dataset(values.new_zeros(len(values), 1), values))
     return model, scale
-
-
-def _check_classes(data: Dataset, rows: Rows, reduction: Reduction) -> None:
-    """Refuse records that are the only one of their class: without them no fit is allowed."""
-    if rows.sign > 0:
-        return
-    counts = reduction.sum(torch.stack([(data.y == value).sum() for value in (0, 1)]))
-    for value, count in enumerate(counts.tolist()):
-        if count == 1 and bool((rows.records.y == value).any()):
-            record = int(rows.records.ids[rows.records.y == value][0])
-            raise ValueError(
-                f"y has class {value} once, in record {record}: the data without it have "
-                "one class only and would be refused, so leaving it out cannot be accounted for"
-            )

@@ -87,6 +87,8 @@ _BENDS = 9
 """Degree of the series that bound the change of J; odd, at most _SERIES - 2."""
 _BALL = 1e-6
 """Radius around an approximate optimum in which the certificate looks for the true one."""
+_LEAST_STRENGTH = 0.05
+"""Smallest eigenvalue of J that is taken for more than 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,6 +301,7 @@ class Expansion(Hessian):
             added to what is proven, for this and for rounding.
 
     Attributes:
+        tolerance: as given.
         degrees: of the polynomials there are, from the cheapest to the most accurate.
         single: how many passes over the data are tried after that in single precision.
         count: number of records.
@@ -308,6 +311,7 @@ class Expansion(Hessian):
 
     def __init__(self, point: Point, tolerance: float = 0.0) -> None:
         super().__init__(point)
+        self.tolerance = tolerance
         self.slack = 2 * tolerance * self.coordinates.stretch
         self.inverse = torch.linalg.inv(self.jacobian)
         quadratic, shares, left, (count, distance, spread) = self.extra
@@ -551,10 +555,8 @@ class Expansion(Hessian):
         left = left + _left_out(beyond, s, _SERIES, norm * v, size * v)
         # In G(z + step) = G(z) - J step + (J - J') step the first two terms cancel.
         chord = (self.least - strength) * _norms(step)
-        error = (left + chord + self.slack) / strength
-        proven = (strength > 0.05) & (error <= _BALL)
-        moves = Moves(new[:d], new[d:], torch.where(proven, error, math.inf))
-        return moves, torch.where(strength > 0.05, chord / strength, 0)
+        moves = Moves(new[:d], new[d:], proven(left + chord + self.slack, strength))
+        return moves, torch.where(strength > _LEAST_STRENGTH, chord / strength, 0)
 
     def _rest(self, z: Tensor, own: Terms, sign: float, entropy: Tensor | None = None) -> Tensor:
         """Return G(z) without what depends on the move and the data."""
@@ -726,6 +728,20 @@ class Expansion(Hessian):
         blocks = self._blocks(max(_ROWS, _PAIRS // max(1, z.shape[1])))
         added, left[much] = total(each(sums, blocks), self.reduction)
         return added, left
+
+
+def proven(gradient: Tensor, strength: Tensor) -> Tensor:
+    """Return how far the optimum can be where the gradient is at most this, inf if nothing says.
+
+    By strong monotonicity, as long as the optimum is in the ball in which :meth:`Hessian.strength`
+    looks for it. (The gradient on its sphere then points inwards, so it is.)
+
+    >>> gradient = torch.tensor([5e-7, 5e-7, 2e-6])
+    >>> proven(gradient, torch.tensor([1.0, 0.01, 1.0]))
+    tensor([5.0000e-07,        inf,        inf])
+    """
+    error = gradient / strength
+    return torch.where((strength > _LEAST_STRENGTH) & (error <= _BALL), error, math.inf)
 
 
 def _single() -> torch.dtype:

@@ -225,6 +225,19 @@ def test_shapes_follow_the_distributions() -> None:
     assert pairs.log_moment(tensor([[1.0, 2.0], [3.0, 4.0]])).shape == (2, 2)
 
 
+@pytest.mark.parametrize("exponent", [-20, -10, -3, 0.9, 1.1, 3, 10, 20])
+@pytest.mark.parametrize("order", [1e-6, 0.01, 0.3, 0.49, 0.51, 0.99, 1.0, 1.01, 2.0, 50.0])
+def test_renyi_of_variances_of_very_different_size(
+    exponent: float, order: float, either_way: None
+) -> None:
+    r, b2 = 10.0**exponent, 0.3
+    with mpmath.workdps(60):
+        exists = order + (1 - order) * r > 0
+        exact = float(textbook([r], [b2], order)) if exists else math.inf
+    found = float(GaussianPairs(tensor([[r]]), tensor([[b2]])).renyi(order))
+    assert found == pytest.approx(exact, rel=1e-11)
+
+
 def test_orders_of_each_pairs_own_pick_the_diagonal() -> None:
     pairs = GaussianPairs(1 + 0.1 * torch.rand(4, 3, dtype=F64), torch.rand(4, 3, dtype=F64))
     orders = tensor([0.5, 1.0, 2.0, 4.0])

@@ -292,6 +292,38 @@ def test_pareto_k_of_tails_that_cannot_be_fitted() -> None:
     assert float(student_t(torch.rand(21), 0.01).pareto_k) < inf
 
 
+TINY = [5e-324, 1e-308, 1e-300, 1e-200]
+
+
+@pytest.mark.parametrize("gamma", TINY)
+@pytest.mark.parametrize("m", [3, 11, 50, 2000])
+def test_the_smallest_failure_probabilities_leave_bounds(m: int, gamma: float) -> None:
+    values = torch.linspace(0, 1, m, dtype=torch.float64)
+    usual = 1e-150
+    for estimate in (
+        student_t,
+        lambda v, g: empirical_bernstein(v, g, log_upper=1.0),
+        lambda v, g: betting(v, g, log_upper=1.0),
+    ):
+        assert float(estimate(values, gamma).log_bound) >= float(estimate(values, usual).log_bound)
+    assert float(student_t(torch.ones(m), gamma).log_bound) == pytest.approx(1)
+    fractions = certified_fractions(m, gamma)
+    assert bool((fractions <= certified_fractions(m, usual)).all())
+    assert bool((fractions.diff() >= 0).all())
+    for hits in {0, 1, m // 2, m - 1, m}:
+        data = (torch.arange(m) < hits).double()
+        bound = float(binary(data, gamma).log_bound)
+        assert float(binary(data, usual).log_bound) <= bound <= 0
+
+
+@pytest.mark.parametrize("gamma", [5e-324, 1e-300])
+def test_empirical_bernstein_takes_the_smallest_failure_probabilities(gamma: float) -> None:
+    # 7 log(2/γ)/(3 (m - 1)) of the range, with no spread.
+    found = float(empirical_bernstein(torch.zeros(10**6), gamma, log_upper=math.log(2)).log_bound)
+    exact = float(mpmath.log1p(7 * mpmath.log(2 / mpmath.mpf(gamma)) / (3 * (10**6 - 1))))
+    assert found == pytest.approx(exact, rel=1e-9)
+
+
 def test_binary_published_example() -> None:
     estimate = binary(torch.zeros(100), 0.99**101)
     assert float(estimate.log_bound.exp()) == pytest.approx(0.01, rel=1e-12)

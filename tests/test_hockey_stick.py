@@ -77,6 +77,19 @@ def test_equal_covariances_agree_with_mpmath(v: float, k: float) -> None:
     assert value == pytest.approx(float(exact), rel=1e-12 * (1 + k * k))
 
 
+@given(log_v=st.floats(-16, 3), a=st.floats(-36, 8))
+def test_equal_covariances_are_as_accurate_as_claimed(log_v: float, a: float) -> None:
+    v = 10**log_v
+    epsilon = (math.sqrt(v) / 2 - a) * math.sqrt(v)
+    found = float(equal_covariance(tensor([v]), epsilon)[0])
+    with mpmath.workdps(60):
+        root, e = mpmath.sqrt(mpmath.mpf(v)), mpmath.mpf(epsilon)
+        upper = root / 2 - e / root
+        exact = float(mpmath.ncdf(upper) - mpmath.exp(e) * mpmath.ncdf(upper - root))
+    if exact > 1e-290:
+        assert found == pytest.approx(exact, rel=1e-14 * (1 + min(a, 0) ** 2) + 2e-14)
+
+
 def test_equal_means_and_covariances_have_no_divergence() -> None:
     assert equal_covariance(tensor([0.0]), 0.0).tolist() == [0.0]
     assert equal_covariance(tensor([0.0]), 1.0).tolist() == [0.0]

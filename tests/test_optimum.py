@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import logistic_data
+from test_hockey_stick import one_dimension
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -31,11 +32,12 @@ from bdpvi.columns import unpack
 from bdpvi.divergences import GaussianPairs, summarise
 from bdpvi.events import PosteriorDraws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.hockey_stick import equal_covariance
 from bdpvi.models import ClippedBernoulli
 from bdpvi.monomials import indices, moments, places, powers, summed
 from bdpvi.objective import Objective, Point, Records, climb, start
-from bdpvi.optimum import HIGHEST_ORDER, Optimum, enclosing
-from bdpvi.perturbation import Expansion
+from bdpvi.optimum import Optimum, enclosing, pairs
+from bdpvi.perturbation import Expansion, Moves
 from bdpvi.plan import Plan
 from bdpvi.progress import silent
 from bdpvi.quadrature import derivatives
@@ -89,7 +91,8 @@ def divergences(pairs: GaussianPairs) -> Tensor:
 
 def assert_bounds(found: Tensor, exact: Tensor) -> None:
     assert bool((found >= exact * (1 - 1e-9)).all())
-    torch.testing.assert_close(found, exact, rtol=2e-5, atol=1e-13)
+    # An error of 1e-7 in the covariance is paid for with about (1e-7)^⅔ of the divergence.
+    torch.testing.assert_close(found, exact, rtol=3e-4, atol=1e-12)
 
 
 def unenlarged(here: Point, rows: Rows, clip: float | None) -> GaussianPairs:
@@ -460,13 +463,75 @@ def test_refusals_say_what_is_wrong(data: Dataset) -> None:
         Optimum().train(problem(data, FullRank, None), silent, account_training=True)
     with pytest.raises(ValueError, match=r"tolerance .* nan"):
         Optimum(tolerance=math.nan)
-    single = Dataset(data.x, (torch.arange(len(data)) == 5).double())
-    with pytest.raises(ValueError, match="in record 5"):
-        Optimum().train(problem(single, FullRank, None), silent)
     other = problem(data, FullRank, None)
     plain = Problem(lambda x, y=None: None, other.guide, data, other.plan, other.optim)
     with pytest.raises(ValueError, match="model="):
         Optimum().train(plain, silent)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("size", [1e3, 1e5, 1e12])
+@pytest.mark.parametrize("where", ["one value", "one record", "all"])
+def test_any_table_is_answered_where_the_sensitivity_is_public(
+    guide: type[GaussianGuide], size: float, where: str
+) -> None:
+    data = logistic_data(12, 2)
+    x = data.x.clone()
+    if where == "one value":
+        x[4, 1] = size
+    elif where == "one record":
+        x[4] = size
+    else:
+        x *= size
+    model = BayesianLogisticRegression(clip=0.5, prior_scale=0.7)
+    result = fit(
+        model, guide(model, noise_scale=0.1), Dataset(x, data.y), neighbours=Optimum(),
+        device="cpu", progress=False,
+    )  # fmt: skip
+    (panel,) = result.panels
+    public = (0.5 * 0.7**2 / 0.1) ** 2
+    assert panel.largest is not None
+    assert public <= panel.largest <= public * (1 + 1e-4)
+    assert float(panel.pairs.b2.max()) <= panel.largest
+    assert float(panel.pairs.b2.min()) >= 0
+
+
+def test_a_neighbour_that_nothing_is_proven_of_costs_the_public_sensitivity() -> None:
+    here, model = optimum(logistic_data(12, 2), FullRank, 0.5), BayesianLogisticRegression(clip=0.5)
+    moves = Moves(torch.zeros(3, 2).double(), torch.zeros(6, 2).double(), torch.zeros(2).double())
+    moves.error[1] = math.inf
+    guide = FullRank(model, noise_scale=0.1)
+    expansion = Expansion(here)
+    assert pairs(expansion, moves, guide, 25.0).b2.flatten().tolist() == [0.0, 25.0]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_distance_bounds_that_of_the_optimum(guide: type[GaussianGuide]) -> None:
+    best = optimum(outlier(logistic_data(60, 3), 7, 30.0), guide, 0.5)
+    for mean, metric in ((1.001, 1.0), (1.0, 1.001), (1.3, 0.7)):
+        near = best.objective.at(mean * best.mean, metric * best.metric)
+        away = torch.cat([(near.mean - best.mean), (near.root - best.root).flatten()]).norm()
+        assert float(away) <= near.distance <= 1e3 * float(away)
+
+
+def test_a_search_is_certified_over_the_ball_that_its_error_spans() -> None:
+    point = optimum(logistic_data(60, 3), FullRank, 0.5)
+    one = records(point).select(slice(0, 1))
+    assert float(Optimum()._search(Expansion(point, 1e-12), one, -1.0, "").error) < 1e-9
+    with pytest.raises(FloatingPointError, match="record 0 removed cannot be certified"):
+        Optimum()._search(Expansion(point, 1e-5), one, -1.0, " 0")
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("ones", [0, 1])
+def test_tables_of_one_class_are_answered(guide: type[GaussianGuide], ones: int) -> None:
+    data = logistic_data(20, 2)
+    y = (torch.arange(20) < ones).double()
+    here = optimum(Dataset(data.x, y), guide, 0.5)
+    found = Optimum().train(problem(Dataset(data.x, y), guide, 0.5), silent).panels[0].pairs
+    there = brute(Dataset(data.x, y).without(0), guide, 0.5, here)
+    exact = divergences(summarise(gaussian(here), gaussian(there)))[:, 0]
+    assert_bounds(divergences(found)[:, 0], exact)
 
 
 def exact_derivatives(m: float, v: float, c: float) -> list[float]:
@@ -507,6 +572,54 @@ def test_derivatives_equal_integrals_by_mpmath(m: float, v: float, c: float) -> 
     found = derivatives(mean, variance, bound, 3)[:, 0]
     exact = torch.tensor(exact_derivatives(m, v, c), dtype=torch.float64)
     torch.testing.assert_close(found, exact, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("deviation", [4.5, 60.0, 1e3, 1e5, 1e12])
+@pytest.mark.parametrize(("place", "c"), [(-2.0, 1.0), (0.1, 0.6), (0.7, 1e-3), (0.3, 1e-12)])
+def test_derivatives_of_wide_logits_equal_integrals_by_mpmath(
+    deviation: float, place: float, c: float
+) -> None:
+    """In the standard deviations z of the logit, where ℓ is curved for |z| < 40/√v."""
+    with mpmath.workdps(40):
+        m, root = mpmath.mpf(place * deviation), mpmath.mpf(deviation)
+        knee = mpmath.log((1 - mpmath.mpf(c)) / c) if c < 1 else mpmath.mpf(-90)
+        cuts = [u for u in range(-90, 120, 10) if u > knee]
+        ends = [(u - m) / root for u in [knee, *cuts]]
+
+        def curvature(z: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.sech((m + root * z) / 2) ** 2 / 4
+
+        def integral(k: int) -> mpmath.mpf:
+            return (
+                mpmath.quad(
+                    lambda z: curvature(z) * mpmath.hermite(k, z / mpmath.sqrt(2)) * mpmath.npdf(z),
+                    ends,
+                )
+                / mpmath.sqrt(2) ** k
+            )
+
+        slope = mpmath.quad(lambda z: curvature(z) * mpmath.ncdf(z), ends) * root
+        orders = (2, 3, 9, 17)
+        exact = [float(root * slope), *(float(-(root**2) * integral(k - 2)) for k in orders)]
+    mean, variance, bound = (
+        torch.tensor([z], dtype=torch.float64) for z in (float(m), deviation**2, c)
+    )
+    found = derivatives(mean, variance, bound, 17)[:, 0]
+    unit = deviation * min(c, 1.0)
+    for k, value in zip((1, *orders), exact, strict=True):
+        allowed = 2e-13 * unit * math.sqrt(math.factorial(max(k - 2, 0)))
+        assert abs(float(found[k]) - value) <= allowed
+
+
+def test_derivatives_of_wide_and_narrower_logits_meet() -> None:
+    mean = torch.linspace(-30, 30, 7, dtype=torch.float64).repeat_interleave(4)
+    bound = torch.tensor([0.1, 0.5, 0.9, math.inf], dtype=torch.float64).repeat(7)
+    variance = torch.full_like(mean, 16.0)
+    below = derivatives(mean, variance, bound, 10)
+    above = derivatives(mean, variance * (1 + 1e-15), bound, 10)
+    for k in range(11):
+        unit = 4 * math.sqrt(math.factorial(max(k - 2, 0)))
+        torch.testing.assert_close(below[k], above[k], rtol=1e-13, atol=1e-12 * unit)
 
 
 @pytest.mark.parametrize(
@@ -628,13 +741,61 @@ def test_enclosing_pairs_cost_more_than_anything_within_the_errors(
     mean, change, nudge = 0.1 * random(3), symmetric(size), random(3)
     claimed = enclosing(
         pair(mean, change),
-        torch.full((1, 1), error, dtype=torch.float64),
-        torch.full((1, 1), error, dtype=torch.float64),
+        torch.full((1,), error, dtype=torch.float64),
+        torch.full((1,), error, dtype=torch.float64),
     )
     truth = pair(mean + error * nudge / nudge.norm(), change + symmetric(error))
-    orders = torch.tensor([1.1, 5.0, 100.0, 5e3, HIGHEST_ORDER], dtype=torch.float64)
+    orders = torch.tensor([1.1, 5.0, 100.0, 5e3, 100_001], dtype=torch.float64)
     for upper, lower in ((claimed, truth), (claimed.reverse(), truth.reverse())):
         assert bool((upper.renyi(orders) >= lower.renyi(orders) * (1 - 1e-8)).all())
+
+
+def delta(pair: GaussianPairs, epsilon: float) -> float:
+    """Return δ of u, v and w of :func:`enclosing`: over u and v by a dense sum, over w exactly."""
+    z = torch.linspace(-9, 9, 721, dtype=torch.float64)
+    weight = torch.exp(-z * z / 2) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
+    r, b2 = pair.r[0], pair.b2[0]
+    # log p/q at x = b + √r z, p = N(b, r) and q = N(0, 1).
+    u, v = (
+        ((b2[i].sqrt() + r[i].sqrt() * z).square() - z.square() - r[i].log()) / 2 for i in (0, 1)
+    )
+    rest = epsilon - (u.unsqueeze(1) + v).flatten()
+    return float(equal_covariance(b2[2:], rest)[:, 0] @ torch.outer(weight, weight).flatten())
+
+
+@pytest.mark.parametrize(
+    ("beta", "change", "error"),
+    [
+        (4e-5, 1.7e-5, 1.1e-5),  # Rényi divergences of orders up to 1e5 do not see what is here
+        *((0.5, change, error) for change in (-0.3, 0.0, 1e-3) for error in (1e-5, 2e-3)),
+        *((beta, change, 2e-3) for beta in (0.0, 0.02) for change in (-1e-3, 0.0, 0.3)),
+    ],
+)
+def test_enclosing_pairs_are_harder_to_hide_than_anything_within_the_errors(
+    beta: float, change: float, error: float
+) -> None:
+    def pair(beta: float, change: float) -> GaussianPairs:
+        r = torch.tensor([[1 / (1 + change)]], dtype=torch.float64)
+        return GaussianPairs(r, beta**2 * r)
+
+    rho = torch.full((1,), beta / 50, dtype=torch.float64)
+    claimed = enclosing(pair(beta, change), rho, torch.full((1,), error, dtype=torch.float64))
+    both = claimed, claimed.reverse()
+    compared = 0
+    for epsilon in (1e-6, 1e-5, 1e-4, 1.1e-4, 1e-2, 0.1, 1.0, 3.0):
+        bounds = [delta(p, epsilon) for p in both]
+        for mean in (-1.0, 0.0, 1.0):
+            for turn in (-1.0, 0.0, 1.0):
+                mean_there, change_there = abs(beta + mean * float(rho)), change + turn * error
+                if mean_there == change_there == 0:
+                    continue
+                truth = pair(mean_there, change_there)
+                for bound, true in zip(bounds, (truth, truth.reverse()), strict=True):
+                    exact = one_dimension(float(true.r), float(true.b2), epsilon)
+                    if exact > 1e-12:
+                        assert bound >= exact * (1 - 1e-6)
+                        compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -686,4 +847,4 @@ def test_abalone_as_measured_before(uci: Path) -> None:
         changed = Objective(records(here).without(record), 1.0, False)
         there = climb(changed.at(here.mean, here.metric), 1e-12)[-1]
         exact = float(summarise(gaussian(here), gaussian(there)).renyi(30.0))
-        assert exact <= float(cost[record]) <= exact * (1 + 1e-4)
+        assert exact <= float(cost[record]) <= exact * (1 + 3e-4)
