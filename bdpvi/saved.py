@@ -121,7 +121,7 @@ class Numbers:
                 f"{type(guide).__name__} and its panels need {sorted(wanted)}; {wrong} differ"
             )
         parameters = _parameters(tensors, about, guide)
-        width = len(parameters["loc"])
+        width = 2 * len(parameters["loc"]) + 1  # of pairs with proven errors, at most
         panels = tuple(_panel(tensors, kind, width, about.largest[kind]) for kind in about.largest)
         course = [tensors[name] for name in ("elbo", "gradient_norm")]
         floating = all(one.is_floating_point() for one in course)

@@ -79,7 +79,7 @@ ALLOWED = {
     "stream": {
         "_validate", "accountants", "checkpoint", "close", "composition", "conversions",
         "divergences", "estimators", "events", "models", "objective", "optimum", "perturbation",
-        "progress", "statistics", "store", "svi", "tables", "types",
+        "progress", "rounding", "secure", "statistics", "store", "svi", "tables", "types",
     },
     "fit": {
         "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
