@@ -112,7 +112,7 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
         )
     m, skewness = estimate.sample_size, float(estimate.skewness)
     if estimate.distribution_free:
-        return "the bound holds whatever the distribution of the records"
+        return "the bound holds for any distribution that the records are independent draws from"
     if bool(estimate.constant):
         return f"all {m} records have the same value, which says nothing about records not seen"
     if math.isinf(skewness):

@@ -334,6 +334,15 @@ def test_predictions_overwrite_nothing_and_follow_no_link(
     assert {path.name for path in tmp_path.iterdir()} == {"written.csv", "link.csv"}
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Let SIGINT through: a shell that starts the tests in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(
     ("command", "kept", "number"),
     [

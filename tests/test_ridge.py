@@ -15,6 +15,7 @@ from bdpvi.divergences import summarise
 from bdpvi.events import PosteriorDraws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.ledger import Charge
+from bdpvi.optimum import ROOM
 from bdpvi.storage import load_fit, save_fit
 
 GUIDES = [MeanField, FullRank]
@@ -55,7 +56,8 @@ def test_neighbours_are_compared_as_they_would_be_released(kind: type[GaussianGu
         for one, two in ((found, exact), (found.reverse(), exact.reverse())):
             cost, truth = one.renyi(orders)[:, record], two.renyi(orders)[:, 0]
             assert bool((cost >= truth * (1 - 1e-9)).all())
-            torch.testing.assert_close(cost, truth, rtol=1e-5, atol=1e-12)
+            # An error proven to 1e-7 is priced at about its power ⅔.
+            torch.testing.assert_close(cost, truth, rtol=1e-4, atol=1e-12)
 
 
 def test_coupled_neighbours_are_compared_as_they_would_be_released() -> None:
@@ -142,7 +144,9 @@ def test_a_fit_is_read_back_with_its_noise_scale(tmp_path: Path) -> None:
     save_fit(fit, tmp_path / "fit")
     back = load_fit(tmp_path / "fit", model, FullRank(model, noise_scale=0.3))
     assert torch.equal(back.released.variance, fit.released.variance)
-    assert back.panels[0].largest == fit.panels[0].largest == pytest.approx((0.5 / 0.3) ** 2)
+    sensitivity = 0.5 * (1 + 2 * ROOM)
+    assert back.panels[0].largest == pytest.approx((sensitivity / 0.3) ** 2, rel=1e-12)
+    assert fit.panels[0].largest == back.panels[0].largest
     with pytest.raises(ValueError, match="noise_scale=None"):
         load_fit(tmp_path / "fit", model, FullRank(model))
     with pytest.raises(ValueError, match="ridge=2"):
@@ -197,7 +201,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
     assert fit.panels[0].largest is not None
     noise = (0.01 / fit.panels[0].largest) ** 0.5
     exact = dp_accounting.get_epsilon_gaussian(noise, 1e-5)
-    assert found.worst_case.epsilon == pytest.approx(exact, rel=1e-6)
+    assert exact <= found.worst_case.epsilon <= exact * (1 + 1e-5)  # rounding is paid from δ
     assert found.epsilon < found.worst_case.epsilon
     # Two releases compose: as one of half the temperature.
     both = account()
