@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("numba") else ["bdpvi/compiled*.py", "bdpvi/vectors.py"]
+COMPILED = ["bdpvi/*/*compiled.py", "bdpvi/*/*/*compiled.py", "bdpvi/*/vectors.py"]
+collect_ignore_glob = [] if find_spec("numba") else COMPILED
 
 
 def pytest_report_header() -> list[str]:

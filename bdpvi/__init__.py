@@ -1,30 +1,67 @@
 """Private variational inference on Pyro, accounted by Bayesian differential privacy."""
 
-from bdpvi.accountants import BayesianAccountant
-from bdpvi.fit import Fit, fit
-from bdpvi.models import BayesianLogisticRegression
-from bdpvi.neighbours import Add, Coupled, Remove
-from bdpvi.optimum import Optimum
-from bdpvi.release import Release, calibrate, rehearse, release, spent
-from bdpvi.types import (
-    Budget,
-    BudgetExceededError,
-    Dataset,
-    Diagnostics,
-    Spent,
-    Split,
-    WorstCase,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bdpvi._fit import Fit, fit
+    from bdpvi.accounting.bayesian import BayesianAccountant
+    from bdpvi.models.logistic import BayesianLogisticRegression
+    from bdpvi.neighbours.coupled import Coupled
+    from bdpvi.neighbours.optimum.route import Optimum
+    from bdpvi.neighbours.optimum.stream import fit_stream
+    from bdpvi.neighbours.route import Add, Remove
+    from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
+    from bdpvi.releasing.releases import Release, calibrate, rehearse, release, spent
+    from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+    from bdpvi.types import (
+        Budget,
+        BudgetExceededError,
+        Dataset,
+        Diagnostics,
+        Exposure,
+        Spent,
+        Split,
+        WorstCase,
+    )
+
+_WHERE = {
+    "_fit": ("Fit", "fit"),
+    "accounting.bayesian": ("BayesianAccountant",),
+    "models.logistic": ("BayesianLogisticRegression",),
+    "neighbours.coupled": ("Coupled",),
+    "neighbours.optimum.route": ("Optimum",),
+    "neighbours.optimum.stream": ("fit_stream",),
+    "neighbours.route": ("Add", "Remove"),
+    "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
+    "releasing.releases": ("Release", "calibrate", "rehearse", "release", "spent"),
+    "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
+    "types": (
+        "Budget",
+        "BudgetExceededError",
+        "Dataset",
+        "Diagnostics",
+        "Exposure",
+        "Spent",
+        "Split",
+        "WorstCase",
+    ),
+}
+_HOME = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "Add",
     "BayesianAccountant",
+    "BayesianDP",
     "BayesianLogisticRegression",
     "Budget",
     "BudgetExceededError",
     "Coupled",
     "Dataset",
     "Diagnostics",
+    "Exposure",
     "Fit",
     "Optimum",
     "Release",
@@ -32,9 +69,26 @@ __all__ = [
     "Spent",
     "Split",
     "WorstCase",
+    "WorstCaseDP",
     "calibrate",
     "fit",
+    "fit_stream",
+    "load_fit",
+    "load_release",
     "rehearse",
     "release",
+    "save_fit",
+    "save_release",
     "spent",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: nothing heavy is loaded before it is needed."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'bdpvi' has no attribute {name!r}")
+    return getattr(import_module(f"bdpvi.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -20,24 +20,17 @@ import typer
 from rich.console import Console
 
 import bdpvi
-from bdpvi import (
-    checkpoint,
-    cli_comparison,
-    cli_ledger,
-    datasets,
-    demonstration,
-    guides,
-    progress,
-    storage,
-    store,
-)
-from bdpvi.accountants import CONVERSIONS
+from bdpvi import cli_comparison, cli_ledger, datasets, guides
+from bdpvi import demo as demonstration
+from bdpvi._runtime import checkpoint, progress, store
+from bdpvi._runtime.workers import Alone, Reduction
+from bdpvi.accounting.bayesian import CONVERSIONS
 from bdpvi.datasets import Encoding
-from bdpvi.fit import Neighbours
-from bdpvi.guarantees import BayesianDP, Guarantee, WorstCaseDP
-from bdpvi.reduction import Alone, Reduction
-from bdpvi.sharding import Sharded, ShardedRecords
-from bdpvi.studies import STUDIES
+from bdpvi.neighbours.route import Neighbours
+from bdpvi.neighbours.sharding import Sharded, ShardedRecords
+from bdpvi.releasing import storage
+from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP
+from bdpvi.studies.catalogue import STUDIES
 
 app = typer.Typer(
     help="Private variational inference with Bayesian differential privacy accounting.",

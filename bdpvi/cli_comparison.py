@@ -12,9 +12,11 @@ import pandas as pd
 import typer
 from rich.console import Console
 
-from bdpvi import compare as comparison
-from bdpvi import compare_report, datasets, hyperparameters, progress, tuning
-from bdpvi.methods import METHODS, TUNED, Method
+from bdpvi import datasets
+from bdpvi._runtime import progress
+from bdpvi.compare import comparison as comparison
+from bdpvi.compare import hyperparameters, report, tuning
+from bdpvi.compare.methods import METHODS, TUNED, Method
 from bdpvi.types import Split
 
 Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}.")]
@@ -92,9 +94,9 @@ def compare(
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
     console.print("Accuracy, mean ± standard error over seeds")
-    console.print(compare_report.overview(summary, "accuracy"))
+    console.print(report.overview(summary, "accuracy"))
     console.print("Behind the best at the same ε ± standard error over test records")
-    console.print(compare_report.overview(summary, "behind"))
+    console.print(report.overview(summary, "behind"))
     print(f"Wrote {out}/report.html, results.csv, summary.csv, curve.png and curve.svg")
 
 

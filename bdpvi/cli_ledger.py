@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from bdpvi import ledger, storage
-from bdpvi.ledger import Charge
+from bdpvi.accounting import ledger
+from bdpvi.accounting.ledger import Charge
+from bdpvi.releasing import storage
 
 app = typer.Typer(
     help="What was released from a fit, and what may be.",

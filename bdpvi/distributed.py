@@ -27,14 +27,14 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from bdpvi import cli
-from bdpvi.reduction import Tensors
+from bdpvi._runtime.workers import Tensors
 
 PATIENCE = timedelta(hours=24)
 """How long a process waits for the slowest. Dead ones are noticed at once, by torchrun."""
 
 
 class Workers:
-    """The processes of this job, by torch.distributed; see :class:`bdpvi.reduction.Reduction`.
+    """The processes of this job, by torch.distributed; see ``workers.Reduction``.
 
     Args:
         store: this job's, of torch.distributed.

@@ -140,7 +140,7 @@ class WorstCase:
         epsilon, delta: the guarantee's two numbers.
         accountant: how ε was computed.
         relation: between neighbouring data sets. Replacing a record costs more than adding or
-            removing one: :func:`bdpvi.worst_case.replace_one`.
+            removing one: :func:`bdpvi.accounting.worst_case.replace_one`.
         distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
             DP); None where that is not known.
         rounding: total variation between what was released and what ``epsilon`` was computed for;

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 from bdpvi import BayesianAccountant
-from bdpvi.divergences import GaussianPairs, summarise
-from bdpvi.events import PosteriorDraws
-from bdpvi.panel import Panel
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.accounting.panel import Panel
 
 
 def pairs_like_neighbours(records: int, dimensions: int) -> GaussianPairs:

@@ -29,11 +29,11 @@ from rich.progress import track
 from sklearn.datasets import load_diabetes, load_digits
 
 from bdpvi import Dataset, datasets
-from bdpvi.cells import Cells
-from bdpvi.compare import EPSILONS
-from bdpvi.hyperparameters import DEFAULT, build, load
-from bdpvi.methods import Method
-from bdpvi.tuning import Search, Trial, configurations, refinement, score
+from bdpvi._runtime.cells import Cells
+from bdpvi.compare.comparison import EPSILONS
+from bdpvi.compare.hyperparameters import DEFAULT, build, load
+from bdpvi.compare.methods import Method
+from bdpvi.compare.tuning import Search, Trial, configurations, refinement, score
 
 TUNED = ("bdp-vi-mean-field", "bdp-vi-full-rank", "dpvi-pld", "dp-sgld-pld", "dp-gd")
 Tried = tuple[Trial, dict[str, Any]]

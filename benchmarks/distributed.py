@@ -23,10 +23,10 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove
+from bdpvi.accounting.ledger import Charge
 from bdpvi.distributed import joined
 from bdpvi.guides import FullRank
-from bdpvi.ledger import Charge
-from bdpvi.sharding import Sharded
+from bdpvi.neighbours.sharding import Sharded
 
 CHARGE = Charge(draws=10, temperature=5.0)
 

@@ -20,8 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.dp_noise import Run
-from bdpvi.dpvi import DPVIGuide, DPVISettings, train
+from bdpvi.dp.dpvi import DPVIGuide, DPVISettings, train
+from bdpvi.dp.noise import Run
 from bdpvi.guides import FullRank, MeanField
 
 SHAPES = {"Abalone": (3341, 8, 0.05), "Adult": (39073, 14, 0.005)}

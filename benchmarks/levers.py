@@ -23,12 +23,12 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
+from bdpvi.accounting.ledger import Charge
+from bdpvi.compare.evaluate import expected_accuracy
+from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.compare.methods.temperature import HOTTEST, TemperatureSearch
 from bdpvi.datasets import abalone
-from bdpvi.evaluate import expected_accuracy
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.ledger import Charge
-from bdpvi.methods.accounting import Accounting
-from bdpvi.methods.temperature import HOTTEST, TemperatureSearch
 
 CKS, TIGHT = Accounting(), Accounting(conversion="hockey-stick")
 SMALL = Accounting(conversion="hockey-stick", failure_probability=1e-30)

@@ -28,10 +28,10 @@ from pyro.optim import PyroOptim
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.evaluate import accuracy, expected_accuracy
+from bdpvi.accounting.ledger import Charge
+from bdpvi.compare.evaluate import accuracy, expected_accuracy
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.ledger import Charge
-from bdpvi.svi import default_optimiser
+from bdpvi.inference.svi import default_optimiser
 
 DELTA = 1e-5
 FINAL = 5e-5

@@ -13,15 +13,15 @@ import time
 import torch
 
 from bdpvi import BayesianAccountant, BayesianLogisticRegression, datasets
-from bdpvi.cavity import propose
-from bdpvi.divergences import GaussianPairs, summarise
-from bdpvi.events import PosteriorDraws
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.accounting.panel import Panel
 from bdpvi.guides import FullRank
-from bdpvi.objective import Changed, Objective, Point, Records, climb, start
-from bdpvi.optimum import Optimum, pairs
-from bdpvi.panel import Panel
-from bdpvi.perturbation import Expansion
-from bdpvi.rows import Rows
+from bdpvi.neighbours.optimum.cavity import propose
+from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, climb, start
+from bdpvi.neighbours.optimum.expansion import Expansion
+from bdpvi.neighbours.optimum.route import Optimum, pairs
+from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset, Spent
 
 SETTINGS = (("abalone", 0.25, 10.0), ("adult", 1.0, 20.0))

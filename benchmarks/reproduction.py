@@ -23,17 +23,17 @@ from rich.progress import track
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, datasets
-from bdpvi.dp_noise import Run
-from bdpvi.dpvi import DPVISettings, dpvi_runs
-from bdpvi.evaluate import accuracy
-from bdpvi.guides import MeanField
-from bdpvi.svi import default_optimiser
-from bdpvi.worst_case import (
+from bdpvi.accounting.worst_case import (
     MomentsAccountant,
     PrivacyLossAccountant,
     RenyiAccountant,
     WorstCaseAccountant,
 )
+from bdpvi.compare.evaluate import accuracy
+from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
+from bdpvi.dp.noise import Run
+from bdpvi.guides import MeanField
+from bdpvi.inference.svi import default_optimiser
 
 ICML = "Triastcyn and Faltings, Bayesian Differential Privacy for Machine Learning, ICML 2020"
 FIRST = "its first version, arXiv:1901.09697v2"

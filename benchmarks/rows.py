@@ -21,12 +21,12 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
+from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.ledger import Charge
-from bdpvi.neighbours import AT_ONCE
-from bdpvi.plan import Plan
-from bdpvi.rows import Rows, train_rows
-from bdpvi.svi import Problem, default_optimiser
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.neighbours.coupled import AT_ONCE
+from bdpvi.neighbours.rows import Rows, train_rows
 
 
 def synchronise(device: torch.device) -> None:
@@ -51,7 +51,7 @@ def bandwidth(device: torch.device, dtype: torch.dtype) -> float:
 @contextmanager
 def without_numba() -> Iterator[None]:
     """Let the import of the kernels fail, as it does where numba is not installed."""
-    name = "bdpvi.compiled"
+    name = "bdpvi.neighbours.rows_compiled"
     kept = sys.modules.get(name)
     sys.modules[name] = None  # type: ignore[assignment]
     try:

@@ -35,17 +35,17 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum
-from bdpvi.divergences import GaussianPairs
-from bdpvi.events import PosteriorDraws
+from bdpvi._runtime.progress import silent
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.panel import Panel
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.objective import Objective, Records, climb, start
-from bdpvi.optimum import pairs
-from bdpvi.panel import Panel
-from bdpvi.perturbation import Expansion
-from bdpvi.plan import Plan
-from bdpvi.progress import silent
-from bdpvi.rows import TracedGradient
-from bdpvi.svi import Problem, default_optimiser, isolated, run_svi
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
+from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
+from bdpvi.neighbours.optimum.expansion import Expansion
+from bdpvi.neighbours.optimum.route import pairs
+from bdpvi.neighbours.rows import TracedGradient
 
 BATCH, STEPS = 200, 200
 MEMORY = 4.0

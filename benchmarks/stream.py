@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 nice python benchmarks/stream.py [--rows 20000000] [--guide full-rank]
 
 Writes a Parquet file of rows × features in float32 to a folder that is removed at the end (or kept
-with ``--file``), and runs :func:`bdpvi.stream.fit_stream` on it. ε is minimised over fixed orders
-that one pass looks at together.
+with ``--file``), and runs :func:`bdpvi.neighbours.optimum.stream.fit_stream` on it. ε is minimised
+over fixed orders that one pass looks at together.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bdpvi import BayesianLogisticRegression, progress
-from bdpvi.conversions import Orders
+from bdpvi import BayesianLogisticRegression
+from bdpvi._runtime import progress
+from bdpvi.accounting.conversions import Orders
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.stream import fit_stream
+from bdpvi.neighbours.optimum.stream import fit_stream
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18

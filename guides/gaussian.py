@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 from torch.distributions.constraints import Constraint
 
+from bdpvi._runtime.secure import Lattice
 from bdpvi._validate import non_negative, positive
-from bdpvi.models import Model, latent_sites
-from bdpvi.secure import Lattice
+from bdpvi.models.logistic import Model, latent_sites
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]
 """Takes the gradient of a loss in the latents to that in a guide's parameters."""
@@ -49,9 +49,9 @@ class GaussianGuide(ABC):
         grid: samples at temperature 1 are rounded to multiples of this public number, of a power of
             two at or below it, so that their low bits betray nothing; at temperature τ it is √τ
             times as large. A coarse grid costs accuracy and no privacy, a very fine one costs δ
-            (:mod:`bdpvi.secure`). The usual 2⁻¹⁰ suits standardised features: it should be well
-            below the posterior's standard deviations, and must not be chosen by looking at them.
-            With a ``noise_scale`` it follows from that.
+            (:mod:`bdpvi._runtime.secure`). The usual 2⁻¹⁰ suits standardised features: it should
+            be well below the posterior's standard deviations, and must not be chosen by looking at
+            them. With a ``noise_scale`` it follows from that.
 
     Attributes:
         sites: the latent variables in the order of the flat vector; known after :meth:`setup`.

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdpvi import datasets, storage
+from bdpvi import datasets
 from bdpvi.cli import main
+from bdpvi.releasing import storage
 
 
 def run(*arguments: object) -> int:

@@ -26,22 +26,22 @@ from bdpvi import (
     cli,
     distributed,
 )
-from bdpvi.events import PosteriorDraws
+from bdpvi._runtime.progress import silent
+from bdpvi._runtime.workers import Alone
+from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.guides import FullRank
-from bdpvi.neighbours import Kind
-from bdpvi.plan import Plan
-from bdpvi.progress import silent
-from bdpvi.reduction import Alone
-from bdpvi.sharding import Sharded, Share
-from bdpvi.svi import Problem, default_optimiser
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.neighbours.route import Kind
+from bdpvi.neighbours.sharding import Sharded, Share
 
 ROOT = Path(bdpvi.__file__).parents[1]
 DYING = """
 import os, signal
-import bdpvi.neighbours
+import bdpvi.neighbours.coupled
 from bdpvi import distributed
 
-real = bdpvi.neighbours.train_rows
+real = bdpvi.neighbours.coupled.train_rows
 def train(problem, rows, tick=lambda: None, observe=None):
     steps = iter(range(problem.plan.steps))
     def dying():
@@ -50,7 +50,7 @@ def train(problem, rows, tick=lambda: None, observe=None):
         tick()
     return real(problem, rows, dying, observe)
 
-bdpvi.neighbours.train_rows = train
+bdpvi.neighbours.coupled.train_rows = train
 distributed.main()
 """
 

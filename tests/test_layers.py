@@ -1,4 +1,4 @@
-"""The architecture as a table: what each module may import from bdpvi."""
+"""The house: rooms import one way, and no public name of the package hides a module."""
 
 from __future__ import annotations
 
@@ -7,161 +7,63 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-EDGE = {"cli", "cli_comparison", "cli_ledger", "distributed", "demonstration", "__init__"}
-"""Modules that put the pieces together, and may import anything."""
+import bdpvi
 
-ALLOWED = {
-    "_validate": set[str](),
-    "secure": set[str](),
-    "store": set[str](),
-    "progress": set[str](),
-    "reduction": set[str](),
-    "types": {"_validate"},
-    "plan": {"_validate"},
-    "chain": set[str](),
-    "ledger_file": {"_validate", "chain", "types"},
-    "ledger": {"chain", "ledger_file", "store", "types"},
-    "hockey_stick": {"_validate"},
-    "parallel": set[str](),
-    "machine_code": set[str](),
-    "monomials": set[str](),
-    "series": set[str](),
-    "vectors": set[str](),
-    "columns": {"compiled_columns", "machine_code", "monomials", "series"},
-    "compiled_columns": {"columns", "monomials", "vectors"},
-    "log_moments": {"compiled_log_moments", "machine_code"},
-    "compiled_log_moments": {"log_moments", "vectors"},
-    "products": {"log_moments"},
-    "divergences": {"_validate", "hockey_stick", "log_moments", "parallel", "products"},
-    "conversions": {"_validate"},
-    "estimators": {"_validate"},
-    "betting": {"_validate", "estimators"},
-    "mechanisms": {"_validate", "divergences"},
-    "close": {"divergences", "mechanisms"},
-    "panel": {"_validate", "divergences"},
-    "events": {"_validate", "conversions", "divergences", "mechanisms", "panel"},
-    "reliability": {"_validate", "estimators"},
-    "composition": {"_validate", "estimators"},
-    "dp_accountants": {"_validate", "conversions", "events", "mechanisms", "types"},
-    "totals": {"composition", "conversions", "estimators", "events"},
-    "pointwise": {"conversions", "estimators", "hockey_stick"},
-    "accountants": {
-        "_validate", "betting", "composition", "conversions", "estimators", "events",
-        "hockey_stick", "panel", "pointwise", "reliability", "totals", "types", "worst_case",
-    },
-    "models": {"_validate", "types"},
-    "svi": {"models", "plan", "progress", "secure", "types"},
-    "compiled": {"guides", "models", "vectors"},
-    "rows": {"compiled", "models", "plan", "svi", "types"},
-    "memory": set[str](),
-    "checkpoint": {"store"},
-    "identity": {"svi"},
-    "training": {"accountants", "composition", "conversions", "events", "panel"},
-    "neighbours": {
-        "_validate", "checkpoint", "divergences", "identity", "memory", "panel", "plan", "progress",
-        "reduction", "rounding", "rows", "secure", "svi", "training", "types",
-    },
-    "quadrature": set[str](),
-    "narrow": {"quadrature"},
-    "objective": {"models", "narrow", "reduction", "types"},
-    "coordinates": {"columns", "divergences", "monomials", "objective"},
-    "perturbation": {
-        "columns", "coordinates", "monomials", "narrow", "objective", "parallel", "series",
-    },
-    "cavity": {"_validate", "divergences", "objective", "quadrature", "rows"},
-    "optimum": {
-        "_validate", "divergences", "models", "neighbours", "objective", "panel", "parallel",
-        "perturbation", "progress", "reduction", "rows", "svi", "types",
-    },
-    "statistics": {"estimators"},
-    "tables": {"_validate", "models", "objective", "progress"},
-    "stream": {
-        "_validate", "accountants", "checkpoint", "close", "composition", "conversions",
-        "divergences", "estimators", "events", "models", "objective", "optimum", "perturbation",
-        "progress", "rounding", "secure", "statistics", "store", "svi", "tables", "types",
-    },
-    "fit": {
-        "ledger", "models", "neighbours", "panel", "plan", "progress", "svi", "training",
-        "types",
-    },
-    "sharding": {
-        "fit", "identity", "neighbours", "progress", "reduction", "rows", "svi", "types",
-    },
-    "rounding": {"divergences", "secure", "svi"},
-    "guarantees": {"_validate", "accountants", "events", "fit", "ledger", "rounding", "types"},
-    "release": {
-        "_validate", "accountants", "fit", "guarantees", "ledger", "models", "secure", "store",
-        "types",
-    },
-    "worst_case": {"_validate", "conversions", "hockey_stick", "mechanisms", "types"},
-    "scores": {"models", "types"},
-    "dp_noise": {"_validate", "plan", "scores", "secure", "types"},
-    "dpvi": {
-        "_validate", "dp_noise", "models", "rows", "scores", "svi", "types", "worst_case",
-    },
-    "dp_gd": {"_validate", "dp_noise", "models", "scores", "svi", "types", "worst_case"},
-    "dp_sgld": {"_validate", "dp_noise", "models", "scores", "svi", "types", "worst_case"},
-    "populations": set[str](),
-    "tilting": {"_validate", "estimators", "populations"},
-    "study": {"_validate", "progress"},
-    "study_coverage_report": {"reliability"},
-    "study_coverage": {
-        "betting", "estimators", "populations", "progress", "reliability", "study",
-        "study_coverage_report", "tilting",
-    },
-    "study_gaussian": {
-        "accountants", "composition", "conversions", "estimators", "events", "mechanisms",
-        "progress", "reliability", "study", "worst_case",
-    },
-    "studies": {"study", "study_coverage", "study_gaussian"},
-    "evaluate": {"fit", "models", "release", "types"},
-    "plots": set[str](),
-    "metrics": set[str](),
-    "cells": {"store"},
-    "hyperparameters": {"_validate", "methods", "models", "store"},
-    "compare": {
-        "_validate", "cells", "compare_report", "hyperparameters", "methods", "metrics", "models",
-        "paired", "progress", "store", "types",
-    },
-    "tuning": {
-        "_validate", "cells", "compare", "datasets", "hyperparameters", "methods", "progress",
-        "store", "types",
-    },
-    "paired": set(),
-    "compare_report": {"methods", "store", "study", "types"},
-    "saved": {"_validate", "divergences", "panel", "plan", "svi"},
-    "storage": {
-        "_validate", "fit", "guarantees", "ledger", "models", "release", "saved", "store", "svi",
-        "types",
-    },
-}  # fmt: skip
+ROOT = Path(bdpvi.__file__).parent
+PLAIN = {"_validate", "types", "_runtime"}
+MAY_IMPORT = {
+    "_runtime": {"_validate", "types"},
+    "datasets": {"_validate", "types"},
+    "models": PLAIN,
+    "guides": PLAIN | {"models"},
+    "inference": PLAIN | {"models"},
+    "accounting": PLAIN,
+    "neighbours": PLAIN | {"accounting", "guides", "inference", "models", "neighbours.optimum"},
+    "neighbours.optimum": PLAIN | {"accounting", "inference", "models", "neighbours"},
+    "dp": PLAIN | {"accounting", "inference", "models", "neighbours"},
+    "_fit": PLAIN | {"accounting", "inference", "models", "neighbours"},
+    "releasing": PLAIN | {"_fit", "accounting", "inference", "models", "neighbours"},
+    "studies": PLAIN | {"accounting"},
+}
+"""What each room may import. ``compare`` and the face put the rooms together."""
 
 
-def imports(path: Path) -> set[str]:
-    found = set()
+def room(path: Path) -> str:
+    """Return the room of a file: its folder, or the file itself in the face."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1]) or parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """Return the rooms that a file imports from."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "bdpvi":
-                found |= {alias.name for alias in node.names}
-            elif node.module.startswith("bdpvi."):
-                found.add(node.module.split(".")[1])
-    return found
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bdpvi":
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names if alias.name.startswith("bdpvi.")}
+    return {found for name in names if (found := _room_of(name.split(".")[1:]))}
 
 
-CORE = sorted(p for p in (ROOT / "bdpvi").glob("*.py") if p.stem not in EDGE)
+def _room_of(parts: list[str]) -> str:
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        if path.with_suffix(".py").exists():
+            return room(path.with_suffix(".py"))
+        if path.is_dir():
+            return ".".join(parts[:length])
+    return ""
 
 
-@pytest.mark.parametrize("path", CORE, ids=lambda p: p.stem)
-def test_core_imports_only_what_its_row_allows(path: Path) -> None:
-    assert imports(path) <= ALLOWED[path.stem]
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(ROOT.rglob("*.py")) if room(path) in MAY_IMPORT],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_rooms_import_one_way(path: Path) -> None:
+    assert imported(path) - {room(path)} <= MAY_IMPORT[room(path)]
 
 
-def test_datasets_know_only_records() -> None:
-    for path in (ROOT / "datasets").glob("*.py"):
-        assert imports(path) <= {"_validate", "types", "datasets"}, path.name
-
-
-def test_guides_know_only_models() -> None:
-    for path in (ROOT / "guides").glob("*.py"):
-        assert imports(path) <= {"_validate", "models", "secure", "guides"}, path.name
+def test_the_package_shows_public_names_only() -> None:
+    assert set(dir(bdpvi)) == set(bdpvi.__all__)
+    assert not {name for name in bdpvi.__all__ if (ROOT / f"{name}.py").exists()}

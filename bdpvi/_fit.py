@@ -1,0 +1,156 @@
+"""The main entry: train a guide, and its neighbours beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi._runtime import progress as bars
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.panel import Panel
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Convergence, Guide, Problem, default_optimiser
+from bdpvi.models.logistic import Model
+from bdpvi.neighbours.coupled import Coupled
+from bdpvi.neighbours.published import Training
+from bdpvi.neighbours.route import Neighbours
+from bdpvi.types import Budget, Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted guide with what is needed to account for draws from it. All of it is secret.
+
+    Attributes:
+        model, guide: as given; ``guide.parameters`` are this fit's until the guide is fitted again.
+        parameters: θ, constrained and detached.
+        panels: how far single records move the posterior.
+        convergence: how the training went.
+        plan: the batches and noise that training used.
+        ledger: what has been released.
+        data_name, feature_names, preprocessing: of the training data.
+        fingerprint: digest of the training data.
+        records: N, the size of the training data.
+        training: samples published while training, and the accountants that charged them.
+        generators: digests of the states of seeded generators that samples were drawn with.
+    """
+
+    model: Model
+    guide: Guide
+    parameters: Mapping[str, Tensor]
+    panels: tuple[Panel, ...]
+    convergence: Convergence
+    plan: Plan
+    data_name: str
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, Any]
+    fingerprint: str
+    records: int
+    ledger: Ledger = field(default_factory=Ledger)
+    training: Training | None = None
+    generators: set[str] = field(default_factory=set)
+
+    @property
+    def posterior(self) -> Distribution:
+        """The fitted Gaussian over the flat vector of latents, detached."""
+        return self.guide.posterior(self.parameters)
+
+    @property
+    def released(self) -> Distribution:
+        """The Gaussian that samples are released from at temperature 1: the posterior, unless the
+        guide has a ridge or a noise scale."""
+        return self.guide.released(self.parameters)
+
+
+def fit(
+    model: Model,
+    guide: Guide,
+    data: Dataset,
+    *,
+    steps: int = 1000,
+    rate: float = 1.0,
+    seed: int = 0,
+    optim: PyroOptim | None = None,
+    neighbours: Neighbours | None = None,
+    account_training: bool = False,
+    budget: Budget | None = None,
+    device: str = "auto",
+    dtype: torch.dtype = torch.float64,
+    progress: bool = True,
+) -> Fit:
+    """Fit ``guide`` to the posterior of ``model`` by SVI, and train the neighbours of ``data``.
+
+    Args:
+        model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.logistic`.
+        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`.
+        data: N ≥ 3 records.
+        steps: optimiser steps.
+        rate: Poisson sampling rate q of the batches; 1 is full batch.
+        seed: determines batches, base noise and so, on the CPU, the result bit for bit.
+        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
+        neighbours: by default ``Coupled()``: every record left out once, trained beside the fit.
+            ``Coupled(checkpoint=folder)`` goes on after an interruption.
+        account_training: draw and charge one fresh sample after every step, for publishing while
+            training; every later release from the fit counts those samples too.
+        budget: what all releases from the fit may spend together; it is kept in the ledger, and
+            saved with it.
+        device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
+        dtype: of the training; accounting is always in float64.
+        progress: whether to show progress bars on standard error.
+
+    Returns:
+        The fit. Nothing stays in Pyro's parameter store.
+
+    Raises:
+        ValueError: on data that cannot be accounted for, naming the argument.
+
+    >>> from bdpvi import BayesianLogisticRegression, datasets, guides
+    >>> model = BayesianLogisticRegression(clip=0.5)
+    >>> data = datasets.load_breast_cancer().train
+    >>> result = fit(model, guides.MeanField(model), data, steps=20, progress=False)
+    >>> result.posterior.mean.shape
+    torch.Size([30])
+    """
+    ledger = Ledger(budget=budget)
+    if len(data) < 3:
+        raise ValueError(f"data has {len(data)} records; at least 3 are needed")
+    check = getattr(model, "check", None)
+    if check is not None:
+        check(data)
+    plan = Plan(steps=steps, rate=rate, seed=seed)
+    problem = Problem(
+        model, guide, data.to(_device(device), dtype), plan, optim or default_optimiser(steps)
+    )
+    track = bars.bar if progress else bars.silent
+    trained = (neighbours or Coupled()).train(problem, track, account_training=account_training)
+    guide.parameters = dict(trained.parameters)
+    return Fit(
+        model=model,
+        guide=guide,
+        parameters=trained.parameters,
+        panels=trained.panels,
+        convergence=trained.convergence,
+        plan=plan,
+        data_name=data.name,
+        feature_names=data.feature_names,
+        preprocessing=data.preprocessing,
+        fingerprint=data.fingerprint(),
+        records=len(data),
+        ledger=ledger,
+        training=trained.training,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r}, but no CUDA device is available")
+    return device

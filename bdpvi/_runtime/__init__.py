@@ -1,0 +1,1 @@
+"""Plumbing that knows no statistics: progress, threads, workers, files, secure randomness."""

@@ -1,0 +1,1 @@
+"""Events in, ε out. Nothing here knows how a guide was trained."""

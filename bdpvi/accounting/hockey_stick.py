@@ -1,0 +1,197 @@
+"""ε from every record's own δ: the hockey-stick conversion, which goes by no order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bdpvi.accounting import conversions
+from bdpvi.accounting.estimators import Estimate
+from bdpvi.accounting.inversion import Inversion, contour_for
+
+LogMgf = Callable[[Tensor], Tensor]
+"""From s (J,) or (J, n) to log E exp(s L) of n records, (J, n)."""
+
+EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
+"""The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
+
+_SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64)
+_NEGLIGIBLE = 1e-3
+_TRIES = ((24, 0.0), (128, 0.0015))
+"""Nodes and smoothing tried in turn; the second where the first is loose."""
+_LOOSE = 1e-3
+_ANCHORS = EPSILONS[::32].clone()
+"""The ε that contours are made for; one serves 16 of the grid on either side, up to 8.5 %."""
+_REACH = 1.085
+_RECORDS = 4096
+_GAP = 1.2
+"""How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
+_GUESSES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Deltas:
+    """Every record's own δ.
+
+    Attributes:
+        at: from ε to δ_x′(ε), (m,), or an upper bound on it.
+        guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
+        largest: from ε to what δ_x′(ε) is at most for any record whatever, if that is known.
+    """
+
+    at: Callable[[float], Tensor]
+    guide: Callable[[float], Tensor] | None = None
+    largest: Callable[[float], float] | None = None
+
+
+class Estimator(Protocol):
+    """Bounds a mean from the logarithms of the values, and of what none exceeds, if known."""
+
+    def __call__(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
+        """Return the bound on the logarithm of the mean."""
+
+
+def smallest_epsilon(
+    deltas: Deltas, beta: float, estimator: Estimator, enough: float = 0.0
+) -> tuple[float, Estimate]:
+    """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
+
+    δ_x′(ε) = sup_S P(S) − e^ε Q(S) of each record is what Bayesian DP (Triastcyn & Faltings 2020,
+    Definition 15) takes the mean of, so no moment bound is spent. Every ε of the grid counts as an
+    estimate used, since the answer could have been any.
+
+    Args:
+        deltas: δ_x′(ε) of every record.
+        beta: what the mean may be.
+        estimator: bounds the mean from the log of δ per record.
+        enough: an ε of the grid: the answer if it suffices, whatever smaller ones do.
+
+    Returns:
+        ε, +inf where the largest of the grid is too small; and the estimate.
+    """
+
+    @cache
+    def at(index: int) -> Estimate:
+        return estimate(deltas, float(EPSILONS[index]), estimator)
+
+    @cache
+    def guide(index: int) -> float:
+        if deltas.guide is None:
+            return float(at(index).log_bound)
+        return float(deltas.guide(float(EPSILONS[index])).mean().log())
+
+    low, high = -1, len(EPSILONS)
+    least = position(enough) if math.isfinite(enough) else -1
+    level = math.log(beta) + (_GAP if deltas.guide else 0.0)  # where the guide will stand
+    guess = least if least >= 0 else _first(guide, level, low, high)
+    for attempt in range(len(EPSILONS)):
+        above = float(at(guess).log_bound) - math.log(beta)
+        low, high = (guess, high) if above > 0 else (low, guess)
+        if high - low <= 1 or high == least:
+            break
+        level = guide(guess) - above
+        far = attempt >= _GUESSES
+        guess = (low + high) // 2 if far else _first(guide, level, low, high)
+    if high == len(EPSILONS):
+        return math.inf, at(high - 1)
+    return float(EPSILONS[high]), at(high)
+
+
+def mean_delta(deltas: Deltas, epsilon: float, estimator: Estimator) -> float:
+    """Return the bound on E_x′ δ_x′ at the largest of :data:`EPSILONS` that is at most ``epsilon``.
+
+    It is at most β where :func:`smallest_epsilon` at β is at most ``epsilon``; 1 below the grid.
+    """
+    index = position(epsilon)
+    if index < 0:
+        return 1.0
+    return float(estimate(deltas, float(EPSILONS[index]), estimator).log_bound.exp())
+
+
+def estimate(deltas: Deltas, epsilon: float, estimator: Estimator) -> Estimate:
+    """Return the bound on the log of E_x′ δ_x′(ε)."""
+    delta = deltas.at(epsilon)
+    tiny = torch.finfo(delta.dtype).tiny
+    logs = delta.clamp(min=tiny).log().unsqueeze(0)
+    if deltas.largest is None:
+        return estimator(logs)
+    return estimator(logs, math.log(max(deltas.largest(epsilon), tiny)))
+
+
+def position(epsilon: float) -> int:
+    """Return where in :data:`EPSILONS` the largest that is at most ``epsilon`` stands, or -1.
+
+    >>> position(float(EPSILONS[7])), position(0.0)
+    (7, -1)
+    """
+    return int(torch.searchsorted(EPSILONS, epsilon, right=True)) - 1
+
+
+def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:
+    """Return a bound on δ_x′ as a function of ε: ``conversions.delta`` at its best λ."""
+    orders = _SCREEN[:, None]
+    at_zero = conversions.log_delta(log_mgf(_SCREEN), orders, 0.0)
+    return lambda epsilon: torch.sub(at_zero, orders, alpha=epsilon).amin(0).exp().clamp(max=1)
+
+
+def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> Deltas:
+    """Return a certified upper bound on δ_x′, tight for exposed records.
+
+    A record keeps its moment bound where that is negligible beside ``beta``; the others are
+    inverted (:mod:`bdpvi.accounting.inversion`). The inversion holds at every ε and is tight near
+    the one its contour was made for, so nearby ε share a contour. Which ε contours are made for is
+    fixed beforehand: what a record's δ is said to be depends on that record and ε alone.
+
+    Args:
+        log_mgf_of: from positions of records to log E exp(s L) of all releases together.
+        beta: the mean of δ that is looked for.
+    """
+    bound_of = moment_delta(log_mgf_of(slice(None)))
+    parts: list[tuple[Tensor, Inversion]] = []
+    made_for = math.nan
+
+    def prepare(anchor: float) -> None:
+        nonlocal made_for
+        parts.clear()
+        # Exposed at any ε that this contour will serve.
+        exposed = (bound_of(anchor / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
+        for block in exposed.split(_RECORDS):
+            rows = block
+            for nodes, smoothing in _TRIES:
+                log_mgf = log_mgf_of(rows)
+                contour = contour_for(log_mgf, anchor, nodes, smoothing)
+                inversion = Inversion.of(log_mgf(contour.s), contour)
+                parts.append((rows, inversion))
+                delta, added = inversion.bound(anchor)
+                matters = delta * added > _LOOSE * _NEGLIGIBLE * beta
+                rows = rows[((added > _LOOSE) & matters)[0]]
+        made_for = anchor
+
+    def at(epsilon: float) -> Tensor:
+        delta = bound_of(epsilon)
+        anchor = float(_ANCHORS[(_ANCHORS.log() - math.log(epsilon)).abs().argmin()])
+        if anchor != made_for:
+            prepare(anchor)
+        for rows, inversion in parts:
+            delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0][0])
+        return delta
+
+    return Deltas(at, bound_of)
+
+
+def _first(falls: Callable[[int], float], level: float, low: int, high: int) -> int:
+    """Return the least index strictly between low and high where ``falls`` is at most ``level``.
+
+    The largest of them where it is nowhere.
+    """
+    high -= 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if falls(middle) <= level else (middle, high)
+    return high

@@ -1,0 +1,1 @@
+"""Methods at equal ε."""

@@ -1,0 +1,331 @@
+"""Methods against each other at equal ε, on the same records, over the same seeds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi._runtime import progress as bars
+from bdpvi._runtime.cells import Cells
+from bdpvi._runtime.progress import Track
+from bdpvi._runtime.store import replacing
+from bdpvi.compare import report
+from bdpvi.compare.hyperparameters import describe
+from bdpvi.compare.methods import NONE, Method, Prepared
+from bdpvi.compare.metrics import Metrics, correct, metrics
+from bdpvi.compare.paired import behind
+from bdpvi.models.logistic import predictive_means
+from bdpvi.types import Outcome, Spent, Split, WorstCase
+
+EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+LANDING = 0.055
+"""A calibrated ε lies below its target by at most this share, unless its row says why not; a
+temperature on the public grid needs nearly all of it."""
+
+COLUMNS = (
+    "data", "method", "guarantee", "target_epsilon", "seed", "accuracy", "nll", "ece", "auc",
+    "epsilon", "delta", "reliable", "reason", "setting", "accountant",
+    "top_share", "effective_size", "pareto_k", "skewness", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare.
+
+    Args:
+        methods: to be compared.
+        at: by a method's name and a target, the method to use there instead: the same with other
+            hyper-parameters.
+        epsilons: targets that every private method is calibrated to.
+        delta: δ of every guarantee.
+        seeds: number of seeds, 0 … seeds − 1.
+
+    Raises:
+        ValueError: if there is nothing to compare or a number is out of range.
+    """
+
+    methods: Sequence[Method]
+    epsilons: Sequence[float] = EPSILONS
+    delta: float = 1e-5
+    seeds: int = 10
+    at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ValueError("methods has no method")
+        names = [method.name for method in self.methods]
+        if len(set(names)) < len(names):
+            raise ValueError(f"methods has a method twice: {names}")
+        if not self.epsilons:
+            raise ValueError("epsilons has no value")
+        for epsilon in self.epsilons:
+            _validate.positive("epsilons", epsilon)
+        if len(set(self.epsilons)) < len(self.epsilons):
+            raise ValueError(f"epsilons has a value twice: {list(self.epsilons)}")
+        _validate.probability("delta", self.delta)
+        _validate.positive_int("seeds", self.seeds)
+
+    def cells(self) -> list[Cell]:
+        """Return the work, method by method; a method without privacy has one cell."""
+        return [
+            Cell(self.at.get(method.name, {}).get(epsilon, method), epsilon)
+            for method in self.methods
+            for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
+        ]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one target ε."""
+
+    method: Method
+    epsilon: float
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file."""
+        return f"{self.method.name}@{self.epsilon:g}"
+
+
+def compare(
+    split: Split,
+    plan: Plan,
+    out: Path,
+    *,
+    chosen: Mapping[str, Any] | None = None,
+    track: Track[Cell] = bars.silent,
+) -> pd.DataFrame:
+    """Run what is not finished yet, and write tables, figures and the report to ``out``.
+
+    Args:
+        split: training records for the methods, test records for the measurements.
+        plan: what to compare.
+        out: a new folder, or that of the same comparison, which is then continued.
+        chosen: how the hyper-parameters were found, for the report.
+        track: shows progress.
+
+    Returns:
+        A row for each method, ε and seed. Where a method cannot reach a target there is one row,
+        with no ε and the reason.
+
+    Raises:
+        ValueError: if ``out`` belongs to another comparison.
+    """
+    settings = _settings(split, plan, chosen)
+    store = Cells(out, settings)
+
+    def kept(cell: Cell) -> Any:
+        return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
+
+    missing = [cell for cell in plan.cells() if kept(cell) is None]
+    prepared: dict[Method, Prepared] = {}  # of one name; targets may share hyper-parameters
+    for cell in track(missing, "compare"):
+        method = cell.method
+        if any(other.name != method.name for other in prepared):
+            prepared.clear()
+        if method not in prepared:
+            prepared[method] = method.prepare(split.train, plan.delta)
+        store.put(cell.name, run(cell, prepared[method], split, plan))
+    finished = [kept(cell) for cell in plan.cells()]
+    rows = [row for found in finished for row in found["rows"]]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    summary = summarise(table, [found["right"] for found in finished])
+    for name, frame in (("results.csv", table), ("summary.csv", summary)):
+        with replacing(out / name) as temporary:
+            frame.to_csv(temporary, index=False)
+    report.write(out, split, plan.methods, table, summary, settings)
+    return table
+
+
+def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, Any]:
+    """Return one cell, as JSON types.
+
+    Returns:
+        "rows", one for every seed, and "right", how many seeds are right about each test record;
+        where the target cannot be reached, one row with the reason, and None.
+    """
+    about = _about(cell, split)
+    start = time.perf_counter()
+
+    def failed(reason: str) -> dict[str, Any]:
+        seconds = time.perf_counter() - start
+        row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
+        return {"rows": [row], "right": None}
+
+    try:
+        setting = prepared.calibrate(cell.epsilon)
+    except ValueError as error:
+        return failed(f"not reached: {error}")
+    try:
+        outcomes = prepared.outcomes([setting] * plan.seeds, range(plan.seeds))
+    except FloatingPointError as error:
+        return failed(f"training diverged: {error}")
+    predicted = [predict(cell.method, outcome, split) for outcome in outcomes]
+    y = split.test.y.cpu()
+    measured = [asdict(metrics(probability, y)) for probability in predicted]
+    right = torch.stack([correct(probability, y) for probability in predicted]).sum(0)
+    seconds = (time.perf_counter() - start) / plan.seeds
+    common = {**about, "setting": setting, "seconds": seconds}
+    rows = [
+        {**common, "seed": seed, **quality, **price(outcome, cell.epsilon)}
+        for seed, (quality, outcome) in enumerate(zip(measured, outcomes, strict=True))
+    ]
+    return {"rows": rows, "right": right.tolist()}
+
+
+_REACHED = ("seed", "accuracy", "nll", "ece", "auc", "setting", "seconds")
+_TEXTS = {"data", "method", "guarantee", "reason", "accountant"}
+
+
+def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
+    """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
+    if not isinstance(found, dict) or found.keys() != {"rows", "right"}:
+        raise ValueError("it must be an object with rows and right")
+    rows, right = found["rows"], found["right"]
+    about = _about(cell, split)
+    needed = {*about, "delta", "reason", "seconds"}
+    if right is not None:
+        needed = {*about, *_REACHED}
+        if cell.method.guarantee != NONE:
+            needed |= {"epsilon", "delta", "reason", "accountant"}
+        if not isinstance(right, list) or len(right) != len(split.test):
+            raise ValueError(f"right must have {len(split.test)} entries, one for a test record")
+        _whole("right", right, plan.seeds)
+    if not isinstance(rows, list) or len(rows) != (1 if right is None else plan.seeds):
+        raise ValueError(f"rows must be a list, of {plan.seeds} where the target was reached")
+    for seed, row in enumerate(rows):
+        if not isinstance(row, dict) or not needed <= row.keys() <= set(COLUMNS):
+            raise ValueError(f"rows[{seed}] must have {sorted(needed)}")
+        wanted = about | ({} if right is None else {"seed": seed})
+        for name, value in row.items():
+            if name in wanted and (value != wanted[name] or isinstance(value, bool)):
+                raise ValueError(f"{name} must be {wanted[name]!r}, got {value!r}")
+            _check_value(name, value)
+        epsilon, accuracy = row.get("epsilon"), row.get("accuracy", 0.0)
+        if epsilon is not None and not 0 < epsilon <= cell.epsilon:
+            raise ValueError(f"epsilon must lie in (0, {cell.epsilon}], got {epsilon!r}")
+        if right is None and ("accuracy" in row or "seed" in row):
+            raise ValueError("accuracy is there, but right is not")
+        if not 0 <= accuracy <= 1:
+            raise ValueError(f"accuracy must lie in [0, 1], got {accuracy!r}")
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raise ValueError unless a column may hold this value."""
+    if name in _TEXTS:
+        good = isinstance(value, str)
+    elif name == "reliable":
+        good = isinstance(value, bool)
+    else:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        may_lack = name in ("target_epsilon", "worst_case_epsilon")
+        good = (value is None and may_lack) or (number and abs(value) <= math.inf)
+        good = good or (number and value != value)  # NaN, such as the AUC of one class
+        if number and isinstance(value, int):
+            good = abs(value) < 2**53
+    if not good:
+        raise ValueError(f"{name} cannot be {value!r}")
+
+
+def _whole(name: str, values: Sequence[Any], most: int) -> None:
+    """Raise ValueError unless these are whole numbers from 0 to ``most``."""
+    for value in values:
+        if type(value) is not int or not 0 <= value <= most:
+            raise ValueError(f"{name} must hold whole numbers from 0 to {most}, got {value!r}")
+
+
+def _about(cell: Cell, split: Split) -> dict[str, Any]:
+    return {
+        "data": split.train.name,
+        "method": cell.method.name,
+        "guarantee": cell.method.guarantee,
+        "target_epsilon": cell.epsilon if math.isfinite(cell.epsilon) else None,
+    }
+
+
+def predict(method: Method, outcome: Outcome, split: Split) -> Tensor:
+    """Return the test records' probabilities of 1, (N,): the released samples' mean prediction."""
+    return predictive_means(method.model, outcome.latents, split.test.x).mean(0).cpu()
+
+
+def measure(method: Method, outcome: Outcome, split: Split) -> Metrics:
+    """Return the metrics on the test records."""
+    return metrics(predict(method, outcome, split), split.test.y.cpu())
+
+
+def price(outcome: Outcome, target: float) -> dict[str, Any]:
+    """Return what an outcome costs, and how far that may be relied on.
+
+    Raises:
+        RuntimeError: if it costs more than the target; such a row must never be written.
+    """
+    paid = outcome.price
+    if paid is None:
+        if math.isfinite(target):
+            raise RuntimeError(f"an outcome without a price was calibrated to epsilon={target}")
+        return {}
+    if not paid.epsilon <= target:
+        raise RuntimeError(f"epsilon={paid.epsilon} lies above its target {target}")
+    low = paid.epsilon < (1 - LANDING) * target
+    note = "costs less than the target at the least noise that the method has" if low else ""
+    row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
+    if isinstance(paid, WorstCase):
+        return {**row, "accountant": paid.accountant, "reason": note}
+    assert isinstance(paid, Spent)
+    return {
+        **row,
+        **asdict(paid.diagnostics),
+        "reliable": paid.reliable,
+        "reason": "; ".join(filter(None, (note, paid.reason))),
+        "accountant": f"{paid.conversion}, {paid.estimator}, {paid.composition}, "
+        f"{paid.sample_size} records",
+    }
+
+
+def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.DataFrame:
+    """Return mean and standard error over the seeds for each method and target.
+
+    Args:
+        table: rows of all cells.
+        right: of each cell, how many seeds are right about each test record, None if it was not
+            reached. By it a method is set against the best at its target, see
+            :func:`bdpvi.compare.paired.behind`.
+    """
+    keys = ["data", "method", "guarantee", "target_epsilon"]
+    groups = table.groupby(keys, sort=False, dropna=False)
+    firsts = groups[["epsilon", "delta", "reliable", "reason", "accountant", "setting"]].first()
+    parts = [firsts, groups["seed"].count().rename("seeds")]
+    for name in ("accuracy", "nll", "ece", "auc"):
+        parts += [groups[name].mean(), groups[name].sem().rename(f"{name}_error")]
+    parts.append(groups["seconds"].sum())
+    summary = pd.concat(parts, axis=1).reset_index()
+    summary[["behind", "behind_error"]] = math.nan
+    for _, cells in summary.groupby("target_epsilon"):
+        reached = cells.index[cells["seeds"] > 0]
+        shares = [torch.tensor(right[i]).double() / int(cells["seeds"][i]) for i in reached]
+        if shares:
+            summary.loc[reached, ["behind", "behind_error"]] = behind(shares)
+    return summary
+
+
+def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "data": split.train.name,
+        "train": split.train.fingerprint(),
+        "test": split.test.fingerprint(),
+        "epsilons": sorted(plan.epsilons),
+        "delta": plan.delta,
+        "seeds": plan.seeds,
+        "methods": {cell.name: describe(cell.method) for cell in plan.cells()},
+        "chosen": dict(chosen or {}),
+    }

@@ -1,0 +1,191 @@
+"""Hyper-parameters of every compared method for every data set, from one file.
+
+The file is JSON. For each data set, and for "default", it has under "chosen" how the values were
+found, under "methods" the fields of each method's dataclass, and under "at", where there are any,
+those for particular targets: by method, then by ε. Fields left out keep their defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi._runtime.store import read_json
+from bdpvi.compare.methods import METHODS, Accounting, Method
+from bdpvi.models.logistic import BayesianLogisticRegression
+
+FILE = Path(__file__).with_name("hyperparameters.json")
+DEFAULT = "default"
+OBJECTS: Mapping[str, Callable[..., Any]] = {
+    "model": BayesianLogisticRegression,
+    "accountant": Accounting,
+}
+"""Fields that are objects, by their dotted paths: the file holds their arguments."""
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The methods with the hyper-parameters of one data set.
+
+    Attributes:
+        data: whose hyper-parameters they are: a name of the file, perhaps "default".
+        how: how they were found.
+        methods: by name.
+        at: methods with the hyper-parameters of one target, by name and ε.
+    """
+
+    data: str
+    how: Mapping[str, Any]
+    methods: Mapping[str, Method]
+    at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
+
+
+def build(name: str, entry: Entry) -> Method:
+    """Return the method ``name`` with the hyper-parameters ``entry``.
+
+    Raises:
+        ValueError: if there is no such method, field or value.
+
+    >>> build("dp-gd", {"steps": 30, "model": {"prior_scale": 3.0}}).model.prior_scale
+    3.0
+    """
+    if name not in METHODS:
+        raise ValueError(f"methods must be among {list(METHODS)}, got {name!r}")
+    try:
+        return _built(METHODS[name], entry)  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"hyper-parameters of {name}: {error}") from error
+
+
+def describe(method: Method) -> dict[str, Any]:
+    """Return the hyper-parameters as JSON types: what :func:`build` takes.
+
+    >>> describe(build("dp-gd", {"steps": 30}))["steps"]
+    30
+    """
+    plain = json.dumps(asdict(method), default=_listed)  # type: ignore[call-overload]
+    return json.loads(plain)  # type: ignore[no-any-return]
+
+
+def load(data: str, path: Path = FILE) -> Chosen:
+    """Return the methods for the data set ``data``; one that the file lacks gets the default's.
+
+    Raises:
+        ValueError: if the file is no such file, or names an unknown method or field.
+        OSError: if it cannot be opened.
+
+    >>> load("never heard of").data
+    'default'
+    """
+    content = read(path)
+    known = data if data in content else DEFAULT
+    if known not in content:
+        raise ValueError(f"{path} has neither {data!r} nor {DEFAULT!r}")
+    section = content[known]
+    if not isinstance(section, dict) or not {"methods", "chosen"} <= section.keys():
+        raise ValueError(f"{path}: {known!r} lacks methods or chosen")
+    entries, how, targets = section["methods"], section["chosen"], section.get("at", {})
+    for name, part in (("methods", entries), ("chosen", how), ("at", targets)):
+        if not isinstance(part, dict):
+            raise ValueError(f"{path}: {name} of {known!r} must be an object, got {part!r}")
+    unknown = {*entries, *targets} - set(METHODS)
+    if unknown:
+        raise ValueError(f"{path}: {known!r} has unknown methods {sorted(unknown)}")
+    try:
+        methods = {name: build(name, entries.get(_owner(name), {})) for name in METHODS}
+        at = {n: _built_at(n, targets[_owner(n)]) for n in METHODS if _owner(n) in targets}
+    except ValueError as error:
+        raise ValueError(f"{path}: {known!r}: {error}") from error
+    return Chosen(known, how, methods, at)
+
+
+def _owner(name: str) -> str:
+    """Return the method whose hyper-parameters this one has."""
+    return getattr(METHODS[name], "settings_of", name)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the file's content."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return content
+
+
+def _built_at(name: str, values: Any) -> dict[float, Method]:
+    """Return a method with the hyper-parameters of each target."""
+    if not isinstance(values, dict):
+        raise ValueError(f"at of {name} must be an object, got {values!r}")
+    at = {}
+    for target, entry in values.items():
+        try:
+            epsilon = _validate.positive("at", float(target))
+        except ValueError:
+            raise ValueError(f"at of {name} must have ε, got {target!r}") from None
+        at[epsilon] = build(name, entry)
+    return at
+
+
+def _built(kind: Callable[..., Any], entry: Any, path: str = "") -> Any:
+    """Return an object with these arguments, each of the type that its field has."""
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"they must be an object, got {entry!r}")
+    hints, arguments = get_type_hints(kind), dict(entry)
+    for name, value in entry.items():
+        hint = hints.get(name)
+        if f"{path}{name}" in OBJECTS and value is not None:
+            arguments[name] = _built(OBJECTS[f"{path}{name}"], value, f"{path}{name}.")
+        elif hint is not None and not _fits(value, hint):
+            raise ValueError(f"{path}{name} must be {_words(hint)}, got {value!r}")
+        elif value is not None and name in _RANGES:
+            _RANGES[name](f"{path}{name}", value)
+    return kind(**arguments)
+
+
+def _burn_in(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+
+
+_RANGES: Mapping[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(("steps", "draws", "records"), _validate.positive_int),
+    **dict.fromkeys(("clip", "step_size", "learning_rate", "noise_scale"), _validate.positive),
+    **dict.fromkeys(("rate", "tail"), _validate.rate),
+    **dict.fromkeys(("ridge", "decay"), _validate.non_negative),
+    "plan": partial(_validate.positive_int, least=0),
+    "burn_in": _burn_in,
+}
+"""What hyper-parameters may be; models and accountants see to theirs themselves."""
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value from a JSON file has the type of a field."""
+    if isinstance(value, bool):
+        return bool in (hint, *get_args(hint))
+    if isinstance(value, int):  # as a number of 64 bits
+        return abs(value) < 2**63 and any(one in (int, float) for one in (hint, *get_args(hint)))
+    if isinstance(value, list):
+        return any(get_origin(one) is tuple for one in (hint, *get_args(hint)))
+    if isinstance(value, float):
+        return math.isfinite(value) and float in (hint, *get_args(hint))
+    return type(value) in (hint, *get_args(hint))
+
+
+def _words(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no place in a JSON file")

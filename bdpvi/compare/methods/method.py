@@ -1,0 +1,71 @@
+"""What every compared method offers: settings in, outcomes at a wanted ε out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from bdpvi.accounting.bayesian import CHANGES, GUARANTEE
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, WORST_CASE_GUARANTEE
+from bdpvi.types import Dataset, Outcome
+
+NONE = "none"
+
+SENTENCES: Mapping[str, str] = {
+    BAYESIAN: GUARANTEE.format(change=CHANGES["remove"]),
+    WORST_CASE: WORST_CASE_GUARANTEE,
+    NONE: "No privacy: what is released may give away any record",
+}
+"""What each guarantee means."""
+
+
+MODEL_SPACE: Mapping[str, Sequence[Any]] = {
+    "model.intercept": (False, True),
+    "model.limit": (None, 2.0, 1.0, 0.7, 0.5),
+    "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
+}
+"""For tuning: what every method may make of the features. All of it is public."""
+
+
+class Prepared(Protocol):
+    """A method that has seen the training records, at one δ."""
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the setting, a noise multiplier or a temperature, that costs ``epsilon``.
+
+        Raises:
+            ValueError: if no setting reaches ``epsilon``; the message says why.
+        """
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return what the method hands out, and its price, for each setting with its seed."""
+
+
+class Method(Protocol):
+    """A frozen dataclass whose fields are the hyper-parameters.
+
+    Attributes:
+        name: in files and on the command line.
+        label: in figures.
+        guarantee: :data:`BAYESIAN`, :data:`WORST_CASE` or :data:`NONE`.
+        note: what a reader must know about how it was run, ξ above all.
+        space: for tuning, the values that each hyper-parameter may take. A dot leads into a field:
+            "model.clip".
+        model: what is fitted, and predicts.
+
+    A method may have ``settings_of``, the name of the method whose hyper-parameters it shares.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    guarantee: ClassVar[str]
+    note: ClassVar[str]
+    space: ClassVar[Mapping[str, Sequence[Any]]]
+
+    @property
+    def model(self) -> BayesianLogisticRegression:
+        """Return what is fitted, and predicts."""
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Do all that every ε shares."""

@@ -1,0 +1,212 @@
+"""BDP-VI: draws from the fitted guide at a temperature, priced by Bayesian DP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi._fit import Fit, fit
+from bdpvi.accounting.bayesian import HOCKEY_STICK
+from bdpvi.accounting.ledger import Charge
+from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.compare.methods.method import MODEL_SPACE, Prepared
+from bdpvi.compare.methods.temperature import TemperatureSearch, reliable_from
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.optimum.route import Optimum
+from bdpvi.neighbours.route import Remove
+from bdpvi.releasing.guarantees import (
+    BAYESIAN,
+    WORST_CASE,
+    WorstCaseDP,
+    account,
+    coarse,
+    worst_case,
+)
+from bdpvi.releasing.releases import calibrate, rehearse
+from bdpvi.types import Dataset, Outcome, Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorRelease:
+    """A fit at the ELBO's optimum, with the records left out in turn, and draws from it.
+
+    Args:
+        model: with the clip that bounds a record's influence.
+        accountant: makes the accountant that decides ε. None is the hockey-stick conversion, with
+            the γ that suits it: 1e-10 where a noise scale bounds what any record costs, 1e-30 where
+            Student's t has to be reliable.
+        ridge: κ of the guide, which shapes the covariance that samples are released with.
+        noise_scale: of the guide; a number releases a covariance that no record can move.
+        draws: released samples k.
+        records: how many are left out in turn; None is all.
+    """
+
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
+    )
+    accountant: Accounting | None = None
+    ridge: float = 0.0
+    noise_scale: float | None = None
+    draws: int = 1
+    records: int | None = None
+
+    guide: ClassVar[type[GaussianGuide]]
+    guarantee: ClassVar[str] = BAYESIAN
+    note: ClassVar[str] = (
+        "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
+        "seeds are those of the draws. The temperature is found from the training records, on a "
+        "coarse public grid, and nothing is charged for making it known, so there is no worst-case "
+        "guarantee. Where ε is not reliable at its target, a higher temperature is taken at which "
+        "it is, if there is one."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
+        "model.clip": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0),
+        "model.prior_scale": (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0),
+    }
+
+    def __post_init__(self) -> None:
+        _validate.positive_int("draws", self.draws)
+        _validate.non_negative("ridge", self.ridge)
+        if self.noise_scale is not None:
+            _validate.positive("noise_scale", self.noise_scale)
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Fit the guide and its neighbours."""
+        fitted = self._fit(train, self.records)
+        gamma = 1e-30 if self.noise_scale is None else 1e-10
+        usual = Accounting(conversion=HOCKEY_STICK, failure_probability=gamma)
+        return PreparedRelease(fitted, self.draws, delta, self.accountant or usual)
+
+    def _fit(self, train: Dataset, records: int | None) -> Fit:
+        return fit(
+            self.model,
+            self.guide(self.model, ridge=self.ridge, noise_scale=self.noise_scale),
+            train,
+            neighbours=Optimum(Remove(records)),
+            progress=False,
+        )
+
+
+class FullRankRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` from a full-rank Gaussian."""
+
+    name: ClassVar[str] = "bdp-vi-full-rank"
+    label: ClassVar[str] = "BDP-VI, full-rank"
+    guide: ClassVar[type[GaussianGuide]] = FullRank
+
+
+class MeanFieldRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` from a Gaussian with a diagonal covariance."""
+
+    name: ClassVar[str] = "bdp-vi-mean-field"
+    label: ClassVar[str] = "BDP-VI, mean-field"
+    guide: ClassVar[type[GaussianGuide]] = MeanField
+
+
+class WorstCaseRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` priced by worst-case DP, at a temperature from public constants."""
+
+    guarantee: ClassVar[str] = WORST_CASE
+    note: ClassVar[str] = (
+        "The release of the row above with the same hyper-parameters, at a temperature that "
+        "follows from clip, prior scale and noise scale alone. Without a noise scale there is none."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
+        return PreparedWorstCase(self._fit(train, 3), self.draws, delta)
+
+
+class FullRankWorstCase(WorstCaseRelease):
+    """:class:`WorstCaseRelease` from a full-rank Gaussian's mean."""
+
+    name: ClassVar[str] = "vi-full-rank-worst-case"
+    label: ClassVar[str] = "VI release, full-rank, worst case"
+    guide: ClassVar[type[GaussianGuide]] = FullRank
+    settings_of: ClassVar[str] = FullRankRelease.name
+
+
+class MeanFieldWorstCase(WorstCaseRelease):
+    """:class:`WorstCaseRelease` from the mean of a Gaussian with a diagonal covariance."""
+
+    name: ClassVar[str] = "vi-mean-field-worst-case"
+    label: ClassVar[str] = "VI release, mean-field, worst case"
+    guide: ClassVar[type[GaussianGuide]] = MeanField
+    settings_of: ClassVar[str] = MeanFieldRelease.name
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedWorstCase:
+    """A fit to draw from, priced by public constants."""
+
+    fit: Fit
+    draws: int
+    delta: float
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the lowest temperature that costs ``epsilon``."""
+        return calibrate(
+            self.fit, self.draws, epsilon=epsilon, delta=self.delta, guarantee=WorstCaseDP()
+        )
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Draw at each temperature with its seed."""
+        return [
+            Outcome(
+                rehearsed(self.fit, self.draws, temperature, seed),
+                worst_case(self.fit, self.delta, Charge(self.draws, temperature)),
+            )
+            for temperature, seed in zip(settings, seeds, strict=True)
+        ]
+
+
+def rehearsed(fitted: Fit, draws: int, temperature: float, seed: int) -> dict[str, Tensor]:
+    """Return draws at a temperature with a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return rehearse(fitted, draws, temperature=temperature, generator=generator)
+
+
+class PreparedRelease:
+    """A fit to draw from; every outcome is priced as the only one."""
+
+    def __init__(self, fitted: Fit, draws: int, delta: float, accountant: Accounting) -> None:
+        self.fit, self.draws = fitted, draws
+
+        def charge(temperature: float) -> Charge:
+            return Charge(draws, temperature, from_data=True)
+
+        @cache
+        def price(temperature: float) -> Spent:
+            return account(fitted, charge(temperature), accountant).spent(delta)
+
+        def excess(temperature: float, epsilon: float) -> float:
+            planned = account(fitted, charge(temperature), accountant)
+            return math.log(planned.get_delta(epsilon, near=delta) / delta)
+
+        self._price = price
+        self._search = TemperatureSearch(price, excess)
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
+        reliable.
+
+        What is not reliable at this ε may be at a smaller one, which is within this one too.
+        """
+        return reliable_from(self._price, coarse(self._search.solve(epsilon)))
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Draw at each temperature with its seed."""
+        return [
+            Outcome(rehearsed(self.fit, self.draws, temperature, seed), self._price(temperature))
+            for temperature, seed in zip(settings, seeds, strict=True)
+        ]

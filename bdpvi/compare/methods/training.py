@@ -1,0 +1,171 @@
+"""BDP-VI with its training accounted for: a draw from the guide is published after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi import _validate
+from bdpvi._runtime import progress, secure
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.events import PosteriorDraws, Tally
+from bdpvi.accounting.gaussian_pairs import summarise
+from bdpvi.accounting.panel import Panel
+from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.compare.methods.method import MODEL_SPACE
+from bdpvi.compare.methods.temperature import HOTTEST, TemperatureSearch
+from bdpvi.guides import MeanField
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.published import ORDERS
+from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.neighbours.route import Remove
+from bdpvi.neighbours.rows import train_rows
+from bdpvi.releasing.guarantees import BAYESIAN, coarse
+from bdpvi.types import Dataset, Outcome, Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRelease:
+    """SVI of a mean-field guide; after each step one draw, at a temperature, is published.
+
+    Args:
+        model: with the clip that bounds a record's influence.
+        accountant: makes the accountant that decides ε; its conversion must go by orders.
+        steps: of the optimiser, and published draws T.
+        rate: Poisson sampling rate q of the batches.
+        learning_rate: of Adam at the first step; it decays to a hundredth.
+        tail: share of the last published draws that predict; all of them are paid for.
+        records: at most so many are left out in turn; None is all.
+        plan: seed of the batches and of the base noise, ξ. All outcomes share it.
+    """
+
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
+    )
+    accountant: Accounting = field(default_factory=Accounting)
+    steps: int = 100
+    rate: float = 0.1
+    learning_rate: float = 0.1
+    tail: float = 0.5
+    records: int | None = 500
+    plan: int = 0
+
+    name: ClassVar[str] = "bdp-vi-training"
+    label: ClassVar[str] = "BDP-VI, training accounted"
+    guarantee: ClassVar[str] = BAYESIAN
+    note: ClassVar[str] = (
+        "One draw is published after every step and all are paid for. Batches and base noise (ξ) "
+        "follow from one seed and count as known; the seeds of the comparison are those of the "
+        "draws. The temperature is found from the training records, on a coarse public grid, and "
+        "nothing is charged for making it known."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
+        "model.clip": (0.1, 0.25, 0.5, 1.0),
+        "steps": (30, 100),
+        "learning_rate": (0.05, 0.1, 0.3),
+        "tail": (0.25, 0.5),
+    }
+
+    def __post_init__(self) -> None:
+        _validate.rate("tail", self.tail)
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
+        """Train the guide and its neighbours along one plan, and add up what every step costs."""
+        guide = MeanField(self.model)
+        data = train.to("cpu")
+        problem = Problem(
+            self.model,
+            guide,
+            data,
+            Plan(steps=self.steps, rate=self.rate, seed=self.plan),
+            default_optimiser(self.steps, self.learning_rate),
+        )
+        path: list[Distribution] = []
+        run_svi(problem, progress.silent, lambda _, now: path.append(guide.posterior(now)))
+        records = None if self.records is None else min(self.records, len(data))
+        rows = Remove(records).rows(data)
+        costs = TemperedCosts()
+
+        def charge(step: int, parameters: dict[str, Tensor]) -> None:
+            pairs = summarise(path[step], guide.posterior(parameters))
+            panel = Panel(rows.kind, rows.records.ids, pairs)
+            costs.step(panel, rounding_error(guide, path[step], Reach.of(pairs)))
+
+        train_rows(problem, rows, observe=charge)
+        kept = path[-max(1, round(self.tail * self.steps)) :]
+        return PreparedTraining(guide, path, len(kept), costs, delta, self.accountant)
+
+
+class TemperedCosts:
+    """What one draw after every step costs per record, at any temperature that all steps share.
+
+    Of a Gaussian pair's divergence, temperature divides what the means give away, and leaves what
+    the covariances give away. So the sums at τ = 1 and at τ = ∞ tell it at every τ.
+    """
+
+    def __init__(self) -> None:
+        self._accounts = {tau: BayesianAccountant(orders=ORDERS) for tau in (1.0, HOTTEST)}
+
+    def step(self, panel: Panel, rounding: float = 0.0) -> None:
+        """Charge one draw, whose rounding at temperature 1 costs ``rounding``."""
+        for tau, account in self._accounts.items():
+            account.step(PosteriorDraws((panel,), temperature=tau, rounding=rounding))
+
+    def at(self, temperature: float) -> Tally:
+        """Return all draws as one event."""
+        both, covariances = (account.tally() for account in self._accounts.values())
+        totals = {}
+        for name, floor in covariances.totals.items():
+            means = both.totals[name] - floor
+            totals[name] = torch.where(floor.isfinite(), floor + means / temperature, floor)
+        # Lattice and noise grow with √τ, the lattice in octaves; means, and their part, do not.
+        rounding = 2 * max(1.0, temperature**-0.5) * both.rounding
+        return replace(both, totals=totals, rounding=rounding, from_data=True)
+
+
+class PreparedTraining:
+    """A path of guides to draw from, and what every record does to it."""
+
+    def __init__(
+        self,
+        guide: MeanField,
+        path: Sequence[Distribution],
+        kept: int,
+        costs: TemperedCosts,
+        delta: float,
+        accountant: Accounting,
+    ) -> None:
+        self.guide, self.path, self.kept = guide, path, kept
+
+        @cache
+        def price(temperature: float) -> Spent:
+            ledger = accountant()
+            ledger.step(costs.at(temperature))
+            return ledger.spent(delta)
+
+        self._price = price
+        self._search = TemperatureSearch(price)
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the first temperature of the public grid that costs ``epsilon``."""
+        return coarse(self._search.solve(epsilon))
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return each temperature's and seed's last published draws, and the price of all."""
+        pairs = zip(settings, seeds, strict=True)
+        return [Outcome(self._draws(tau, seed), self._price(tau)) for tau, seed in pairs]
+
+    def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        lattice = self.guide.lattice(temperature)
+        published = [secure.sample(q, 1, temperature, generator, lattice) for q in self.path]
+        return torch.vmap(self.guide.unpack)(torch.cat(published[-self.kept :]))

@@ -1,0 +1,1 @@
+"""Training whose noise is the privacy."""

@@ -1,0 +1,348 @@
+"""Differentially private variational inference by clipped, noisy gradients: DPVI.
+
+Source: Jälkö, Dikmen and Honkela, "Differentially Private Variational Inference for Non-conjugate
+Models", UAI 2017. The guarantee is worst-case differential privacy of all that training makes;
+draws from the trained guide come after it and cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import pyro
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.distributions import transform_to
+from torch.utils._pytree import tree_map
+
+from bdpvi import _validate
+from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
+from bdpvi.dp.noise import Run, Streams
+from bdpvi.dp.scores import Clip, Scores, scores
+from bdpvi.inference.svi import Guide, decay, default_optimiser, fresh, isolated
+from bdpvi.models.logistic import Model
+from bdpvi.neighbours.rows import Free, Reparameterised, check_elementwise, fused
+from bdpvi.types import Dataset, Outcome
+
+
+class DPVIGuide(Guide, Reparameterised, Protocol):
+    """A Gaussian guide that knows the derivative of its own draws; all of ``bdpvi.guides`` do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPVISettings:
+    """How DPVI trains.
+
+    Args:
+        steps: optimiser steps.
+        rate: Poisson sampling rate q of the batches.
+        clip: C, bound on the norm of each record's gradient of the likelihood term in all of the
+            guide's unconstrained parameters together; None leaves gradients as they are, which is
+            variational inference without privacy and allows no noise.
+        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
+        draws: released samples k, each another draw from the guide; None releases its mean.
+    """
+
+    steps: int = 1000
+    rate: float = 0.05
+    clip: float | None = 1.0
+    optim: PyroOptim | None = None
+    draws: int | None = 100
+
+    def __post_init__(self) -> None:
+        _validate.positive_int("steps", self.steps)
+        _validate.rate("rate", self.rate)
+        if self.clip is not None:
+            _validate.positive("clip", self.clip)
+        if self.draws is not None:
+            _validate.positive_int("draws", self.draws)
+
+
+def dpvi(
+    model: Model,
+    guide: DPVIGuide,
+    data: Dataset,
+    *,
+    noise_multiplier: float,
+    settings: DPVISettings | None = None,
+    delta: float = 1e-5,
+    accountant: WorstCaseAccountant | None = None,
+    seed: int | None = None,
+) -> Outcome:
+    """Train a guide with differential privacy and release samples from it.
+
+    Args:
+        model: a Pyro model of records, see :mod:`bdpvi.models.logistic`.
+        guide: a Gaussian guide for it.
+        data: N records, on the device and of the type to train with.
+        noise_multiplier: σ; :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε.
+        settings: how to train.
+        delta: δ of the price.
+        accountant: of the price, privacy loss distributions by default.
+        seed: None for a release, a number for experiments; see :class:`~bdpvi.dp.noise.Run`.
+
+    Returns:
+        k samples of the model's latent variables and their worst-case price.
+
+    Raises:
+        ValueError: if an argument is out of range.
+        FloatingPointError: if the parameters stop being finite.
+
+    >>> from bdpvi import BayesianLogisticRegression, datasets, guides
+    >>> model = BayesianLogisticRegression()
+    >>> data = datasets.load_breast_cancer().train
+    >>> settings = DPVISettings(steps=20, rate=0.1, draws=3)
+    >>> guide = guides.MeanField(model)
+    >>> outcome = dpvi(model, guide, data, noise_multiplier=2.0, settings=settings)
+    >>> outcome.latents["w"].shape, outcome.price.accountant, round(outcome.price.epsilon, 2)
+    (torch.Size([3, 30]), 'privacy loss distribution', 1.08)
+    """
+    runs = [Run(noise_multiplier=noise_multiplier, seed=seed)]
+    (outcome,) = dpvi_runs(
+        model, guide, data, runs=runs, settings=settings, delta=delta, accountant=accountant
+    )
+    return outcome
+
+
+def dpvi_runs(
+    model: Model,
+    guide: DPVIGuide,
+    data: Dataset,
+    *,
+    runs: Sequence[Run],
+    settings: DPVISettings | None = None,
+    delta: float = 1e-5,
+    accountant: WorstCaseAccountant | None = None,
+) -> tuple[Outcome, ...]:
+    """Do several runs of :func:`dpvi` side by side; every run is as it would be alone."""
+    settings = settings or DPVISettings()
+    accountant = accountant or PrivacyLossAccountant()
+    streams = Streams(runs, data, steps=settings.steps, rate=settings.rate)
+    free = _train(model, guide, data, streams, settings)
+    prices = [
+        guarantee(accountant, run.noise_multiplier, settings.rate, settings.steps, delta)
+        for run in runs
+    ]
+    return tuple(
+        Outcome(_draws(guide, {n: v[r] for n, v in free.items()}, streams, r, settings), prices[r])
+        for r in range(len(runs))
+    )
+
+
+def train(
+    model: Model,
+    guide: DPVIGuide,
+    data: Dataset,
+    *,
+    runs: Sequence[Run],
+    settings: DPVISettings | None = None,
+) -> dict[str, Tensor]:
+    """Return the guide's constrained parameters after each run, (R, ...). They are private too."""
+    settings = settings or DPVISettings()
+    streams = Streams(runs, data, steps=settings.steps, rate=settings.rate)
+    free = _train(model, guide, data, streams, settings)
+    return {name: transform_to(c)(free[name]) for name, c in guide.constraints.items()}
+
+
+def _train(
+    model: Model, guide: DPVIGuide, data: Dataset, streams: Streams, settings: DPVISettings
+) -> Free:
+    """Return the unconstrained parameters of all runs, (R, ...)."""
+    check = getattr(model, "check", None)
+    if check is not None:
+        check(data)
+    if settings.clip is None and bool((streams.noise_multiplier > 0).any()):
+        raise ValueError("clip=None bounds no gradient, so noise would protect nobody")
+    optim = fused(fresh(settings.optim or default_optimiser(settings.steps)))
+    if len(streams) > 1:
+        check_elementwise(optim)
+    with isolated(data), pyro.validation_enabled(False):
+        guide.setup(data.x, data.y)
+        start = {
+            name: transform_to(guide.constraints[name]).inv(value)
+            for name, value in guide.initial(data.x).items()
+        }
+        free = {n: v.expand(len(streams), *v.shape).clone() for n, v in start.items()}
+        step_gradient = DPVIGradient(scores(model, data, guide.unpack), guide, streams, settings)
+        for step in range(settings.steps):
+            gradient = step_gradient(free, step)
+            for name, value in free.items():
+                value.grad = gradient[name]
+            optim(free.values())
+            decay(optim)
+    for name, value in free.items():
+        if not bool(value.isfinite().all()):
+            raise FloatingPointError(f"optim: {name} is not finite; use a lower learning rate")
+    return free
+
+
+class DPVIGradient:
+    """The noisy gradient of the negative ELBO, every record's share of it bounded."""
+
+    def __init__(
+        self, records: Scores, guide: DPVIGuide, streams: Streams, settings: DPVISettings
+    ) -> None:
+        self.records, self.guide, self.streams = records, guide, streams
+        self.rate, self.clip = settings.rate, settings.clip
+        self.chain = chain_rule(guide, streams.noise_multiplier)
+        self.noisy = bool((streams.noise_multiplier > 0).any())
+
+    def __call__(self, free: Free, step: int) -> Free:
+        """Return the gradient in the unconstrained parameters of R runs, each (R, ...).
+
+        The likelihood term is the sum over the batch divided by q. The batch's own size would give
+        away who is in it, the expected one, qN, how many records there are: neither is used, so
+        the guarantee assumes nothing about N.
+        """
+        noise = self.streams.base(step, self.guide.dim)
+        batch = self.streams.batch(step)
+        w = _each(partial(_latents, self.guide), free, noise)
+        chain = self.chain(self.guide, free, noise)
+        clip = None if self.clip is None else Clip(self.clip, chain.norm)
+        score = self.records.likelihood(w, batch, clip)
+        gradient = chain.gradient(-self.records.prior(w) - score / self.rate)
+        if self.clip is not None and self.noisy:
+            sizes = [value[0].numel() for value in gradient.values()]
+            private = self.streams.private(sum(sizes))
+            for value, part in zip(gradient.values(), private.split(sizes, dim=1), strict=True):
+                value.add_(part.reshape(value.shape), alpha=self.clip / self.rate)
+        return gradient
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How a gradient g in the latents, (R, d), becomes one in the guide's parameters, at one step.
+
+    What g does to the parameters is Jᵀg with the Jacobian J of the draw w = w(parameters, noise),
+    so its squared norm is gᵀ(JJᵀ)g: no record's gradient in the parameters is ever stored.
+
+    Attributes:
+        norm: from gradients (..., B, d) to the norms of what each does to the parameters, (R, B).
+        gradient: from g to the gradient in the parameters of a loss with that g minus the entropy.
+    """
+
+    norm: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor], Free]
+
+
+ChainRule = Callable[[Reparameterised, Free, Tensor], Chain]
+
+
+def chain_rule(guide: DPVIGuide, like: Tensor) -> ChainRule:
+    """Return :func:`row_chain` if it holds for the guide, else :func:`full_chain`.
+
+    It is tried at a random point: a guide that mixes rows agrees there with probability 0.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(like)
+
+    free = {
+        name: transform_to(guide.constraints[name]).inv(value)[None] + random(1, *value.shape)
+        for name, value in guide.initial(like).items()
+    }
+    if any(value.shape[1:2] != (guide.dim,) for value in free.values()):
+        return full_chain
+    noise, g = random(1, guide.dim), random(1, guide.dim)
+    full, rows = (
+        full_chain(guide, free, noise).gradient(g),
+        row_chain(guide, free, noise).gradient(g),
+    )
+    close = all(torch.allclose(full[name], rows[name], rtol=1e-4, atol=1e-6) for name in full)
+    return row_chain if close else full_chain
+
+
+def row_chain(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
+    """Return the chain rule where every parameter moves one latent only, that of its own row.
+
+    So it is in all of ``bdpvi.guides``. JJᵀ is then diagonal, and the pullbacks of 0 and of
+    (1, …, 1) tell all of it.
+
+    Args:
+        guide: any guide of that kind.
+        free: unconstrained parameters of R runs, each (R, ...).
+        noise: base noise of each run, (R, d).
+    """
+    ends = torch.stack([torch.zeros_like(noise[0]), torch.ones_like(noise[0])])
+    rows = _pullbacks(guide, free, noise, ends)
+    entropy = {name: value[:, 0] for name, value in rows.items()}
+    moved = {name: value[:, 1] - value[:, 0] for name, value in rows.items()}
+
+    def norm(score: Tensor) -> Tensor:
+        scale = (
+            torch.cat([m.reshape(*noise.shape, -1) for m in moved.values()], dim=2).square().sum(2)
+        )
+        return (scale.unsqueeze(1) @ score.square().mT).squeeze(1).sqrt()
+
+    def gradient(g: Tensor) -> Free:
+        return {
+            name: torch.addcmul(entropy[name], m, g.reshape(g.shape + (1,) * (m.ndim - 2)))
+            for name, m in moved.items()
+        }
+
+    return Chain(norm, gradient)
+
+
+def full_chain(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
+    """Return the chain rule for any guide, from the whole Jacobian: d + 1 pullbacks.
+
+    Arguments as for :func:`row_chain`.
+    """
+    dim = guide.dim
+    basis = torch.eye(dim + 1, dim, dtype=noise.dtype, device=noise.device).roll(1, 0)
+    rows = _pullbacks(guide, free, noise, basis)
+    entropy = {name: value[:, 0] for name, value in rows.items()}
+    jacobian = {name: (value[:, 1:] - value[:, :1]).flatten(2) for name, value in rows.items()}
+
+    def norm(score: Tensor) -> Tensor:
+        every = torch.cat(list(jacobian.values()), dim=2)
+        gram = every @ every.mT
+        return ((score @ gram) * score).sum(-1).clamp(min=0).sqrt()
+
+    def gradient(g: Tensor) -> Free:
+        return {
+            name: entropy[name] + (g.unsqueeze(1) @ j).reshape(entropy[name].shape)
+            for name, j in jacobian.items()
+        }
+
+    return Chain(norm, gradient)
+
+
+def _pullbacks(guide: Reparameterised, free: Free, noise: Tensor, rows: Tensor) -> Free:
+    """Return the pullbacks of the same m gradients in every run, each (R, m, ...)."""
+
+    def one(free: Free, noise: Tensor) -> Free:
+        repeated = {name: value.expand(len(rows), *value.shape) for name, value in free.items()}
+        return guide.pushforward(repeated, noise)[1](rows)
+
+    return _each(one, free, noise)  # type: ignore[no-any-return]
+
+
+def _latents(guide: Reparameterised, free: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+    """Return the latents of one guide, (d,)."""
+    return guide.pushforward({n: v.unsqueeze(0) for n, v in free.items()}, noise)[0].squeeze(0)
+
+
+def _each(function: Callable[[Free, Tensor], Any], free: Free, noise: Tensor) -> Any:
+    """Return the results of every run, stacked."""
+    if len(noise) == 1:  # vmap would double the time of a small step
+        result = function({name: value[0] for name, value in free.items()}, noise[0])
+        return tree_map(lambda value: value.unsqueeze(0), result)
+    return torch.vmap(function)(free, noise)
+
+
+def _draws(
+    guide: DPVIGuide, free: Free, streams: Streams, run: int, settings: DPVISettings
+) -> Mapping[str, Tensor]:
+    """Return samples of the guide that one run trained, or its mean, as latent variables."""
+    like = next(iter(free.values()))
+    if settings.draws is None:
+        noise = like.new_zeros(1, guide.dim)
+    else:
+        noise = streams.of_run[run].draws(settings.draws, guide.dim).to(like)
+    return torch.vmap(lambda e: guide.unpack(_latents(guide, free, e)))(noise)

@@ -1,0 +1,212 @@
+"""Scores, the records' gradients of their log-likelihoods: clipped one by one and summed.
+
+Everything here is for R training runs side by side. A run is one row w of a matrix (R, d): a flat
+vector of the model's unconstrained latents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Transform, biject_to
+
+from bdpvi.models.logistic import (
+    BayesianLogisticRegression,
+    Model,
+    latent_sites,
+    likelihood_slope,
+    log_likelihood,
+)
+from bdpvi.types import Dataset
+
+Unpack = Callable[[Tensor], Mapping[str, Tensor]]
+"""From one flat unconstrained vector, (d,), to the model's latent variables."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Which records each run sees in one step, padded to one length.
+
+    Attributes:
+        index: positions of the records, (R, B); any position where there is only padding.
+        present: 1 for a record, 0 for padding, (R, B).
+    """
+
+    index: Tensor
+    present: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """Scores longer than ``bound`` are shortened to it.
+
+    Attributes:
+        bound: C, positive.
+        norm: length of scores (..., B, d), (R, B) or (B,). For variational inference it is the
+            length of what a score does to the guide's parameters.
+    """
+
+    bound: float
+    norm: Callable[[Tensor], Tensor]
+
+
+def euclidean(score: Tensor) -> Tensor:
+    """Return the Euclidean length of every score."""
+    return torch.linalg.vector_norm(score, dim=-1)  # type: ignore[no-any-return]
+
+
+class Scores(Protocol):
+    """The gradients of a model's log-density at the latents w of R runs, each (R, d)."""
+
+    dim: int
+
+    def unpack(self, flat: Tensor, /) -> Mapping[str, Tensor]:
+        """Return the latent variables of one flat vector, (d,)."""
+
+    def prior(self, w: Tensor) -> Tensor:
+        """Return the gradient of the log-prior of the unconstrained latents."""
+
+    def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
+        """Return the sum of the records' scores over a batch, None being all records.
+
+        With a ``clip`` every record's part of the sum has a norm of at most C.
+        """
+
+
+def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
+    """Return the closed form where there is one, else the gradients of the traced model.
+
+    Args:
+        model: a Pyro model of records, see :mod:`bdpvi.models.logistic`.
+        data: the records.
+        unpack: a guide's order of the latents; by default that of the model's sample sites.
+
+    >>> data = Dataset(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0]))
+    >>> logistic = scores(BayesianLogisticRegression(), data)
+    >>> logistic.likelihood(torch.zeros(1, 2), None, None)
+    tensor([[1.5000, 2.0000]])
+    >>> logistic.likelihood(torch.zeros(1, 2), None, Clip(1.0, euclidean))
+    tensor([[0.6000, 0.8000]])
+    """
+    if type(model) is BayesianLogisticRegression:
+        return LogisticScores(model, data)
+    return TracedScores(model, data, unpack)
+
+
+class LogisticScores:
+    """For logistic regression: a score is a slope times the features, so it is never stored.
+
+    A slope within C/‖x‖ is a score within C, hence clipping is one more bound on the slope.
+    """
+
+    def __init__(self, model: BayesianLogisticRegression, data: Dataset) -> None:
+        design = model.design(data.x)
+        self.dim = design.shape[1]
+        self.precision = model.prior_scale**-2
+        # With (2y − 1) multiplied in, y never appears again.
+        self.signed = (2 * data.y - 1).unsqueeze(1) * design
+        self.bound = model.slope_bound(design)
+
+    def unpack(self, flat: Tensor) -> Mapping[str, Tensor]:
+        """Return the weights by their name."""
+        return {"w": flat}
+
+    def prior(self, w: Tensor) -> Tensor:
+        """Return −w/s²."""
+        return -self.precision * w
+
+    def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
+        """Return Σ slope · x, see :class:`Scores`."""
+        x, bound = self.signed, self.bound
+        if batch is not None:
+            x, bound = x[batch.index], bound[batch.index]
+        if clip is not None:
+            bound = torch.minimum(bound, clip.bound / clip.norm(x))
+        slope = likelihood_slope((w.unsqueeze(1) @ x.mT).squeeze(1), bound)
+        if batch is not None:
+            slope = slope * batch.present
+        return (slope.unsqueeze(1) @ x).squeeze(1)
+
+
+class TracedScores:
+    """For any Pyro model: ``torch.func`` over the traced model, one record at a time."""
+
+    def __init__(self, model: Model, data: Dataset, unpack: Unpack | None = None) -> None:
+        self.model, self.data = model, data
+        latents = Latents(model, data)
+        self.dim = latents.dim
+        self.unpack = unpack or latents.unpack
+        record = (0, 0)
+        per_record = torch.vmap(torch.func.grad(self._log_likelihood), in_dims=(None, *record))
+        self._own = torch.vmap(per_record)
+        self._shared = torch.vmap(per_record, in_dims=(0, None, None))
+        self._prior = torch.vmap(torch.func.grad(self._log_prior))
+
+    def prior(self, w: Tensor) -> Tensor:
+        """Return the gradient through the traced model, the change of variables included."""
+        return self._prior(w)  # type: ignore[no-any-return]
+
+    def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
+        """Return the sum of the records' scores, see :class:`Scores`.
+
+        A record whose score is not finite takes no part in a clipped sum.
+        """
+        x, y = self.data.x, self.data.y
+        if batch is None:
+            score = self._shared(w, x, y)
+            weight = score.new_ones(score.shape[:2])
+        else:
+            score = self._own(w, x[batch.index], y[batch.index])
+            weight = batch.present
+        if clip is not None:
+            norm = clip.norm(score)
+            weight = weight * (clip.bound / norm).clamp(max=1)
+            score = torch.where(norm.isfinite().unsqueeze(-1), score, 0.0)
+            weight = torch.where(norm.isfinite(), weight, 0.0)
+        return (weight.unsqueeze(1) @ score).squeeze(1)  # type: ignore[no-any-return]
+
+    def _log_likelihood(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return log_likelihood(self.model, self.unpack(flat), x[None], y[None]).sum()
+
+    def _log_prior(self, flat: Tensor) -> Tensor:
+        latents = self.unpack(flat)
+        # Zeros in place of a record: what comes out unclipped must not have seen one.
+        x, y = torch.zeros_like(self.data.x[:1]), torch.zeros_like(self.data.y[:1])
+        trace = poutine.trace(poutine.condition(self.model, data=dict(latents))).get_trace(x, y)
+        total = flat.new_zeros(())
+        for name, value in latents.items():
+            prior = trace.nodes[name]["fn"]
+            change = biject_to(prior.support)
+            part = change.inv(value)
+            total = total + prior.log_prob(value).sum()
+            total = total + change.log_abs_det_jacobian(part, value).sum()
+        return total
+
+
+class Latents:
+    """A model's latent variables as one flat unconstrained vector."""
+
+    def __init__(self, model: Model, data: Dataset) -> None:
+        self.sites: dict[str, tuple[torch.Size, Transform]] = {}
+        for name, site in latent_sites(model, data.x, data.y).items():
+            transform = biject_to(site["fn"].support)
+            self.sites[name] = transform.inverse_shape(site["value"].shape), transform
+
+    @property
+    def dim(self) -> int:
+        """Length of the flat vector."""
+        return sum(math.prod(shape) for shape, _ in self.sites.values())
+
+    def unpack(self, flat: Tensor) -> Mapping[str, Tensor]:
+        """Return the latent variables of one flat vector, (dim,)."""
+        parts = flat.split([math.prod(shape) for shape, _ in self.sites.values()])
+        return {
+            name: transform(part.reshape(shape))
+            for part, (name, (shape, transform)) in zip(parts, self.sites.items(), strict=True)
+        }

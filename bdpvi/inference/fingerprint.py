@@ -1,0 +1,101 @@
+"""What determines a training run, as text that is the same in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Mapping
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.optim import PyroOptim
+from torch import Tensor
+
+from bdpvi.inference.svi import Problem, isolated
+
+_PROBED = 64
+"""Records that a model is tried on."""
+
+
+def identity(problem: Problem) -> dict[str, str]:
+    """Return what determines the fit, by the names that :func:`bdpvi.fit` gives its arguments.
+
+    A model may be any callable, so besides its text it is tried: one prior draw from a fixed seed
+    and the log-densities of its sites.
+    """
+    data, plan = problem.data, problem.plan
+    with isolated(data):
+        problem.guide.setup(data.x, data.y)
+        guide = (
+            f"{described(type(problem.guide))} from {described(problem.guide.initial(data.x))}, "
+            f"released with {problem.guide.ridge}, {problem.guide.noise_scale}"
+        )
+        model = f"{described(problem.model)} with {_tried(problem)}"
+    return {
+        "dtype": str(data.x.dtype),
+        "device": data.x.device.type,
+        "data": data.fingerprint(),
+        "model": model,
+        "guide": guide,
+        "steps": str(plan.steps),
+        "rate": repr(plan.rate),
+        "seed": str(plan.seed),
+        "optim": _optimiser(problem.optim),
+        "torch": torch.__version__,
+    }
+
+
+def described(value: Any) -> str:
+    """Return a text of any setting without memory addresses; a function goes by its source.
+
+    >>> described({"lr": 0.1, "betas": (0.9, 0.99)})
+    '{betas: (0.9, 0.99), lr: 0.1}'
+    """
+    if isinstance(value, Mapping):
+        items = (f"{key}: {described(value[key])}" for key in sorted(value, key=str))
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(described, value)) + ")"
+    if isinstance(value, Tensor):
+        return _digest(value.detach().cpu().contiguous().numpy().tobytes())
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, partial):
+        return f"{described(value.func)}{described(value.args)}{described(value.keywords)}"
+    if isinstance(value, FunctionType):
+        try:
+            source = inspect.getsource(value)
+        except OSError:  # typed at a prompt
+            source = value.__code__.co_code.hex()
+        return f"{value.__qualname__} {_digest(source.encode())}"  # modules go by several names
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _tried(problem: Problem) -> str:
+    """Return the log-density of every site, to ten digits: other processors round otherwise."""
+    torch.manual_seed(0)
+    x, y = problem.data.x[:_PROBED], problem.data.y[:_PROBED]
+    with torch.no_grad():
+        trace = poutine.trace(problem.model).get_trace(x, y)
+        trace.compute_log_prob()
+    sites = ((name, site) for name, site in trace.nodes.items() if "log_prob_sum" in site)
+    return ", ".join(f"log p({name}) = {float(site['log_prob_sum']):.10g}" for name, site in sites)
+
+
+def _optimiser(optim: PyroOptim) -> str:
+    settings = (
+        optim.pt_optim_constructor,
+        optim.pt_optim_args,
+        optim.pt_clip_args,
+        getattr(optim, "pt_scheduler_constructor", None),
+        getattr(optim, "kwargs", None),
+    )
+    return described(settings)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

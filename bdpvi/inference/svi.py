@@ -1,0 +1,259 @@
+"""One run of stochastic variational inference, by ``pyro.infer.SVI``."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import ExponentialLR, PyroLRScheduler, PyroOptim
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.constraints import Constraint
+
+from bdpvi._runtime.progress import Track
+from bdpvi._runtime.secure import Lattice
+from bdpvi.inference.plan import Plan
+from bdpvi.models.logistic import Model, RecordWeights
+from bdpvi.types import Dataset
+
+
+class Guide(Protocol):
+    """A Pyro guide that is Gaussian over one flat vector of latents; see ``bdpvi.guides``."""
+
+    parameters: dict[str, Tensor]
+
+    @property
+    def ridge(self) -> float:
+        """Return κ of the covariance Σ + κΣ² that samples are released with; usually 0."""
+
+    @property
+    def noise_scale(self) -> float | None:
+        """Return the public standard deviation that samples are released with, if there is one."""
+
+    @property
+    def grid(self) -> float:
+        """Return what samples at temperature 1 are rounded to, if there is no noise scale."""
+
+    def lattice(self, temperature: float) -> Lattice:
+        """Return where samples at a temperature are rounded to."""
+
+    @property
+    def constraints(self) -> Mapping[str, Constraint]:
+        """Return the support of every parameter."""
+
+    def setup(self, x: Tensor, y: Tensor) -> None:
+        """Run the model once to learn its latent variables."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Any:
+        """Run as a Pyro guide."""
+
+    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian with these parameters; their leading dimensions are a batch."""
+
+    def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian, detached."""
+
+    def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian that samples are released from, at temperature 1."""
+
+    def initial(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the first value of every parameter."""
+
+    def unpack(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the model's latent variables for one flat vector."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """All that determines a fit: a pure function of these five gives θ."""
+
+    model: Model
+    guide: Guide
+    data: Dataset
+    plan: Plan
+    optim: PyroOptim
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """How the fit went. It is computed from single records' losses, so it stays with θ: secret.
+
+    Attributes:
+        elbo: estimate of the evidence lower bound before every step, (steps,).
+        gradient_norm: Euclidean norm of its gradient in the unconstrained parameters, (steps,).
+    """
+
+    elbo: Tensor
+    gradient_norm: Tensor
+
+    @property
+    def drift(self) -> float:
+        """Change of the mean ELBO from the third to the last quarter, in standard errors.
+
+        Beyond about 3 the fit was still moving; train for more steps.
+        """
+        quarter = max(2, len(self.elbo) // 4)
+        last, before = self.elbo[-quarter:], self.elbo[-2 * quarter : -quarter]
+        if len(before) < 2:
+            return float("nan")
+        error = ((last.var() + before.var()) / quarter).sqrt()
+        return float((last.mean() - before.mean()) / error.clamp(min=torch.finfo(error.dtype).tiny))
+
+    def __str__(self) -> str:
+        quarter = max(1, len(self.elbo) // 4)
+        return (
+            f"ELBO {self.elbo[-quarter:].mean():.1f} over the last {quarter} of {len(self.elbo)} "
+            f"steps (drift {self.drift:+.1f} standard errors), "
+            f"gradient norm {self.gradient_norm[-1]:.3g}"
+        )
+
+
+def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> PyroOptim:
+    """Return Adam whose learning rate falls from ``lr`` to ``lr * decay`` over ``steps`` steps.
+
+    The fall is what lets θ settle under minibatch noise; a constant rate leaves a jitter that the
+    accounting would charge for.
+    """
+    settings = {"optimizer": torch.optim.Adam, "optim_args": {"lr": lr}}
+    return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
+
+
+def fresh(optim: PyroOptim) -> PyroOptim:
+    """Return the same optimiser without the state of any earlier run."""
+    clean = copy.copy(optim)
+    clean.optim_objs, clean.grad_clip, clean._state_waiting_to_be_consumed = {}, {}, {}
+    return clean
+
+
+def decay(optim: PyroOptim) -> None:
+    """Advance the learning-rate schedule, if there is one."""
+    if isinstance(optim, PyroLRScheduler):
+        optim.step()
+
+
+@contextmanager
+def isolated(data: Dataset) -> Iterator[None]:
+    """Own parameter store, random state, default type and device; the caller's come back after."""
+    old = torch.get_default_dtype()
+    here = data.x.device
+    with (
+        pyro.get_param_store().scope(),
+        torch.random.fork_rng([here] if data.x.is_cuda else []),
+        nullcontext() if here.type == "cpu" else here,  # the mode costs time in every operation
+    ):
+        torch.set_default_dtype(data.x.dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(old)
+
+
+Observer = Callable[[int, dict[str, Tensor]], object]
+"""Called after every step with its number and the constrained parameters, detached."""
+
+
+class Kept(Protocol):
+    """Where the state of a training is kept, so that an interrupted one can go on."""
+
+    def state(self) -> Any:
+        """Return what was kept last, None if there is nothing."""
+
+    def reached(self, state: Callable[[], Any]) -> None:
+        """Keep the state, if it is time to."""
+
+
+def run_svi(
+    problem: Problem,
+    track: Track[Any],
+    observe: Observer | None = None,
+    kept: Kept | None = None,
+) -> tuple[dict[str, Tensor], Convergence]:
+    """Train the guide; return its constrained parameters, detached, and how it went.
+
+    Each step sees a Poisson batch, every record in it weighted 1/q: the batch is divided by its
+    expected size qN, so the prior counts once and the ELBO estimate is unbiased. With ``kept`` it
+    goes on from the state that was kept last, to the same bits; ``observe`` sees the steps to come.
+
+    Raises:
+        ValueError: if a step's Poisson batch is empty.
+        FloatingPointError: if the ELBO stops being finite.
+    """
+    data, plan, optim = problem.data, problem.plan, fresh(problem.optim)
+    loss = Trace_ELBO()
+    norms: list[float] = []
+
+    def loss_and_grads(model: Model, guide: Guide, x: Tensor, y: Tensor) -> float:
+        value: float = loss.loss_and_grads(model, guide, x, y)
+        params = (p for _, p in pyro.get_param_store().named_parameters())
+        norms.append(sum(float(p.grad.square().sum()) for p in params) ** 0.5)
+        return value
+
+    def model(x: Tensor, y: Tensor) -> Any:
+        with RecordWeights(1 / plan.rate):
+            return problem.model(x, y)
+
+    losses: list[float] = []
+    with isolated(data), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Encountered", UserWarning)  # NaN is an error below
+        problem.guide.setup(data.x, data.y)
+        svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)
+        begun = None if kept is None else kept.state()
+        if begun is not None:
+            _restore(problem, optim, begun)
+            losses, norms = list(begun["losses"]), list(begun["norms"])
+        first = len(losses)
+        for step in track(range(plan.steps), "fit"):
+            if step < first:
+                continue
+            batch = plan.batch(step, data.ids)
+            if not bool(batch.any()):
+                raise ValueError(
+                    f"rate={plan.rate} left the Poisson batch of step {step} empty "
+                    f"(expected size {plan.rate * len(data):.3g}); use a higher rate"
+                )
+            torch.manual_seed(plan.noise_seed(step))
+            # Pyro's checks of a site need looking at once; they cost more than the step.
+            with pyro.validation_enabled(step == 0):
+                losses.append(svi.step(data.x[batch], data.y[batch]))
+            if not math.isfinite(losses[-1]):
+                raise FloatingPointError(
+                    f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"
+                )
+            decay(optim)
+            if observe is not None:
+                observe(step, _parameters(problem.guide))
+            if kept is not None:
+                kept.reached(lambda: _state(optim, losses, norms))
+        parameters = _parameters(problem.guide)
+    return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))
+
+
+def _parameters(guide: Guide) -> dict[str, Tensor]:
+    store = pyro.get_param_store()
+    return {name: store[name].detach().clone() for name in guide.constraints}
+
+
+def _state(optim: PyroOptim, losses: list[float], norms: list[float]) -> dict[str, Any]:
+    """Return all that the steps to come depend on; parameters unconstrained, in Pyro's order."""
+    parameters = {name: p.detach() for name, p in pyro.get_param_store().named_parameters()}
+    return {
+        "parameters": parameters, "optim": optim.get_state(), "losses": losses, "norms": norms,
+    }  # fmt: skip
+
+
+def _restore(problem: Problem, optim: PyroOptim, state: Mapping[str, Any]) -> None:
+    """Set Pyro's parameters and the optimiser to a :func:`_state`."""
+    store, constraints = pyro.get_param_store(), problem.guide.constraints
+    initial = problem.guide.initial(problem.data.x)
+    for name, value in state["parameters"].items():
+        store.setdefault(name, initial[name], constraints[name])
+        dict(store.named_parameters())[name].data.copy_(value)
+    optim.set_state(state["optim"])

@@ -1,0 +1,1 @@
+"""What a Pyro model must offer, and logistic regression."""

@@ -1,0 +1,72 @@
+"""What the floating-point arithmetic of released samples costs: a part θ of δ."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch.distributions import Distribution, Independent
+
+from bdpvi._runtime.secure import total_variation
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.inference.svi import Guide
+
+
+class Reach(NamedTuple):
+    """How far neighbours are from the fit at most.
+
+    Attributes:
+        ratio: of standard deviations, at least 1.
+        shift: of means, in the neighbour's standard deviations.
+    """
+
+    ratio: float
+    shift: float
+
+    @classmethod
+    def of(cls, *pairs: GaussianPairs) -> Reach:
+        """Return √r and ‖b‖ of :mod:`bdpvi.accounting.gaussian_pairs`, the largest of all pairs."""
+        ratio = max(float(torch.maximum(p.r, 1 / p.r).max()) for p in pairs)
+        shift = max(float(p.b2.sum(1).max()) for p in pairs)
+        return cls(math.sqrt(ratio), math.sqrt(shift))
+
+    def check(self, pairs: GaussianPairs) -> None:
+        """Raise FloatingPointError unless all pairs are within this reach."""
+        found = Reach.of(pairs)
+        if not (found.ratio <= self.ratio and found.shift <= self.shift):
+            raise FloatingPointError(
+                f"a record moves the posterior by {found.shift:.3g} standard deviations and those "
+                f"by a factor of {found.ratio:.3g}; more than {self.shift:g} or {self.ratio:g} is "
+                "not priced: use a clip or a stronger prior"
+            )
+
+
+def rounding_error(
+    guide: Guide, released: Distribution, reach: Reach, draws: int = 1, temperature: float = 1.0
+) -> float:
+    """Bound the total variation between samples as they are drawn and as accountants take them.
+
+    The bound is for the fit and for every neighbour within reach. With a public noise scale the box
+    bounds the mean, so θ is public too: the same for every data set.
+
+    Args:
+        guide: which says where samples are rounded to.
+        released: the Gaussian that samples come from at temperature 1.
+        reach: of the neighbours.
+        draws: number of samples k.
+        temperature: τ.
+    """
+    root, lattice = math.sqrt(temperature), guide.lattice(temperature)
+    deviation = root * released.stddev.cpu().double()
+    if guide.noise_scale is not None:
+        box = torch.full_like(deviation, lattice.box)
+        return draws * total_variation(lattice, box, deviation, dense=False)
+    ratio, shift = reach
+    mean = released.mean.cpu().double().abs() + ratio * deviation * shift / root
+    dense = not isinstance(released, Independent)
+    # θ grows with σ where boundaries are counted and falls with it where the density is.
+    wide, narrow = (
+        total_variation(lattice, mean, deviation * f, dense=dense) for f in (ratio, 1 / ratio)
+    )
+    return draws * (wide + narrow)

@@ -1,0 +1,105 @@
+"""What a route to the neighbours is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi._runtime.progress import Track
+from bdpvi.accounting.panel import Panel
+from bdpvi.inference.svi import Convergence, Problem
+from bdpvi.neighbours.published import Training
+from bdpvi.neighbours.rows import Rows
+from bdpvi.types import Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What training gave.
+
+    Attributes:
+        parameters: the guide's, constrained and detached. Secret.
+        convergence: how the fit went. Secret.
+        panels: how far single records move the posterior, one panel per kind. Secret.
+        training: the samples published while training, if they were asked for.
+    """
+
+    parameters: dict[str, Tensor]
+    convergence: Convergence
+    panels: tuple[Panel, ...]
+    training: Training | None = None
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Leave-one-out neighbours.
+
+    Args:
+        records: how many records to leave out in turn, drawn at random; None is all of them.
+        seed: of that choice.
+    """
+
+    records: int | None = None
+    seed: int = 0
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+        return Rows("remove", _sample("records", data, self.records, self.seed), -1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Add:
+    """Neighbours with one held-out record more: x' ~ μ as the definition has it.
+
+    Args:
+        heldout: records that are not in the data, with ids of their own.
+        records: how many of them to add in turn; None is all.
+        seed: of that choice.
+    """
+
+    heldout: Dataset
+    records: int | None = None
+    seed: int = 0
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+        shared = torch.isin(self.heldout.ids.cpu(), data.ids.cpu())
+        if bool(shared.any()):
+            first = int(self.heldout.ids.cpu()[shared][0])
+            raise ValueError(f"heldout has record id {first}, which is in the data already")
+        if self.heldout.x.shape[1] != data.x.shape[1]:
+            raise ValueError(
+                f"heldout has {self.heldout.x.shape[1]} features, the data {data.x.shape[1]}"
+            )
+        heldout = self.heldout.to(data.x.device, data.x.dtype)
+        return Rows("add", _sample("records", heldout, self.records, self.seed), 1.0)
+
+
+def _sample(name: str, data: Dataset, records: int | None, seed: int) -> Dataset:
+    size = len(data) if records is None else _validate.positive_int(name, records)
+    if not 3 <= size <= len(data):
+        raise ValueError(f"{name}={size} must be between 3 and the {len(data)} that there are")
+    if size == len(data):
+        return data
+    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:size]
+    return data.select(chosen.sort().values.to(data.x.device))
+
+
+class Kind(Protocol):
+    """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+
+
+class Neighbours(Protocol):
+    """A way to fit that also finds out how far single records move the posterior."""
+
+    def train(
+        self, problem: Problem, track: Track[Any], *, account_training: bool = False
+    ) -> Trained:
+        """Train guide and neighbours."""

@@ -1,0 +1,152 @@
+"""Neighbours, or records too, shared out among workers who join what they found once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from bdpvi._runtime.progress import Track
+from bdpvi._runtime.workers import Reduction
+from bdpvi.inference.fingerprint import identity
+from bdpvi.inference.svi import Problem
+from bdpvi.neighbours.route import Kind, Neighbours, Remove, Trained
+from bdpvi.neighbours.rows import Rows
+from bdpvi.types import Dataset
+
+_LEAST = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One worker's part of a kind's neighbours: a run of consecutive rows.
+
+    Args:
+        kind: all neighbours.
+        rank: the worker's number, from 0.
+        size: how many workers there are.
+
+    >>> from bdpvi.neighbours.route import Remove
+    >>> data = Dataset(torch.zeros(7, 1), torch.zeros(7))
+    >>> [Share(Remove(), rank, 2).rows(data).records.ids.tolist() for rank in (0, 1)]
+    [[0, 1, 2], [3, 4, 5, 6]]
+    """
+
+    kind: Kind
+    rank: int
+    size: int
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return this worker's neighbours of ``data``."""
+        rows = self.kind.rows(data)
+        count = len(rows.records)
+        if count < _LEAST * self.size:
+            raise ValueError(
+                f"workers={self.size} are too many for {count} neighbours: each needs {_LEAST}"
+            )
+        start, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
+        index = torch.arange(start, stop, device=rows.records.x.device)
+        return replace(rows, records=rows.records.select(index))
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Neighbours that are chosen already."""
+
+    chosen: Rows
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return them, whatever ``data`` is."""
+        return self.chosen
+
+
+class Sharded:
+    """A way to find neighbours, its rows shared out among workers.
+
+    All workers hold the same data. The first trains the fit; rows go to whoever is free.
+
+    Args:
+        route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Coupled`.
+        kinds: what all workers do together.
+        workers: see :mod:`bdpvi._runtime.workers`. Every worker must make the same calls.
+    """
+
+    def __init__(self, route: Callable[..., Neighbours], *kinds: Kind, workers: Reduction) -> None:
+        self.route, self.kinds, self.workers = route, kinds, workers
+
+    def train(
+        self, problem: Problem, track: Track[Any], *, account_training: bool = False
+    ) -> Trained:
+        """Train the fit and all neighbours, together.
+
+        Raises:
+            ValueError: if training is to be accounted for.
+            RuntimeError: if the workers have different problems, or if the joined records are not
+                exactly those that were asked for.
+        """
+        if account_training and self.workers.size > 1:
+            raise ValueError("account_training: the accountants of one worker need all neighbours")
+        self._agree(problem)
+        route = self.route(*self.kinds, reduction=self.workers)
+        return _checked(
+            self.kinds, problem, route.train(problem, track, account_training=account_training)
+        )
+
+    def _agree(self, problem: Problem) -> None:
+        """Raise unless all workers have the same problem: their rows would not belong together."""
+        if self.workers.size == 1:
+            return
+        for name, text in identity(problem).items():
+            digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()))
+            if bool((self.workers.max(digest) + self.workers.max(-digest)).any()):
+                raise RuntimeError(
+                    f"the workers differ in {name}; they must read the same data with the same "
+                    "settings"
+                )
+
+
+class ShardedRecords:
+    """A way to find neighbours, the records of the data shared out among workers too.
+
+    No worker works with all records: sums over them go through the workers.
+
+    Args:
+        route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Optimum`.
+        kinds: what all workers do together.
+        workers: see :mod:`bdpvi._runtime.workers`. Every worker must make the same calls.
+    """
+
+    def __init__(self, route: Callable[..., Neighbours], *kinds: Kind, workers: Reduction) -> None:
+        self.route, self.kinds, self.workers = route, kinds, workers
+
+    def train(
+        self, problem: Problem, track: Track[Any], *, account_training: bool = False
+    ) -> Trained:
+        """Fit the guide and find all neighbours, together.
+
+        Raises:
+            ValueError: if there are too few neighbours, or as the route does.
+            RuntimeError: if the joined records are not exactly those that were asked for.
+        """
+        rank, size = self.workers.rank, self.workers.size
+        shares = [Given(Share(kind, rank, size).rows(problem.data)) for kind in self.kinds]
+        mine = Share(Remove(), rank, size).rows(problem.data).records
+        route = self.route(*shares, reduction=self.workers)
+        part = replace(problem, data=mine)
+        return _checked(
+            self.kinds, problem, route.train(part, track, account_training=account_training)
+        )
+
+
+def _checked(kinds: Sequence[Kind], problem: Problem, trained: Trained) -> Trained:
+    """Raise unless the panels have the records that were asked for, in their order."""
+    for kind, panel in zip(kinds, trained.panels, strict=True):
+        expected = kind.rows(problem.data).records.ids.cpu()
+        if not torch.equal(panel.ids, expected):
+            raise RuntimeError(
+                f"the workers' {len(panel.ids)} neighbours are not the {len(expected)} asked for"
+            )
+    return trained

@@ -1,0 +1,1 @@
+"""Charge, draw, keep."""

@@ -1,0 +1,307 @@
+"""What a release promises: worst-case or Bayesian differential privacy, and at which temperature.
+
+The temperature is part of what an outsider may know. A worst-case guarantee holds only if it
+follows from public numbers alone; found from what records cost, it is one more output that was
+computed from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from bdpvi import _validate
+from bdpvi._fit import Fit
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.ledger import Charge
+from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.types import Spent, WorstCase
+
+BAYESIAN = "Bayesian DP"
+WORST_CASE = "worst-case DP"
+WORST_CASE_GUARANTEE = (
+    "Worst-case differential privacy: for all data sets D and D′ that differ by one record added "
+    "or removed, whatever that record is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs"
+)
+AIMED = "aimed at"
+PUBLIC = "computed from public constants"
+COMPUTED = "computed from the data, rounded up to two digits"
+
+Accountant = Callable[[], BayesianAccountant]
+
+
+class FoundFromData(float):
+    """A temperature that was found from the records: no worst-case guarantee holds with it.
+
+    >>> FoundFromData(2.0) * 1
+    2.0
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What a release promises, in public words and numbers.
+
+    Attributes:
+        guarantee: "worst-case DP" or "Bayesian DP".
+        meaning: the guarantee in words.
+        relation: between neighbouring data sets.
+        epsilon, delta: of all releases from the fit up to this one.
+        source: whether ε was aimed at, computed from public constants or from the data.
+        reliable: whether diagnostics support a Bayesian ε; None for a worst-case one.
+        draws: number of samples k.
+        temperature: τ; on a coarse grid if it was found from the data.
+        noise_scale: standard deviation of the noise in each coordinate, if it is public.
+        step: the samples are multiples of this.
+        experiment: whether the samples follow a seed: then nothing is promised at all.
+    """
+
+    guarantee: str
+    meaning: str
+    relation: str
+    epsilon: float
+    delta: float
+    source: str
+    reliable: bool | None
+    draws: int
+    temperature: float
+    noise_scale: float | None
+    step: float
+    experiment: bool = False
+
+    def __str__(self) -> str:
+        if self.experiment:
+            return "an EXPERIMENT: drawn by a seeded generator, so nothing is promised"
+        trust = {None: "", True: ", reliable", False: ", NOT RELIABLE"}[self.reliable]
+        return (
+            f"{self.guarantee} ε = {self.epsilon:.4g} ({self.source}) at δ = {self.delta:g}, to "
+            f"{self.relation}{trust}"
+        )
+
+
+class Guarantee(Protocol):
+    """A kind of promise: how its temperature is found, and which ε it is about."""
+
+    @property
+    def name(self) -> str:
+        """What receipts call it."""
+
+    def temperature(
+        self,
+        fit: Fit,
+        draws: int,
+        *,
+        epsilon: float,
+        delta: float,
+        least: float,
+        accountant: Accountant,
+    ) -> float:
+        """Return a temperature at which ``draws`` more samples keep ε within ``epsilon``."""
+
+    def price(self, total: Spent) -> Spent | WorstCase:
+        """Return what a budget limits.
+
+        Raises:
+            ValueError: if the releases have no such guarantee.
+        """
+
+
+@dataclass(frozen=True)
+class WorstCaseDP:
+    """Worst-case DP: the temperature follows from public constants, the same for every data set.
+
+    For a fit at the optimum of a clipped model whose guide releases a public noise scale. The
+    constants are clip, prior scale, noise scale, draws, δ, and what was released before, which must
+    have been at public temperatures too.
+    """
+
+    name: ClassVar[str] = WORST_CASE
+
+    def temperature(
+        self,
+        fit: Fit,
+        draws: int,
+        *,
+        epsilon: float,
+        delta: float,
+        least: float,
+        accountant: Accountant,
+    ) -> float:
+        """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it."""
+
+        def suffices(log_temperature: float) -> bool:
+            found = worst_case(fit, delta, Charge(draws, math.exp(log_temperature)))
+            return found is not None and found.epsilon <= epsilon
+
+        require_worst_case(fit)
+        low, high = math.log(least), math.log(_HOTTEST)
+        if suffices(low):
+            return least
+        if not suffices(high):
+            before = worst_case(fit, delta)
+            words = None if before is None else str(before)
+            _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
+        while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
+            middle = (low + high) / 2
+            low, high = (low, middle) if suffices(middle) else (middle, high)
+        return math.exp(high)
+
+    def price(self, total: Spent) -> WorstCase:
+        """Return the worst-case guarantee."""
+        if total.worst_case is None:
+            raise ValueError(f"guarantee={WORST_CASE}: these releases have none: {total}")
+        return total.worst_case
+
+
+@dataclass(frozen=True)
+class BayesianDP:
+    """Bayesian DP: the temperature is found from what the panel's records cost.
+
+    That is a choice made by looking at the data. It is taken from a coarse public grid, eight
+    temperatures an octave, and said on the receipt; no worst-case guarantee holds for it.
+    """
+
+    name: ClassVar[str] = BAYESIAN
+
+    def temperature(
+        self,
+        fit: Fit,
+        draws: int,
+        *,
+        epsilon: float,
+        delta: float,
+        least: float,
+        accountant: Accountant,
+    ) -> FoundFromData:
+        """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``."""
+
+        def suffices(place: int) -> bool:
+            total = account(fit, Charge(draws, on_grid(place), from_data=True), accountant)
+            return total.get_delta(epsilon, near=delta) <= delta
+
+        low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
+        if not suffices(high):
+            charged = bool(fit.ledger.charges()) or fit.training is not None
+            before = str(account(fit, None, accountant).spent(delta)) if charged else None
+            _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if suffices(middle) else (middle, high)
+        return FoundFromData(on_grid(high))
+
+    def price(self, total: Spent) -> Spent:
+        """Return the Bayesian guarantee."""
+        return total
+
+    def _floor(self, fit: Fit, draws: int, delta: float, accountant: Accountant) -> str:
+        hottest = account(fit, Charge(draws, _HOTTEST, from_data=True), accountant)
+        return (
+            f"with {draws} draws the covariances alone cost {hottest.spent(delta)}. Fewer draws, a "
+            "lower clip or a stronger prior lower that floor"
+        )
+
+
+OCTAVE = 8
+"""Temperatures of the public grid between one and its double."""
+_HOTTEST_OCTAVE = 40
+_HOTTEST = 2.0**_HOTTEST_OCTAVE
+"""A temperature at which no mean gives anything away."""
+
+
+def on_grid(place: int) -> float:
+    """Return a temperature of the public grid.
+
+    >>> on_grid(0), on_grid(8)
+    (1.0, 2.0)
+    """
+    return float(2.0 ** (place / OCTAVE))
+
+
+def coarse(temperature: float) -> FoundFromData:
+    """Return the first temperature of the public grid from this one on.
+
+    >>> coarse(1.0), coarse(1.01) == on_grid(1)
+    (1.0, True)
+    """
+    return FoundFromData(on_grid(math.ceil(OCTAVE * math.log2(temperature) - 1e-9)))
+
+
+def usual(fit: Fit) -> Guarantee:
+    """Return worst-case DP where the fit can give it, Bayesian DP elsewhere."""
+    return BayesianDP() if without_worst_case(fit) else WorstCaseDP()
+
+
+def account(
+    fit: Fit, planned: Charge | None = None, accountant: Accountant = BayesianAccountant
+) -> BayesianAccountant:
+    """Return an accountant with all releases from ``fit`` charged, and ``planned`` on top."""
+    ledger = accountant()
+    if fit.training is not None:
+        ledger.step(fit.training.panel.tally())
+    for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
+        ledger.step(_event(fit, charge))
+    return ledger
+
+
+def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCase | None:
+    """Return the worst-case guarantee of all releases: a function of public constants alone.
+
+    None without any release, or where there is no such guarantee.
+    """
+    accountant = BayesianAccountant()
+    for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
+        accountant.step(_event(fit, charge))
+    return accountant.worst_case(delta)
+
+
+def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
+    """Refuse a δ of 1/N or more for a Bayesian guarantee, see :func:`bdpvi._validate.mean_delta`.
+
+    A worst-case δ bounds what each record has to fear and is not refused: the refusal would say
+    something of N.
+    """
+    if guarantee.name == BAYESIAN:
+        _validate.mean_delta(delta, fit.records, allowed)
+
+
+def without_worst_case(fit: Fit) -> str:
+    """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
+    if fit.guide.noise_scale is None:
+        return "the guide has no public noise_scale"
+    if any(panel.largest is None for panel in fit.panels):
+        return "nothing bounds a record's influence: it takes a clip, and neighbours=Optimum()"
+    if fit.training is not None:
+        return "samples were published while training"
+    if any(charge.from_data for charge in fit.ledger.charges()):
+        return "an earlier release had a temperature that was found from the data"
+    return ""
+
+
+def require_worst_case(fit: Fit) -> None:
+    """Raise ValueError, with the reason, if no worst-case guarantee can be given."""
+    if reason := without_worst_case(fit):
+        raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
+
+
+def meaning(total: Spent, guarantee: Guarantee, source: object) -> str:
+    """Return the guarantee in words, with where the constants of the encoding come from."""
+    words = WORST_CASE_GUARANTEE if guarantee.name == WORST_CASE else total.guarantee
+    return f"{words}. Given the constants of the encoding: {source}" if source else words
+
+
+def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
+    reach = Reach.of(*(panel.pairs for panel in fit.panels))
+    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
+    return PosteriorDraws(
+        fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
+    )
+
+
+def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
+    count = len(fit.ledger.charges())
+    if before:
+        floor = f"the {count} earlier releases have cost {before}; of what is left, {floor}"
+    raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")

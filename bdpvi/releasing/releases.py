@@ -1,0 +1,327 @@
+"""Release samples: charge first, then draw."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi._fit import Fit
+from bdpvi._runtime import secure, store
+from bdpvi.accounting.bayesian import BayesianAccountant, nothing_spent
+from bdpvi.accounting.ledger import Charge
+from bdpvi.models.logistic import Model, predictive_means
+from bdpvi.releasing import guarantees
+from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
+from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Posterior samples and what they promise. All but ``spent`` may be shared.
+
+    To share it, write it with :func:`bdpvi.releasing.storage.save_release`, which leaves ``spent``
+    out.
+
+    Attributes:
+        samples: posterior samples over the flat vector of unconstrained latents, (k, d).
+        latents: the same samples as the model's latent variables, each (k, ...).
+        receipt: what is promised, in public words and numbers.
+        model: the model, for predictions.
+        feature_names: the columns that predictions expect, in order.
+        preprocessing: the public constants that make those columns from raw ones.
+        secret: see :attr:`spent`.
+    """
+
+    samples: Tensor
+    latents: Mapping[str, Tensor]
+    receipt: Receipt
+    model: Model
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, object]
+    secret: Spent | None = None
+
+    def __str__(self) -> str:
+        return f"{len(self.samples)} draws; {self.receipt}"
+
+    @property
+    def spent(self) -> Spent:
+        """What all releases from the fit have cost together, this one included. Secret.
+
+        Raises:
+            ValueError: if the release was read from its file, which does not hold it.
+        """
+        if self.secret is None:
+            raise ValueError("spent is secret and not in a release's file; the fit's folder has it")
+        return self.secret
+
+    def predict_mean(self, x: Tensor) -> Tensor:
+        """Return each record's expected target, averaged over the samples, (N,)."""
+        if x.ndim != 2 or x.shape[1] != len(self.feature_names):
+            raise ValueError(
+                f"x must have shape (records, {len(self.feature_names)}), got {tuple(x.shape)}"
+            )
+        _validate.finite("x", x)
+        return predictive_means(self.model, self.latents, x.to(self.samples.dtype)).mean(0)
+
+    def predict_proba(self, x: Tensor) -> Tensor:
+        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2)."""
+        one = self.predict_mean(x)
+        return torch.stack([1 - one, one], dim=1)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the likelier class, 0 or 1, (N,)."""
+        return (self.predict_mean(x) > 0.5).to(torch.int64)
+
+
+def release(
+    fit: Fit,
+    draws: int = 1,
+    *,
+    temperature: float | None = None,
+    epsilon: float | None = None,
+    guarantee: Guarantee | None = None,
+    delta: float = 1e-5,
+    budget: Budget | None = None,
+    accountant: Accountant = BayesianAccountant,
+    generator: torch.Generator | None = None,
+    large_delta: bool = False,
+) -> Release:
+    """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
+
+    Args:
+        fit: where to draw from.
+        draws: number of samples k.
+        temperature: τ; higher costs less and predicts worse. A number counts as public: it must not
+            be chosen by looking at what the records cost. S is the guide's covariance, or what its
+            ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
+        epsilon: instead of a temperature: the ε that all releases from ``fit`` may reach together,
+            this one included; the temperature is found by :func:`calibrate`.
+        guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
+            :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
+            give it: at the optimum of a clipped model, with a public noise scale and all earlier
+                temperatures public.
+        delta: δ at which the cost is reported; ``budget`` brings its own.
+        budget: refuse to go beyond this, counting all earlier releases from ``fit``. A budget that
+            is stored with the fit holds besides.
+        accountant: makes the accountant: ``partial(BayesianAccountant, conversion="chernoff")``.
+        generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
+            result is no release, says so, and cannot be saved as one. By default the operating
+            system's secure randomness is used.
+        large_delta: take a δ of 1/N or more, at which a Bayesian guarantee leaves room for one
+            record to be exposed altogether.
+
+    Raises:
+        BudgetExceededError: if a budget does not suffice; nothing is charged or drawn.
+        ValueError: if no finite ε can be given, or ``epsilon`` not be reached, or the fit cannot
+            give the guarantee, or ``generator`` is in a state that was used for this fit before;
+            nothing is charged or drawn.
+    """
+    if temperature is not None and epsilon is not None:
+        raise ValueError(
+            f"temperature={temperature!r} and epsilon={epsilon!r} were both given; give one, and "
+            "budget= to be refused beyond an ε"
+        )
+    if budget is not None:
+        delta = budget.delta
+    with fit.ledger.locked():
+        guarantee = guarantee or guarantees.usual(fit)
+        guarantees.check_delta(fit, delta, guarantee, large_delta)
+        if epsilon is not None:
+            temperature = calibrate(
+                fit,
+                draws,
+                epsilon=epsilon,
+                delta=delta,
+                guarantee=guarantee,
+                accountant=accountant,
+                large_delta=large_delta,
+            )
+        tau = 1.0 if temperature is None else temperature
+        charge = Charge(draws, float(tau), from_data=isinstance(tau, FoundFromData))
+        total = spent(
+            fit, delta=delta, planned=charge, accountant=accountant, large_delta=large_delta
+        )
+        price = guarantee.price(total)
+        for limit in filter(None, (budget, fit.ledger.budget)):
+            _check(limit, guarantee, fit, charge, accountant)
+        if generator is not None:
+            _use_once(fit, generator)
+        fit.ledger.charge(charge)
+        number = len(fit.ledger.charges())
+    lattice = fit.guide.lattice(charge.temperature)
+    samples = secure.sample(fit.released, draws, charge.temperature, generator, lattice)
+    released = Release(
+        samples=samples,
+        latents=_unpack(fit, samples),
+        receipt=_receipt(fit, charge, guarantee, price, total, epsilon, generator is not None),
+        model=fit.model,
+        feature_names=fit.feature_names,
+        preprocessing=fit.preprocessing,
+        secret=total,
+    )
+    if fit.ledger.path is not None:  # the secret receipt
+        text = json.dumps(asdict(total), indent=1, ensure_ascii=False)
+        store.write(fit.ledger.path.with_name(f"release-{number}.json"), text.encode())
+    return released
+
+
+def spent(
+    fit: Fit,
+    *,
+    delta: float = 1e-5,
+    planned: Charge | None = None,
+    accountant: Accountant = BayesianAccountant,
+    large_delta: bool = False,
+) -> Spent:
+    """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing.
+
+    Args:
+        fit: which was released from, or not yet: then ε is 0.
+        delta: δ.
+        planned: a further release.
+        accountant, large_delta: as for :func:`release`.
+    """
+    _validate.probability("delta", delta)
+    guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
+    if planned is None and fit.training is None and not fit.ledger.charges():
+        return nothing_spent(delta, fit.panels)
+    total = account(fit, planned, accountant)
+    return replace(total.spent(delta), exposure=total.exposure(delta))
+
+
+def rehearse(
+    fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
+) -> dict[str, Tensor]:
+    """Return samples as a release would hold them, without charging: for the owner's eyes only."""
+    lattice = fit.guide.lattice(temperature)
+    return _unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))
+
+
+def calibrate(
+    fit: Fit,
+    draws: int = 1,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    guarantee: Guarantee | None = None,
+    least: float | None = None,
+    accountant: Accountant = BayesianAccountant,
+    large_delta: bool = False,
+) -> float:
+    """Return the smallest temperature at which ``draws`` more samples keep ε within ``epsilon``.
+
+    Temperature lowers what the means of neighbours give away and leaves what their covariances give
+    away (the floor), so not every ε can be reached.
+
+    Args:
+        fit: where the samples will be drawn from; what was released before counts.
+        draws: number of samples.
+        epsilon: target, met from below: within 0.1 % by worst-case DP, within 4.5 % by Bayesian DP,
+            whose temperature was found from the records and is therefore taken from a coarse grid.
+        delta: δ of the target.
+        guarantee: as for :func:`release`.
+        least: lowest temperature to consider; by default 1, the posterior itself, or where the
+            noise scale is public 1e-9.
+        accountant, large_delta: as for :func:`release`.
+
+    Returns:
+        The temperature; a :class:`~bdpvi.releasing.guarantees.FoundFromData` if it was found from
+        the records, which :func:`release` then takes account of.
+
+    Raises:
+        ValueError: if no temperature reaches ``epsilon``; the message says what keeps it away. Or
+            if the fit cannot give the guarantee.
+    """
+    _validate.positive("epsilon", epsilon)
+    _validate.probability("delta", delta)
+    if least is None:
+        least = 1.0 if fit.guide.noise_scale is None else 1e-9
+    _validate.positive("least", least)
+    guarantee = guarantee or guarantees.usual(fit)
+    guarantees.check_delta(fit, delta, guarantee, large_delta)
+    return guarantee.temperature(
+        fit, draws, epsilon=epsilon, delta=delta, least=least, accountant=accountant
+    )
+
+
+def _check(
+    limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accountant: Accountant
+) -> None:
+    """Raise unless everything together, ``charge`` included, is within the limit."""
+    total = account(fit, charge, accountant).spent(limit.delta)
+    price = guarantee.price(total)
+    if price.epsilon > limit.epsilon:
+        raise BudgetExceededError(
+            f"draws={charge.draws} at temperature={charge.temperature:.6g} would bring the total "
+            f"to {total}, over the budget of {guarantee.name} ε = {limit.epsilon:g} at "
+            f"δ = {limit.delta:g}; {len(fit.ledger.charges())} releases were made before"
+        )
+
+
+def _use_once(fit: Fit, generator: torch.Generator) -> None:
+    """Refuse a generator in a state that it was used in: the noise of two samples would cancel."""
+    state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+    if state in fit.generators:
+        raise ValueError(
+            "generator is in a state that samples of this fit were drawn from before: the noise of "
+            "both is the same, and their difference shows the mean"
+        )
+    fit.generators.add(state)
+
+
+def _receipt(
+    fit: Fit,
+    charge: Charge,
+    guarantee: Guarantee,
+    price: Spent | WorstCase,
+    total: Spent,
+    aimed: float | None,
+    experiment: bool,
+) -> Receipt:
+    public = isinstance(price, WorstCase)
+    source = guarantees.AIMED if aimed is not None else guarantees.PUBLIC
+    epsilon = price.epsilon if aimed is None else aimed
+    if aimed is None and not public:
+        source, epsilon = guarantees.COMPUTED, _two_digits(price.epsilon)
+    kinds = sorted(panel.kind for panel in fit.panels)
+    encoding = fit.preprocessing.get("encoding")
+    lattice, noise_scale = fit.guide.lattice(charge.temperature), fit.guide.noise_scale
+    return Receipt(
+        guarantee=guarantee.name,
+        meaning=guarantees.meaning(total, guarantee, encoding and encoding["source"]),
+        relation=ADD_OR_REMOVE if public else f"{' or '.join(kinds)} one record",
+        epsilon=epsilon,
+        delta=price.delta,
+        source=source,
+        reliable=None if public else total.reliable,
+        draws=charge.draws,
+        temperature=charge.temperature,
+        noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
+        step=lattice.step,
+        experiment=experiment,
+    )
+
+
+def _two_digits(value: float) -> float:
+    """Return the number rounded up to two digits.
+
+    >>> _two_digits(0.12345), _two_digits(0.2), _two_digits(1234.0), _two_digits(0.0)
+    (0.13, 0.2, 1300.0, 0.0)
+    """
+    if value == 0:
+        return 0.0
+    unit = math.floor(math.log10(value)) - 1
+    scaled = math.ceil(value * 10.0**-unit - 1e-9)
+    return float(f"{scaled}e{unit}")
+
+
+def _unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:
+    """Return the model's latent variables, each (k, ...)."""
+    return torch.vmap(fit.guide.unpack)(samples)

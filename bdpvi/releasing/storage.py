@@ -1,0 +1,303 @@
+"""Fits and releases on disk. A fit's folder is secret; a release's file is what may be shared."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from bdpvi import _validate
+from bdpvi._fit import Fit
+from bdpvi._runtime import store
+from bdpvi._runtime.store import claimed
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.inference.svi import Guide
+from bdpvi.models.logistic import BayesianLogisticRegression, Model
+from bdpvi.releasing import saved
+from bdpvi.releasing.guarantees import Receipt
+from bdpvi.releasing.releases import Release
+from bdpvi.releasing.saved import About, Numbers
+
+_FORMAT = 1
+_ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
+
+
+def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
+    """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
+
+    From then on the fit's charges are kept in that folder too. There fit.json holds the digest of
+    fit.safetensors, and the ledger that of fit.json, so that none can be changed alone.
+
+    Args:
+        fit: what :func:`bdpvi.fit` returned.
+        path: a folder that does not exist yet: an old fit and its ledger are never overwritten.
+        extra: anything JSON that the caller needs to build model and guide again.
+    """
+    path = Path(path).resolve()
+    if path.exists():
+        raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
+    if fit.training is not None:
+        raise ValueError("fit was trained with account_training, which cannot be saved")
+    tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
+    tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
+    for panel in fit.panels:
+        tensors[f"panels.{panel.kind}.ids"] = panel.ids
+        tensors[f"panels.{panel.kind}.r"] = panel.pairs.r
+        tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
+    numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
+    content = {
+        "format": saved.FORMAT,
+        "sha256": _digest(numbers),
+        "plan": asdict(fit.plan),
+        "data_name": fit.data_name,
+        "feature_names": fit.feature_names,
+        "preprocessing": fit.preprocessing,
+        "fingerprint": fit.fingerprint,
+        "records": fit.records,
+        "ridge": fit.guide.ridge,
+        "grid": fit.guide.grid,
+        "noise_scale": fit.guide.noise_scale,
+        "largest": {panel.kind: panel.largest for panel in fit.panels},
+        "extra": dict(extra or {}),
+    }
+    try:
+        about = json.dumps(content, indent=2, allow_nan=False).encode()
+        About.parse(about)  # what could not be read back is not written
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"fit or extra cannot be saved: {error}") from error
+    store.make_folder(path.parent)
+    with fit.ledger.locked():
+        with store.claimed_folder(path) as folder:
+            store.write(folder / _TENSORS, numbers)
+            store.write(folder / _ABOUT, about)
+            store.write(folder / _LEDGER, fit.ledger.content(_digest(about)))
+        fit.ledger.move(path / _LEDGER, _digest(about))
+
+
+def read_extra(path: str | Path) -> dict[str, Any]:
+    """Return what :func:`save_fit` was given as ``extra``.
+
+    Raises:
+        ValueError: if fit.json or the ledger is missing, was changed or cannot be read.
+    """
+    return _about(Path(path).resolve()).extra
+
+
+def open_ledger(path: str | Path) -> Ledger:
+    """Return the ledger of the fit in the folder ``path``; it may be damaged."""
+    folder = Path(path).resolve()
+    return Ledger(folder / _LEDGER, binding=_digest(_read(folder / _ABOUT)))
+
+
+def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
+    """Read a fit back, with its ledger; ``model`` and ``guide`` must be built as they were.
+
+    Raises:
+        ValueError: if a file is missing, was changed or cannot be read, or if model or guide is
+            another one.
+    """
+    folder = Path(path).resolve()
+    about = _about(folder)
+    for name in ("ridge", "noise_scale", "grid"):
+        made, now = getattr(about, name), getattr(guide, name)
+        if now != made:
+            raise ValueError(f"guide has {name}={now}, and {folder} was made with {made}")
+    file = folder / _TENSORS
+    content = _read(file)
+    if _digest(content) != about.sha256:
+        raise ValueError(f"{file} was changed: it is not what {folder / _ABOUT} was written for")
+    try:
+        numbers = Numbers.parse(content, about, guide)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+    guide.parameters = dict(numbers.parameters)
+    return Fit(
+        model=model,
+        guide=guide,
+        parameters=numbers.parameters,
+        panels=numbers.panels,
+        convergence=numbers.convergence,
+        plan=about.plan,
+        data_name=about.data_name,
+        feature_names=about.feature_names,
+        preprocessing=about.preprocessing,
+        fingerprint=about.fingerprint,
+        records=about.records,
+        ledger=open_ledger(folder),
+    )
+
+
+ORIGINS = {
+    "format": "a constant",
+    "samples": "the mechanism's output",
+    "latents": "the samples, as the model's latent variables",
+    "receipt.guarantee": "the owner's choice, or whether model and guide allow a worst-case one",
+    "receipt.meaning": "a constant for each guarantee; where the encoding's constants come from",
+    "receipt.relation": "the neighbours that were asked for",
+    "receipt.epsilon": "aimed at; or from public constants; or from the data, up to two digits",
+    "receipt.delta": "the owner's choice",
+    "receipt.source": "which of these it is",
+    "receipt.reliable": "from the data, one bit, for a Bayesian ε only",
+    "receipt.draws": "the owner's choice",
+    "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
+    "receipt.noise_scale": "the guide's public number and the temperature",
+    "receipt.step": "public constants and the temperature",
+    "receipt.experiment": "false",
+    "model": "hyper-parameters, chosen without looking at the data",
+    "feature_names": "public constants of the encoding",
+    "preprocessing": "public constants of the encoding",
+}
+"""Where each field of a release's file comes from. Nothing else is in it."""
+
+
+def save_release(release: Release, path: str | Path) -> None:
+    """Write what may be shared to a new JSON file: samples, their receipt, public constants.
+
+    Raises:
+        ValueError: if something is at ``path`` already, or the release is an experiment.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with claimed(path) as temporary:
+        write_release(release, temporary)
+
+
+def write_release(release: Release, path: Path) -> None:
+    """Write the release to an open place of its own; see :func:`save_release`."""
+    if release.receipt.experiment:
+        raise ValueError("release is an experiment: its samples follow a seed, so it is not saved")
+    model = release.model
+    content = {
+        "format": _RELEASE_FORMAT,
+        "samples": release.samples.tolist(),
+        "latents": {name: value.tolist() for name, value in release.latents.items()},
+        "receipt": asdict(release.receipt),
+        "model": asdict(model) if isinstance(model, BayesianLogisticRegression) else None,
+        "feature_names": release.feature_names,
+        "preprocessing": release.preprocessing,
+    }
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+_RELEASE_FORMAT = 2
+
+
+def load_release(path: str | Path, model: Model | None = None) -> Release:
+    """Read a release back; ``model`` is needed unless it is :class:`BayesianLogisticRegression`.
+
+    Raises:
+        ValueError: if the file is missing, truncated or not a release.
+    """
+    path = Path(path)
+    content = _read_json(path)
+    try:
+        if content.get("format") != _RELEASE_FORMAT:
+            raise ValueError(f"it has format {content.get('format')!r}, not {_RELEASE_FORMAT}")
+        if model is None:
+            model = _model(_part(content, "model", dict))
+        names = _part(content, "feature_names", list)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"feature_names must be texts, got {names!r:.80}")
+        samples = _numbers("samples", _part(content, "samples", list))
+        latents = {
+            name: _numbers(f"latents.{name}", value)
+            for name, value in _part(content, "latents", dict).items()
+        }
+        if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
+            raise ValueError("samples must have shape (draws, d), and latents as many draws")
+        if isinstance(model, BayesianLogisticRegression):
+            columns = model.design(samples.new_zeros(1, len(names))).shape[1]
+            shapes = {name: tuple(value.shape) for name, value in latents.items()}
+            if shapes != {"w": (len(samples), columns)}:
+                raise ValueError(f"latents must be w of {columns} columns, got {shapes}")
+        return Release(
+            samples=samples,
+            latents=latents,
+            receipt=_receipt(_part(content, "receipt", dict)),
+            model=model,
+            feature_names=tuple(names),
+            preprocessing=_part(content, "preprocessing", dict),
+        )
+    except ValueError as error:
+        raise ValueError(f"{path} is not a release: {error}") from error
+
+
+def _part(content: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = content.get(name)
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {value!r:.80}")
+    return value
+
+
+def _numbers(name: str, value: object) -> torch.Tensor:
+    try:
+        tensor = torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from error
+    return _validate.finite(name, tensor)
+
+
+def _model(arguments: Mapping[str, Any]) -> BayesianLogisticRegression:
+    try:
+        return BayesianLogisticRegression(**arguments)
+    except TypeError as error:
+        raise ValueError(f"model: {error}") from error
+
+
+def _receipt(values: Mapping[str, Any]) -> Receipt:
+    kinds = {
+        "str": (str,), "float": (float, int), "float | None": (float, int, type(None)),
+        "int": (int,), "bool": (bool,), "bool | None": (bool, type(None)),
+    }  # fmt: skip
+    fields = {field.name: kinds[str(field.type)] for field in dataclasses.fields(Receipt)}
+    if set(values) != set(fields):
+        raise ValueError(f"receipt must have the fields {sorted(fields)}, got {sorted(values)}")
+    for name, allowed in fields.items():
+        value = values[name]
+        wrong_bool = isinstance(value, bool) and bool not in allowed
+        if wrong_bool or not isinstance(value, allowed):
+            raise ValueError(f"receipt.{name} has the wrong type: {value!r:.80}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"receipt.{name} must be finite, got {value!r}")
+    return Receipt(**values)
+
+
+def _about(folder: Path) -> About:
+    """Return what fit.json says, after a look at the ledger that it is bound to."""
+    file = folder / _ABOUT
+    content = _read(file)
+    try:
+        about = About.parse(content)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+    Ledger(folder / _LEDGER, binding=_digest(content)).charges()
+    return about
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return content

@@ -1,0 +1,1 @@
+"""The published figures redone, and when estimators hold."""

@@ -1,0 +1,330 @@
+"""Files that were damaged or made up: refused by name, or read as what they say; nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from test_checkpoint import problem
+from test_cli import run
+from test_interrupted import COMPARE, TUNE
+
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset
+from bdpvi._runtime import checkpoint, store
+from bdpvi._runtime.checkpoint import write_tensors
+from bdpvi._runtime.progress import silent
+from bdpvi.compare.hyperparameters import FILE, load
+from bdpvi.guides import FullRank
+
+WRONG: tuple[Any, ...] = (
+    None, True, -1, 0.5, "x", "", "\ud800", [], [[]], {}, {"x": {}}, 10**400, 2**70, -1e308,
+    float("nan"), float("inf"),
+)  # fmt: skip
+DEEP = "[" * 100_000
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """Return bytes with some of them changed, left out or put in."""
+    kind = chance.randrange(5)
+    at = chance.randrange(len(content))
+    if kind == 0:
+        return content[:at]
+    if kind == 1:
+        return content[:at] + content[at + chance.randint(1, 9) :]
+    if kind == 2:
+        return content[:at] + chance.randbytes(chance.randint(1, 9)) + content[at:]
+    flipped = bytearray(content)
+    for _ in range(chance.randint(1, 3)):
+        flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    return bytes(flipped)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every object or list within a JSON value, with each of its keys."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    found = [(value, key) for key in keys]
+    return found + [
+        place for key in keys if isinstance(value[key], dict | list) for place in places(value[key])
+    ]
+
+
+def rewritten(content: bytes, chance: random.Random) -> bytes:
+    """Return a JSON file with one value left out, put in or of another type."""
+    value = json.loads(content)
+    inside, key = chance.choice(places(value))
+    kind = chance.randrange(8)
+    if kind == 0:
+        del inside[key]
+    elif kind == 1 and isinstance(inside, dict):
+        inside["another"] = chance.choice(WRONG)
+    elif kind == 2:
+        inside[key] = "DEEP"
+    else:
+        inside[key] = chance.choice(WRONG)
+    return json.dumps(value).replace('"DEEP"', DEEP).encode()
+
+
+def check_file(
+    file: Path,
+    read: Callable[[], object],
+    change: Callable[[bytes, random.Random], bytes],
+    times: int,
+    *,
+    every: bool,
+) -> None:
+    """Read a file in many damaged forms; only ValueError that names it is taken for a refusal.
+
+    Args:
+        file: put back at the end.
+        read: reads it.
+        change: damages it.
+        times: so often.
+        every: whether each change must be refused, since a digest tells.
+    """
+    whole, chance, refused = file.read_bytes(), random.Random(f"{file.name} {change.__name__}"), 0
+    for _ in range(times):
+        content = change(whole, chance)
+        file.write_bytes(content)
+        try:
+            read()
+        except ValueError as error:
+            assert str(file) in str(error) or str(file.parent) in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            assert not every or content == whole
+    file.write_bytes(whole)
+    read()
+    assert refused > times / 3
+
+
+def rebuilt(content: bytes, chance: random.Random, folder: Path) -> bytes:
+    """Return a file of tensors with one left out, put in or changed, and the digest set right."""
+    file = folder / "rebuilt.safetensors"
+    file.write_bytes(content)
+    with safe_open(file, framework="pt") as old:
+        about = {k: v for k, v in (old.metadata() or {}).items() if k != "sha256"}
+        tensors = {name: old.get_tensor(name) for name in old.keys()}  # noqa: SIM118
+    name = chance.choice(sorted(tensors))
+    value = tensors[name]
+    kind = chance.randrange(5)
+    if kind == 0:
+        del tensors[name]
+    elif kind == 1:
+        tensors[f"{name}x"] = value
+    elif kind == 2:
+        tensors[name] = value.to(chance.choice([torch.bool, torch.complex64, torch.bfloat16]))
+    elif kind == 3:
+        tensors[name] = value[None] if value.ndim < 2 else value.flatten()
+    else:
+        tensors[name] = torch.cat([value.flatten()] * 2)
+    write_tensors(file, tensors, about)
+    return file.read_bytes()
+
+
+@pytest.fixture
+def parts(data: Dataset, tmp_path: Path) -> tuple[Path, Callable[[], object]]:
+    """Return the folder of a checkpoint, and what goes on from it."""
+    p, route = problem(data), Coupled(chunk=30, checkpoint=tmp_path / "kept")
+    route.train(p, silent)
+    return tmp_path / "kept", lambda: route.train(p, silent)
+
+
+@pytest.mark.parametrize(
+    "name", ["fit.safetensors", "remove-000000000.safetensors", "remove-000000030.safetensors"]
+)
+def test_parts_of_a_checkpoint(
+    name: str, parts: tuple[Path, Callable[[], object]], tmp_path: Path
+) -> None:
+    folder, go_on = parts
+    check_file(folder / name, go_on, damaged, 60, every=True)
+
+    def changed(content: bytes, chance: random.Random) -> bytes:
+        return rebuilt(content, chance, tmp_path)
+
+    check_file(folder / name, go_on, changed, 30, every=True)
+
+
+def test_settings_of_a_checkpoint(parts: tuple[Path, Callable[[], object]]) -> None:
+    folder, go_on = parts
+    check_file(folder / "run.json", go_on, rewritten, 60, every=True)
+    check_file(folder / "run.json", go_on, damaged, 60, every=False)
+    for content in (DEEP.encode(), b"[]", b"7", b"\xff", b""):
+        (folder / "run.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"is not a checkpoint.*run\.json"):
+            go_on()
+
+
+def test_state_of_a_fit_that_was_begun(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, p = tmp_path / "kept", problem(data)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_EVERY", 0.0)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        Coupled(checkpoint=kept).train(p, silent)
+    (file,) = kept.glob("*begun*")
+    for other in kept.glob("*.safetensors"):
+        if other != file:
+            other.unlink()
+    monkeypatch.setattr("bdpvi.neighbours.coupled._compared", interrupted)
+
+    def go_on() -> None:
+        with suppress(KeyboardInterrupt):
+            Coupled(checkpoint=kept).train(p, silent)
+        (kept / "fit.safetensors").unlink()
+
+    def changed(content: bytes, chance: random.Random) -> bytes:
+        return rebuilt(content, chance, tmp_path)
+
+    whole = file.read_bytes()
+    check_file(file, go_on, damaged, 60, every=True)
+    file.write_bytes(whole)
+    check_file(file, go_on, changed, 20, every=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "files"),
+    [
+        (
+            "compare",
+            COMPARE,
+            ["settings.json", "cells/dp-gd@0.5.json", "cells/non-private@inf.json"],
+        ),
+        (
+            "tune",
+            TUNE,
+            [".trials/settings.json", ".trials/cells/first.json", ".trials/cells/dp-gd-0-0.json"],
+        ),
+    ],
+)
+def test_cells(
+    command: str,
+    options: list[str],
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert run(command, *options, "--out", out) == 0
+    if command == "tune":  # begins anew from what bdpvi has, and leaves that as it is
+        out.unlink()
+        monkeypatch.setattr("bdpvi.compare.tuning.replacing", _nowhere)
+    monkeypatch.setattr("bdpvi.compare.report.write", lambda *_: None)
+    monkeypatch.setattr("bdpvi.compare.tuning.score", _scored)
+
+    def go_on() -> None:
+        if run(command, *options, "--out", out):
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1
+            raise ValueError(error)
+
+    for name in files:
+        file = tmp_path / f"out{name}" if command == "tune" else out / name
+        for change in (rewritten, damaged):
+            check_file(file, go_on, change, 30, every=False)
+
+
+class _nowhere:
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name("nowhere")
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.path.unlink()
+
+
+def _scored(*_: Any) -> dict[str, Any]:
+    return {"score": 0.5, "accuracies": [0.5], "reached": 1, "reliable": 1}
+
+
+def test_state_of_a_stream(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from simulated import logistic_data
+    from test_stream import streamed, written
+
+    state = tmp_path / "state"
+    path = written(logistic_data(300, 2), tmp_path, "csv")
+    found = streamed(path, state=state, save_every=0.0)
+
+    def go_on() -> None:
+        assert streamed(path, state=state).spent == found.spent
+
+    check_file(state, go_on, damaged, 80, every=True)
+
+    def changed(content: bytes, chance: random.Random) -> bytes:
+        return rebuilt(content, chance, tmp_path)
+
+    check_file(state, go_on, changed, 60, every=True)
+
+
+def test_hyperparameters(tmp_path: Path) -> None:
+    file = tmp_path / "h.json"
+    shutil.copy(FILE, file)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["adult"], content["default"]
+    for name in ("grid", "result"):
+        content["abalone"]["chosen"].pop(name)
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+    def read() -> None:
+        chosen = load("abalone", file)
+        targets = [method for values in chosen.at.values() for method in values.values()]
+        for method in (*chosen.methods.values(), *targets):
+            assert isinstance(method.model, BayesianLogisticRegression)
+            FullRank(method.model)
+
+    check_file(file, read, rewritten, 400, every=False)
+    check_file(file, read, damaged, 100, every=False)
+    with pytest.raises(OSError, match="nowhere"):
+        load("abalone", tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("steps",), "many", "steps must be int, got 'many'"),
+        (("steps",), 0, "steps must be a whole number of at least 1"),
+        (("step_size",), True, "step_size must be float, got True"),
+        (("tail",), 1.5, r"tail must lie in \(0, 1\]"),
+        (("clip",), 10**400, "clip must be float"),
+        (("model",), None, "model must be BayesianLogisticRegression, got None"),
+        (("model", "intercept"), 1, "model.intercept must be bool, got 1"),
+        (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
+        (("model", "groups"), [0], "dp-gd"),
+        (("model", "limit"), "2", "model.limit must be .*None.*, got '2'"),
+    ],
+)
+def test_hyperparameters_have_types_and_ranges(
+    path: tuple[str, ...], value: Any, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "h.json"
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    entry = content["default"]["methods"]["dp-gd"]
+    for name in path[:-1]:
+        entry = entry[name]
+    entry[path[-1]] = value
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"h\.json.*{words}"):
+        load("never heard of", file)
+
+
+def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text(DEEP, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"deep\.json cannot be read"):
+        store.read_json(file)

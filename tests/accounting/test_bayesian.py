@@ -1,0 +1,241 @@
+"""One conformance suite over every accountant and every event, and what composition must obey."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bdpvi.accounting import estimators
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.composition import ByHolder, ByPanel, Naive
+from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.dp_accountants import DpAccountant, DpAccounting, Moments
+from bdpvi.accounting.events import Event, PosteriorDraws, SubsampledDraw, SubsampledGaussian, Tally
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.panel import Panel
+
+M = 60
+DELTA = 1e-5
+GRID = Orders(torch.arange(1, 41))
+
+
+def panel(seed: int = 0, spread: float = 0.02, shift: float = 0.02, ids: int = 0) -> Panel:
+    generator = torch.Generator().manual_seed(seed)
+    r = 1 + spread * torch.rand(M, 2, generator=generator, dtype=torch.float64)
+    b2 = shift * torch.rand(M, 2, generator=generator, dtype=torch.float64) ** 2
+    return Panel("remove", torch.arange(ids, ids + M), GaussianPairs(r, b2))
+
+
+def gaussian(seed: int = 0, clip: float | None = None) -> SubsampledGaussian:
+    generator = torch.Generator().manual_seed(seed)
+    distances = torch.rand(M, generator=generator, dtype=torch.float64)
+    return SubsampledGaussian(torch.arange(M), distances, noise=3.0, rate=0.05, clip=clip)
+
+
+EVENTS: dict[str, Callable[[], Event]] = {
+    "draws": lambda: PosteriorDraws((panel(),), draws=2, temperature=3.0),
+    "equal covariances": lambda: PosteriorDraws((panel(spread=0.0),), draws=2),
+    "remove and add": lambda: PosteriorDraws(
+        (panel(), Panel("add", torch.arange(M), panel(1).pairs))
+    ),
+    "subsampled Gaussian": gaussian,
+    "clipped Gaussian": lambda: gaussian(clip=1.0),
+    "subsampled draw": lambda: SubsampledDraw(panel(), rate=0.1),
+    "tally": lambda: Tally(
+        torch.arange(M),
+        GRID,
+        {"remove D‖D′": 0.01 * torch.outer(GRID.values, torch.rand(M, dtype=torch.float64))},
+    ),
+}
+Accountant = BayesianAccountant | DpAccountant
+ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {
+    "panel, cks": BayesianAccountant,
+    "panel, chernoff": lambda: BayesianAccountant(conversion="chernoff"),
+    "panel, streamed": lambda: BayesianAccountant(orders=GRID),
+    "panel, known population": lambda: BayesianAccountant(estimator=estimators.known_population),
+    "Hölder": lambda: BayesianAccountant(composition=ByHolder(12)),
+    "Hölder, streamed": lambda: BayesianAccountant(composition=ByHolder(12), orders=GRID),
+    "naive": lambda: BayesianAccountant(composition=Naive()),
+    "panel, hockey-stick": lambda: BayesianAccountant(conversion="hockey-stick"),
+    "moments accountant": Moments,
+    "dp_accounting, RDP": DpAccounting.rdp,
+    "dp_accounting, PLD": DpAccounting.pld,
+}
+CASES = [
+    pytest.param(make, EVENTS[event], id=f"{name}: {event}")
+    for name, make in ACCOUNTANTS.items()
+    for event in EVENTS
+    if "hockey-stick" not in name or event in ("draws", "equal covariances", "remove and add")
+]
+
+
+def epsilon(make: Callable[[], Accountant], *charges: tuple[Event, int]) -> float:
+    accountant = make()
+    for event, count in charges:
+        accountant.step(event, count=count)
+    value = accountant.get_epsilon(DELTA)
+    if value is None:  # no guarantee, whatever else is charged
+        assert any(event.worst_case is None for event, _ in charges)
+        return math.inf
+    return value
+
+
+@pytest.mark.parametrize(("make", "event"), CASES)
+def test_counted_events_cost_what_they_cost_one_by_one(
+    make: Callable[[], Accountant], event: Callable[[], Event]
+) -> None:
+    one = event()
+    together, apart = epsilon(make, (one, 3)), epsilon(make, (one, 1), (one, 1), (one, 1))
+    # The union bound counts distinct events, which moves β by a few parts in 1e7.
+    assert together == pytest.approx(apart, rel=1e-5)
+
+
+@pytest.mark.parametrize(("make", "event"), CASES)
+def test_more_never_costs_less_and_order_of_events_is_nothing(
+    make: Callable[[], Accountant], event: Callable[[], Event]
+) -> None:
+    one, other = event(), event()
+    assert epsilon(make, (one, 2)) >= epsilon(make, (one, 1))
+    assert epsilon(make, (one, 2), (other, 1)) == pytest.approx(
+        epsilon(make, (other, 1), (one, 2)), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("make", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
+def test_bad_input_is_an_error(make: Callable[[], Accountant]) -> None:
+    accountant = make()
+    with pytest.raises(ValueError, match="nothing has been charged"):
+        accountant.get_epsilon(DELTA)
+    accountant.step(PosteriorDraws((panel(),)))
+    for delta in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="delta must lie"):
+            accountant.spent(delta)
+    with pytest.raises(ValueError, match="count must be"):
+        accountant.step(PosteriorDraws((panel(),)), count=0)
+
+
+def test_foreign_records_are_an_error() -> None:
+    accountant = BayesianAccountant()
+    accountant.step(PosteriorDraws((panel(),)))
+    with pytest.raises(ValueError, match="record ids in 'remove D‖D′' are not those"):
+        accountant.step(PosteriorDraws((panel(ids=5),)))
+    with pytest.raises(ValueError, match="has directions"):
+        accountant.step(PosteriorDraws((Panel("add", torch.arange(M), panel().pairs),)))
+
+
+def test_bayesian_with_every_record_at_the_clip_is_the_moments_accountant() -> None:
+    event = SubsampledGaussian(torch.arange(M), torch.ones(M), noise=4.0, rate=0.01, clip=1.0)
+    bayesian = BayesianAccountant(
+        estimator=estimators.known_population,
+        conversion="chernoff",
+        orders=Moments.orders,
+        failure_probability=1e-300,
+    )
+    worst = Moments()
+    for accountant in (bayesian, worst):
+        accountant.step(event, count=2000)
+    assert worst.get_epsilon(1e-3) == pytest.approx(0.4331, rel=1e-3)
+    assert bayesian.get_epsilon(1e-3) == pytest.approx(worst.get_epsilon(1e-3), rel=1e-9)
+
+
+def test_no_worst_case_guarantee_is_none_not_a_number() -> None:
+    accountant = DpAccounting.pld()
+    accountant.step(gaussian(clip=1.0))
+    assert accountant.spent(DELTA) is not None
+    accountant.step(PosteriorDraws((panel(),)))
+    assert accountant.spent(DELTA) is None
+
+
+def test_distances_beyond_the_clip_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"distances must be at most clip=0\.1"):
+        gaussian(clip=0.1)
+
+
+def test_holder_at_least_panel_on_the_same_records() -> None:
+    events = [gaussian(seed) for seed in range(4)]
+    by_panel = epsilon(BayesianAccountant, *((event, 1) for event in events))
+    by_holder = epsilon(
+        lambda: BayesianAccountant(composition=ByHolder(4)), *((event, 1) for event in events)
+    )
+    assert by_holder >= by_panel
+
+
+def test_naive_can_fall_below_the_truth() -> None:
+    """The same few exposed records in every step: naive composition misses that they add up."""
+    distances = torch.zeros(M, dtype=torch.float64)
+    distances[0] = 3.0
+    event = SubsampledGaussian(torch.arange(M), distances, noise=3.0, rate=0.05)
+    exact = BayesianAccountant(estimator=estimators.known_population)
+    naive = BayesianAccountant(estimator=estimators.known_population, composition=Naive())
+    for accountant in (exact, naive):
+        accountant.step(event, count=200)
+    assert naive.get_epsilon(DELTA) < 0.9 * exact.get_epsilon(DELTA)
+
+
+def test_one_step_by_panel_holder_and_naive_is_the_same() -> None:
+    values = {
+        epsilon(lambda rule=rule: BayesianAccountant(composition=rule), (gaussian(), 1))  # type: ignore[misc]
+        for rule in (ByPanel(), ByHolder(1), Naive())
+    }
+    assert max(values) == pytest.approx(min(values), rel=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), draws=st.integers(1, 20), hotter=st.floats(1.0, 100.0))
+def test_permutation_temperature_and_draws(seed: int, draws: int, hotter: float) -> None:
+    one = panel(seed)
+    shuffled = torch.randperm(M, generator=torch.Generator().manual_seed(seed))
+    mixed = Panel("remove", one.ids, GaussianPairs(one.pairs.r[shuffled], one.pairs.b2[shuffled]))
+    base = epsilon(BayesianAccountant, (PosteriorDraws((one,), draws, 2.0), 1))
+    assert base == pytest.approx(
+        epsilon(BayesianAccountant, (PosteriorDraws((mixed,), draws, 2.0), 1)), rel=1e-9
+    )
+    assert epsilon(BayesianAccountant, (PosteriorDraws((one,), draws, 2.0 * hotter), 1)) <= base
+    assert epsilon(BayesianAccountant, (PosteriorDraws((one,), draws + 1, 2.0), 1)) >= base
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10_000), draws=st.integers(1, 5), shift=st.floats(0.01, 1.0))
+def test_true_delta_of_a_whole_population_is_within_the_reported_one(
+    seed: int, draws: int, shift: float
+) -> None:
+    """One-dimensional guides, both covariances: δ at the reported ε, by adding up fine bins."""
+    generator = torch.Generator().manual_seed(seed)
+    r = 1 + 0.1 * torch.rand(M, 1, generator=generator, dtype=torch.float64)
+    b2 = shift * torch.rand(M, 1, generator=generator, dtype=torch.float64) ** 2
+    pairs = GaussianPairs(r, b2)
+    event = PosteriorDraws((Panel("remove", torch.arange(M), pairs),), draws)
+    for conversion in ("cks", "chernoff", "hockey-stick"):
+        accountant = BayesianAccountant(
+            estimator=estimators.known_population, conversion=conversion
+        )
+        accountant.step(event)
+        eps = accountant.get_epsilon(1e-3)
+        worst = max(_true_delta(pairs, draws, eps), _true_delta(pairs.reverse(), draws, eps))
+        assert worst <= 1e-3
+
+
+def _true_delta(pairs: GaussianPairs, draws: int, eps: float) -> float:
+    """Mean over records of E_P (1 − e^{ε−L})_+, by Monte Carlo less four standard errors."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((20_000, 1, draws))
+    r, b = pairs.r[:, 0].numpy()[:, None], pairs.b2[:, 0].sqrt().numpy()[:, None]
+    w = b + np.sqrt(r) * z  # P = N(b, r), Q = N(0, 1)
+    loss = (w**2 / 2 - (w - b) ** 2 / (2 * r) - np.log(r) / 2).sum(-1)
+    excess = np.maximum(0, 1 - np.exp(eps - loss)).mean(1)
+    return float(excess.mean() - 4 * excess.std() / np.sqrt(len(excess)))
+
+
+def test_loss_of_equal_covariances_has_the_variance_that_its_moments_say() -> None:
+    """A Gaussian loss has the log-moment λ(λ+1)v/2, which is v at λ = 1."""
+    event = PosteriorDraws((panel(spread=0.0),), draws=3, temperature=2.0)
+    for view in event.views().values():
+        assert view.variance is not None
+        one = view.log_moment(torch.ones(1, dtype=torch.float64))[0]
+        torch.testing.assert_close(view.variance, one, rtol=1e-12, atol=0)

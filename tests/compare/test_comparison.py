@@ -1,0 +1,492 @@
+"""Comparisons: calibrated from below, resumed after a kill, and honest about each guarantee."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+from scipy.stats import ttest_rel
+from simulated import logistic_data
+from sklearn.metrics import roc_auc_score
+
+from bdpvi import BayesianLogisticRegression, Dataset, cli_comparison, datasets
+from bdpvi._runtime.cells import Cells
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.panel import Panel
+from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
+from bdpvi.compare.hyperparameters import build
+from bdpvi.compare.methods import BAYESIAN, METHODS, NONE, SENTENCES, WORST_CASE, Method
+from bdpvi.compare.methods.temperature import COLDEST, TemperatureSearch
+from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
+from bdpvi.compare.metrics import expected_calibration_error, metrics
+from bdpvi.compare.report import HEADINGS, STYLES, curve, overview, report
+from bdpvi.neighbours.published import ORDERS
+from bdpvi.types import Outcome, Spent, Split, WorstCase
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "non-private": {"steps": 20},
+    "bdp-vi-full-rank": {"model": {"clip": 0.25}},
+    "vi-full-rank-worst-case": {"model": {"clip": 0.25}, "noise_scale": 1.0},
+    "bdp-vi-mean-field": {"model": {"clip": 0.25}, "draws": 3, "ridge": 10.0},
+    "vi-mean-field-worst-case": {"model": {"clip": 0.25}, "draws": 3, "noise_scale": 0.1},
+    "bdp-vi-training": {"steps": 5, "model": {"clip": 0.1, "prior_scale": 0.3}},
+    "dpvi-ma": {"steps": 20, "draws": 5},
+    "dpvi-pld": {"steps": 20, "draws": 5},
+    "dp-sgld": {"steps": 20, "draws": 5},
+    "dp-sgld-pld": {"steps": 20, "draws": 5, "step_size": 100.0},
+    "dp-gd": {"steps": 20},
+}
+
+
+def small(records: int = 400) -> Split:
+    data = logistic_data(records, 2)
+    return Split(data.select(torch.arange(300)), data.select(torch.arange(300, records)))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Return every method at several ε."""
+    methods = [build(name, entry) for name, entry in ENTRIES.items()]
+    plan = Plan(methods, epsilons=(0.05, 0.5, 3.0), seeds=2)
+    out = tmp_path_factory.mktemp("compare") / "out"
+    compare(small(), plan, out, chosen={"how": "guessed <b>"})
+    return pd.read_csv(out / "results.csv").assign(out=str(out))
+
+
+def test_all_methods_are_covered() -> None:
+    assert set(ENTRIES) == set(METHODS)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_calibration_lands_just_below(name: str, table: pd.DataFrame) -> None:
+    rows = table[table["method"] == name]
+    reached = rows[rows["epsilon"].notna()]
+    if METHODS[name].guarantee == NONE:
+        assert reached.empty
+        assert len(rows) == 2
+        return
+    assert len(reached) >= 2
+    ratio = reached["epsilon"] / reached["target_epsilon"]
+    assert ratio.between(0.945 if name.startswith("bdp-vi") else 0.99, 1.0).all()
+    assert (reached["delta"] == 1e-5).all()
+    assert reached["seed"].tolist() == [0, 1] * (len(reached) // 2)
+
+
+def test_what_cannot_be_reached_is_a_row_with_the_reason(table: pd.DataFrame) -> None:
+    moments = table[(table["method"] == "dpvi-ma") & (table["target_epsilon"] == 0.05)]
+    assert len(moments) == 1
+    row = moments.iloc[0]
+    assert math.isnan(row["epsilon"])
+    assert math.isnan(row["accuracy"])
+    assert "0.1163" in row["reason"]
+    assert set(table["method"]) == set(ENTRIES)
+    # Three targets for every private method, each with its seeds or its reason.
+    private = table[table["guarantee"] != NONE]
+    assert (private.groupby("method")["target_epsilon"].nunique() == 3).all()
+
+
+def test_guarantees_are_told_apart_in_every_row(table: pd.DataFrame) -> None:
+    bayesian = table[table["method"].str.startswith("bdp-vi")]
+    assert (bayesian["guarantee"] == BAYESIAN).all()
+    reached = bayesian[bayesian["epsilon"].notna()]
+    assert reached["reliable"].notna().all()
+    assert (reached["skewness"].notna()).all()
+    worst = table[table["method"].str.startswith(("dp", "vi-"))]
+    assert (worst["guarantee"] == WORST_CASE).all()
+    assert worst["reliable"].isna().all()
+
+
+def test_summary_is_mean_and_standard_error(table: pd.DataFrame) -> None:
+    out = Path(table["out"].iloc[0])
+    summary = pd.read_csv(out / "summary.csv")
+    rows = table[(table["method"] == "dp-gd") & (table["target_epsilon"] == 0.5)]
+    a, b = rows["accuracy"]
+    found = summary[(summary["method"] == "dp-gd") & (summary["target_epsilon"] == 0.5)].iloc[0]
+    assert found["accuracy"] == pytest.approx((a + b) / 2)
+    # Of two values the standard deviation is |a − b|/√2, and that over √2 is the standard error.
+    assert found["accuracy_error"] == pytest.approx(abs(a - b) / 2)
+    assert len(summary) == 1 + 10 * 3
+
+
+def test_how_far_behind_the_best(table: pd.DataFrame) -> None:
+    out = Path(table["out"].iloc[0])
+    summary = pd.read_csv(out / "summary.csv").set_index(["method", "target_epsilon"])
+    assert summary["behind"].isna().equals(summary["accuracy"].isna() | (summary["seeds"] == 0)
+                                           | (summary["guarantee"] == NONE))  # fmt: skip
+    at = summary.xs(0.5, level="target_epsilon")
+    expected = at["accuracy"].max() - at["accuracy"]
+    assert at["behind"].tolist() == pytest.approx(expected.tolist(), abs=1e-12)
+    best, other = (at.index[int(i)] for i in (at["accuracy"].argmax(), at["accuracy"].argmin()))
+    assert at["behind_error"][best] == 0
+    # Against the t statistic of scipy's paired test, from the kept answers.
+    right = [json.loads((out / "cells" / f"{name}@0.5.json").read_text())["right"]
+             for name in (best, other)]  # fmt: skip
+    t = ttest_rel(*right).statistic
+    assert at["behind"][other] / at["behind_error"][other] == pytest.approx(t)
+
+
+def test_overview_has_every_method_and_target(table: pd.DataFrame) -> None:
+    summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
+    console = Console(width=1000, record=True, file=io.StringIO())
+    console.print(overview(summary, "accuracy"))
+    head, _, *lines = [line for line in console.export_text().splitlines() if line.strip()]
+    words = [word.strip() for word in head.split("|")][1:-1]
+    assert words == ["method", "guarantee", "ε 0.05", "ε 0.5", "ε 3", "ε ∞"]
+    rows = [[word.strip() for word in line.split("|")][1:-1] for line in lines]
+    assert [row[0] for row in rows] == list(ENTRIES)
+    by_name = {row[0]: row[2:] for row in rows}
+    assert by_name["dpvi-ma"][0] == "not reached"
+    assert by_name["non-private"][:3] == ["", "", ""]
+    assert by_name["non-private"][3].startswith("0.")
+    doubtful = summary[summary["reliable"].eq(False)]
+    assert len(doubtful) == sum("not reliable" in cell for row in rows for cell in row)
+    trusted = summary[summary["reliable"].eq(True)]
+    assert len(trusted) == sum(", reliable" in cell for row in rows for cell in row)
+
+
+def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) -> None:
+    out = Path(table["out"].iloc[0])
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for sentence in SENTENCES.values():
+        assert html.escape(sentence) in page
+    assert "guessed &lt;b&gt;" in page
+    assert "guessed <b>" not in page
+    assert 'src="data:image/png;base64,' in page
+    assert not re.search(r"(src|href)=.(?!data:)", page)
+    for method in METHODS.values():
+        assert html.escape(method.label) in page
+        assert html.escape(method.note) in page
+    assert "Constants of the preprocessing count as public. The number of training records" in page
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "curve.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
+    says = "the number of training records, which ε takes for a public constant" in (
+        METHODS[name].note
+    )
+    assert says == (name in {"dp-gd", "dp-sgld", "dp-sgld-pld"})
+
+
+def test_no_line_style_or_marker_serves_two_guarantees(table: pd.DataFrame) -> None:
+    methods = [build(name, entry) for name, entry in ENTRIES.items()]
+    figure = curve(methods, pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv"))
+    guarantees = {method.label: method.guarantee for method in methods}
+    assert len(figure.axes) == 2
+    for axes in figure.axes:
+        looks: dict[str, set[tuple[Any, Any]]] = {BAYESIAN: set(), WORST_CASE: set()}
+        for container in axes.containers:
+            line: Any = container.get_children()[0]
+            look = line.get_linestyle(), line.get_marker()
+            looks[guarantees[str(container.get_label())]].add(look)
+        assert looks == {BAYESIAN: {("-", "o")}, WORST_CASE: {("--", "s")}}
+        assert "δ = 1e-05" in axes.get_xlabel()
+    assert len({style["ls"] for style in STYLES.values()}) == 3
+    (legend,) = figure.legends
+    entries = [text.get_text() for text in legend.get_texts()]
+    groups = {name: entries.index(f"{heading}:") for name, heading in HEADINGS.items()}
+    for label, guarantee in guarantees.items():
+        above = max(g for g in groups.values() if g < entries.index(label))
+        assert groups[guarantee] == above
+
+
+COMPARISON: dict[str, Any] = {
+    "data": "breast-cancer",
+    "methods": "dp-gd,dp-sgld-pld,dpvi-ma",
+    "epsilons": "0.05,0.2,0.5,1,2",
+    "seeds": 2,
+    "quiet": True,
+}
+KILLED = f"""
+import sys
+from pathlib import Path
+from bdpvi import cli_comparison
+cli_comparison.compare(out=Path(sys.argv[1]), settings=Path(sys.argv[2]), **{COMPARISON!r})
+"""
+
+
+def test_a_killed_comparison_goes_on_to_the_same_table(tmp_path: Path) -> None:
+    settings = tmp_path / "h.json"
+    entries = {name: ENTRIES[name] for name in ("dp-gd", "dp-sgld-pld", "dpvi-ma")}
+    content = {"default": {"chosen": {"how": "guessed"}, "methods": entries}}
+    settings.write_text(json.dumps(content), encoding="utf-8")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(killed), str(settings)],
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        cwd=Path(__file__).parents[2],
+    )
+    while len(list((killed / "cells").glob("[!.]*"))) < 4:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (killed / "cells").glob("[!.]*")}
+    assert 4 <= len(kept) < 15
+    assert not (killed / "results.csv").exists()
+
+    for out in (killed, whole):
+        cli_comparison.compare(out=out, settings=settings, **COMPARISON)
+    for path, (modified, text) in kept.items():
+        assert (path.stat().st_mtime_ns, path.read_bytes()) == (modified, text)
+
+    def rows(out: Path) -> list[dict[str, str]]:
+        with (out / "results.csv").open(encoding="utf-8") as file:
+            return [{**row, "seconds": ""} for row in csv.DictReader(file)]
+
+    assert (
+        len(rows(whole)) == 3 * 5 * 2 - 1
+    )  # ε = 0.05 is one row: no moments accountant gets there
+    assert rows(killed) == rows(whole)
+
+
+def test_nothing_finished_is_done_again(tmp_path: Path) -> None:
+    plan = Plan([build("dp-gd", {"steps": 5})], epsilons=(1.0,), seeds=1)
+    first = compare(small(), plan, tmp_path / "out")
+
+    def refuse(items: Sequence[Cell], description: str) -> Sequence[Cell]:
+        assert not items
+        return items
+
+    again = compare(small(), plan, tmp_path / "out", track=refuse)
+    pd.testing.assert_frame_equal(first, again)
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"seeds": 3}, "seeds"),
+        ({"delta": 1e-6}, "delta"),
+        ({"epsilons": (1.0, 2.0)}, "epsilons"),
+        ({"methods": [build("dp-gd", {"steps": 6})]}, "methods"),
+    ],
+)
+def test_a_folder_of_other_settings_is_refused(
+    changed: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    same: dict[str, Any] = {
+        "methods": [build("dp-gd", {"steps": 5})],
+        "epsilons": (1.0,),
+        "seeds": 1,
+    }
+    compare(small(), Plan(**same), tmp_path / "out")
+    with pytest.raises(ValueError, match=f"other settings: {name}"):
+        compare(small(), Plan(**{**same, **changed}), tmp_path / "out")
+    with pytest.raises(ValueError, match="other settings: test"):
+        compare(small(390), Plan(**same), tmp_path / "out")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no settings"):
+        Cells(tmp_path, {})
+    assert not (tmp_path / "settings.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": []}, "methods"),
+        ({"methods": [build("dp-gd", {}), build("dp-gd", {})]}, "methods has a method twice"),
+        ({"epsilons": ()}, "epsilons"),
+        ({"epsilons": (math.nan,)}, "epsilons"),
+        ({"epsilons": (1.0, 1.0)}, "epsilons has a value twice"),
+        ({"delta": math.nan}, "delta"),
+        ({"seeds": 0}, "seeds"),
+    ],
+)
+def test_bad_plans(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan(**{"methods": [build("dp-gd", {})], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": "dp-gd,magic"}, "magic"),
+        ({"epsilons": "0.1;0.2"}, "epsilons"),
+        ({"data": "nowhere.csv"}, "target is needed"),
+        ({"data": "nowhere.csv", "target": "sick"}, "nowhere.csv"),
+    ],
+)
+def test_bad_commands_write_nothing(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises((ValueError, OSError), match=message):
+        cli_comparison.compare(**{"data": "breast-cancer", "out": out, "quiet": True, **options})
+    assert not out.exists()
+
+
+def test_an_epsilon_above_its_target_is_never_written() -> None:
+    outcome = Outcome({}, WorstCase(0.1001, 1e-5, "liar"))
+    with pytest.raises(RuntimeError, match="above its target"):
+        price(outcome, 0.1)
+    assert "costs less" in price(Outcome({}, WorstCase(0.09, 1e-5, "lazy")), 0.1)["reason"]
+    with pytest.raises(RuntimeError, match="without a price"):
+        price(Outcome({}, None), 0.1)
+
+
+def test_a_new_setting_is_an_object() -> None:
+    # A method of one's own needs no file and no registration.
+    @dataclass(frozen=True)
+    class Coin:
+        name: ClassVar[str] = "coin"
+        label: ClassVar[str] = "<a coin>"
+        guarantee: ClassVar[str] = NONE
+        note: ClassVar[str] = "Heads."
+        space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+        model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
+
+        def prepare(self, train: Dataset, delta: float) -> Coin:
+            return self
+
+        def calibrate(self, epsilon: float) -> float:
+            return 0.0
+
+        def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+            return [Outcome({"w": torch.zeros(1, 2, dtype=torch.float64)}, None) for _ in seeds]
+
+    method: Method = Coin()
+    plan = Plan([method], seeds=2)
+    cell = run(plan.cells()[0], Coin(), small(), plan)
+    no = small().test.y == 0
+    assert [row["accuracy"] for row in cell["rows"]] == [float(no.double().mean())] * 2
+    assert cell["right"] == (2 * no).tolist()
+    table = pd.DataFrame(cell["rows"], columns=list(COLUMNS))
+    summary = summarise(table, [cell["right"]])
+    page = report(small(), [method], summary, {"methods": {}, "chosen": {}}, b"")
+    assert "&lt;a coin&gt;" in page
+
+
+def test_a_training_that_diverges_is_a_row_with_the_reason() -> None:
+    method = build("dp-sgld-pld", {**ENTRIES["dp-sgld-pld"], "step_size": 1e300})
+    plan = Plan([method], epsilons=(1.0,), seeds=2)
+    cell = run(plan.cells()[0], method.prepare(small().train, 1e-5), small(), plan)
+    (row,) = cell["rows"]
+    assert cell["right"] is None
+    assert row["reason"].startswith("training diverged: step_size")
+    assert "epsilon" not in row
+
+
+def test_a_kill_before_the_first_cell_leaves_a_folder_that_goes_on(tmp_path: Path) -> None:
+    (tmp_path / ".settings.json.1234").write_text("{", encoding="utf-8")
+    Cells(tmp_path, {"seeds": 1}).put("a", 1)
+    assert Cells(tmp_path, {"seeds": 1}).get("a") == 1
+
+
+def test_temperature_of_a_known_price() -> None:
+    # ε = 0.3 + 2/√τ is 1 at τ = (2/0.7)², 0.35 at 1600, and below 0.3 nowhere.
+    search = TemperatureSearch(lambda tau: SimpleNamespace(epsilon=0.3 + 2 / math.sqrt(tau)))  # type: ignore[arg-type, return-value]
+    for epsilon in (1.0, 0.35, 0.301, 20.0):
+        exact = (2 / (epsilon - 0.3)) ** 2
+        tau = search.solve(epsilon)
+        assert tau >= exact
+        assert 0.995 * epsilon <= 0.3 + 2 / math.sqrt(tau) <= epsilon
+    with pytest.raises(ValueError, match=r"epsilon=0.2 cannot be reached.* 0.3 "):
+        search.solve(0.2)
+    assert search.solve(1e9) == pytest.approx(COLDEST)
+    with pytest.raises(ValueError, match="epsilon"):
+        search.solve(math.nan)
+
+
+def test_costs_of_all_steps_at_any_temperature() -> None:
+    # Two steps at τ = 7, charged one by one, against the split into means and covariances.
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.arange(50)
+    costs, direct = TemperedCosts(), BayesianAccountant(orders=ORDERS)
+    for _ in range(2):
+        r = torch.exp(0.05 * torch.randn(50, 3, generator=generator, dtype=torch.float64))
+        b2 = 0.1 * torch.rand(50, 3, generator=generator, dtype=torch.float64)
+        panel = Panel("remove", ids, GaussianPairs(r, b2))
+        costs.step(panel)
+        direct.step(PosteriorDraws((panel,), temperature=7.0))
+    for name, total in direct.tally().totals.items():
+        torch.testing.assert_close(costs.at(7.0).totals[name], total, rtol=1e-9, atol=1e-12)
+
+
+def test_training_publishes_what_its_price_says() -> None:
+    method = TrainingRelease(model=BayesianLogisticRegression(clip=0.1), steps=8, tail=0.25)
+    prepared = method.prepare(small().train, 1e-5)
+    cold, hot = prepared.outcomes([16.0, 16e6], [3, 3])
+    assert cold.latents["w"].shape == (2, 2)
+    # The same draws: only the spread around the same means grew, by √τ.
+    means = torch.stack([q.mean for q in prepared.path[-2:]])
+    ratio = (hot.latents["w"] - means) / (cold.latents["w"] - means)
+    # Each is rounded to a lattice of at most 2⁻¹⁰ √τ.
+    step = 2.0**-10 * 4 / (cold.latents["w"] - means).abs().min()
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 1e3), rtol=float(step), atol=0)
+    assert hot.price is not None
+    assert cold.price is not None
+    assert hot.price.epsilon < cold.price.epsilon
+
+
+def test_metrics_by_hand() -> None:
+    probability = torch.tensor([0.9, 0.8, 0.3, 0.6, 0.1], dtype=torch.float64)
+    y = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    measured = metrics(probability, y)
+    assert measured.accuracy == pytest.approx(3 / 5)
+    by_hand = -(math.log(0.9) + math.log(0.8) + math.log(0.7) + math.log(0.4) + math.log(0.1)) / 5
+    assert measured.nll == pytest.approx(by_hand)
+    # Of the six pairs of a 1 and a 0, (0.9, ·), (0.8, ·) are in order and (0.1, ·) are not.
+    assert measured.auc == pytest.approx(4 / 6)
+    # Every bin of width 1/15 has one record.
+    assert measured.ece == pytest.approx((0.1 + 0.2 + 0.3 + 0.6 + 0.9) / 5)
+    with pytest.raises(ValueError, match="one class"):
+        metrics(probability, torch.ones(5))
+
+
+def test_calibration_error_of_a_calibrated_forecast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probability = torch.rand(200_000, generator=generator, dtype=torch.float64)
+    y = (torch.rand(200_000, generator=generator, dtype=torch.float64) < probability).double()
+    # Each of 15 bins has 13,333 records; the mean of |noise| is below √(p(1−p)/13,333) ≤ 0.0044.
+    assert expected_calibration_error(probability, y) < 0.0044
+    # A forecast of p² is off by p − p² on average, which is 1/6.
+    assert expected_calibration_error(probability**2, y) == pytest.approx(1 / 6, abs=0.005)
+    assert roc_auc_score(y, probability) == pytest.approx(5 / 6, abs=0.005)
+
+
+def test_command_on_a_public_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    cli_comparison.compare("breast-cancer", out, methods="dp-gd", epsilons="1", seeds=2, quiet=True)
+    rows = pd.read_csv(out / "results.csv")
+    test = datasets.load_breast_cancer().test
+    correct = rows["accuracy"] * len(test)
+    assert (correct - correct.round()).abs().max() < 1e-9
+    printed = capsys.readouterr().out
+    assert "each row's guarantee, at δ = 1e-05" in printed
+    assert "| dp-gd  | worst-case DP |" in printed
+    assert "Nothing was searched on this data set" in (out / "report.html").read_text("utf-8")
+
+
+def test_a_target_that_is_not_reliable_is_undercut_where_that_is() -> None:
+    method = build("bdp-vi-full-rank", {"model": {"prior_scale": 0.3, "clip": 0.5}})
+    prepared = method.prepare(logistic_data(3000, 3), 1e-5)
+    usual, hotter = (prepared.calibrate(epsilon) for epsilon in (1.0, 3.0))
+    settings = [usual, hotter, hotter / math.sqrt(2)]
+    found = prepared.outcomes(settings, [0, 0, 0])
+    prices = [outcome.price for outcome in found if isinstance(outcome.price, Spent)]
+    assert [price.reliable for price in prices] == [True, True, False]
+    assert 0.945 <= prices[0].epsilon <= 1
+    assert 1 < prices[1].epsilon < 0.945 * 3

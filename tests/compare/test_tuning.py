@@ -1,0 +1,370 @@
+"""Tuning: equal effort, held-out rows, resumed, and a file that loads again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated import logistic_data
+
+from bdpvi import Dataset, cli_comparison
+from bdpvi.compare import tuning
+from bdpvi.compare.hyperparameters import FILE, build, describe, load, read
+from bdpvi.compare.methods import DPGD, METHODS, TUNED, Accounting, Method
+from bdpvi.compare.tuning import Search, Trial, configurations, refinement, score, tune
+from bdpvi.datasets import abalone, folds
+from bdpvi.types import Split
+
+QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
+DATA = logistic_data(300, 2)
+
+
+def value_at(entry: Any, path: str) -> Any:
+    """Return the field at a dotted path."""
+    for key in path.split("."):
+        entry = entry[key]
+    return entry
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_every_method_has_room_for_the_default_effort(name: str) -> None:
+    entries = configurations(METHODS[name](), Search())
+    assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == 24
+    for entry in entries:
+        method = build(name, entry)
+        assert describe(method) == entry
+        for path, values in method.space.items():
+            value = value_at(entry, path)
+            assert value in values or entry == entries[0]
+
+
+def test_configurations_cover_the_space() -> None:
+    # All points are tried: every combination comes up once.
+    method = METHODS["dp-gd"]()
+    points = math.prod(len(values) for values in method.space.values())
+    entries = configurations(method, Search(configurations=points))
+    assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == points
+    with pytest.raises(ValueError, match=f"configurations={points + 1} is more than the {points}"):
+        configurations(method, Search(configurations=points + 1))
+
+
+def test_values_of_targets_are_tried_first() -> None:
+    method, other, point = (build("dp-gd", {"steps": steps}) for steps in (30, 100, 500))
+    search = Search(configurations=4)
+    entries = configurations(method, search, [other, method, point])
+    assert entries[:3] == [describe(one) for one in (method, other, point)]
+    assert entries[3] == configurations(method, search)[1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
+    for data in read(FILE):
+        assert load(data).methods[name].name == name
+    assert load("a table that nobody tuned").data == "default"
+
+
+def test_objects_go_through_the_file() -> None:
+    entry = {
+        "model": {"clip": 0.3, "prior_scale": 2.0},
+        "accountant": {"conversion": "hockey-stick", "failure_probability": 1e-12},
+    }
+    method = build("bdp-vi-full-rank", entry)
+    assert method.model.clip == 0.3
+    accounting = method.accountant  # type: ignore[attr-defined]
+    assert accounting == Accounting(conversion="hockey-stick", failure_probability=1e-12)
+    assert accounting().conversion == "hockey-stick"
+    assert describe(method)["accountant"] == entry["accountant"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"stps": 3}, "stps"),
+        ({"ridge": float("nan")}, "ridge"),
+        ({"model": 3}, "bdp-vi-full-rank"),
+        ({"model": {"clip": -1.0}}, "clip"),
+        ({"accountant": {"conversion": "magic"}}, "magic"),
+        ({"accountant": {"failure_probability": float("nan")}}, "failure_probability"),
+    ],
+)
+def test_bad_entries(entry: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build("bdp-vi-full-rank", entry)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "JSON object"),
+        ("{}", "neither"),
+        ('{"default": {"methods": {}}}', "lacks"),
+        ('{"default": {"chosen": {}, "methods": {"dp-gdd": {}}}}', "dp-gdd"),
+    ],
+)
+def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "h.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load("abalone", file)
+
+
+def test_groups_of_abalone_are_what_its_columns_measure() -> None:
+    chosen = load("abalone")
+    methods = [*chosen.methods.values(), *(m for at in chosen.at.values() for m in at.values())]
+    assert {method.model.groups for method in methods} == {None, abalone.GROUPS}
+
+
+def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:
+    out = tmp_path / "h.json"
+    entry = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
+    trials = [json.loads(p.read_text()) for p in (tmp_path / "h.json.trials/cells").glob("dp-gd-*")]
+    assert len(trials) == 3 * 2
+    result = entry["chosen"]["result"]["dp-gd"]
+    assert entry["chosen"]["configurations"] == 3
+    assert entry["chosen"]["folds"] == 2
+    assert "dp-gd" not in entry["chosen"]["not tuned"]["methods"]
+    again = load("data", out)
+    assert again.data == "data"
+    assert describe(again.methods["dp-gd"]) == entry["methods"]["dp-gd"]
+
+    def by_hand(method: Method) -> Any:
+        pieces = zip(folds(DATA, 2), (range(1000, 1002), range(1002, 1004)), strict=True)
+        scores = [score(method, split, QUICK, seeds) for split, seeds in pieces]
+        return np.mean([one["accuracies"] for one in scores], axis=0)
+
+    before = load("data")
+    tried = configurations(before.methods["dp-gd"], QUICK, before.at["dp-gd"].values())
+    means = [by_hand(build("dp-gd", entry)) for entry in tried]
+    assert result["score"] == pytest.approx(max(mean.mean() for mean in means), abs=1e-12)
+    for index, epsilon in enumerate(QUICK.epsilons):
+        there = by_hand(again.at["dp-gd"][epsilon])[index]
+        assert there == pytest.approx(max(mean[index] for mean in means), abs=1e-12)
+    assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
+
+
+def places(method: Method, entry: Any) -> list[int]:
+    """Return where an entry's values are in the lists of the method's space."""
+    return [list(values).index(value_at(entry, path)) for path, values in method.space.items()]
+
+
+@pytest.mark.parametrize("name", ["dp-gd", "bdp-vi-full-rank"])
+def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
+    method = METHODS[name]()
+    sizes = [len(values) for values in method.space.values()]
+    goals = [[0] * len(sizes), [size - 1 for size in sizes]]
+    search = Search(configurations=2, epsilons=(0.5, 2.0))
+
+    def result(entry: Any) -> dict[str, Any]:
+        here = places(method, entry)
+        far = [sum(abs(a - b) for a, b in zip(here, goal, strict=True)) for goal in goals]
+        return {"accuracies": [-distance for distance in far]}
+
+    _, middle = configurations(method, search)
+    tried = [(Trial(name, 0, middle), result(middle))]
+    while max(found["accuracies"][0] for _, found in tried) < 0:
+        trial = refinement(method, tried, search)
+        assert trial is not None
+        assert trial.number == len(tried)
+        assert trial.entry not in [known.entry for known, _ in tried]
+        turn = len(tried) % 2
+        ways = []
+        for target in (turn, 1 - turn):
+            best = max(tried, key=lambda one: one[1]["accuracies"][target])[0]
+            pairs = zip(places(method, trial.entry), places(method, best.entry), strict=True)
+            ways.append(sorted(abs(a - b) for a, b in pairs))
+        # The other target has the turn once all steps from the best at this one were tried.
+        done = max(found["accuracies"][turn] for _, found in tried) == 0
+        assert [0] * (len(sizes) - 1) + [1] in (ways if done else ways[:1])
+        tried.append((trial, result(trial.entry)))
+        assert len(tried) < 4 * sum(sizes) * len(sizes)
+
+
+def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None:
+    method, search = DPGD(clip=0.3), Search(configurations=1)
+    (entry,) = configurations(method, search)
+    tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
+    while (trial := refinement(method, tried, search)) is not None:
+        tried.append((trial, {"accuracies": [0.0]}))
+    assert {trial.entry["clip"] for trial, _ in tried} == {0.25, 0.3, 0.5}
+
+
+def test_a_step_that_lost_elsewhere_is_taken_last() -> None:
+    method, search = METHODS["dp-gd"](), Search(configurations=1)
+    (entry,) = configurations(method, search)
+    lost = {**entry, "steps": 30}  # from 100, from the first
+    worse, best = ({**one, "clip": 0.25} for one in (lost, entry))
+    assert (entry["steps"], entry["clip"]) == (100, 0.5)
+    reached = [(entry, 0.6), (lost, 0.5), (best, 0.7)]
+    tried = [(Trial("dp-gd", i, e), {"accuracies": [a]}) for i, (e, a) in enumerate(reached)]
+    order = []
+    while (trial := refinement(method, tried, search)) is not None:
+        order.append(trial.entry)
+        tried.append((trial, {"accuracies": [0.65]}))
+    assert order[-1] == worse
+    gained = [(entry, 0.5), (lost, 0.6), (best, 0.7)]
+    tried = [(Trial("dp-gd", i, e), {"accuracies": [a]}) for i, (e, a) in enumerate(gained)]
+    first = refinement(method, tried, search)
+    assert first is not None
+    assert first.entry == worse
+
+
+def test_refinement_ends_where_nothing_is_left_to_try() -> None:
+    method, search = METHODS["dp-gd"](), Search(configurations=1)
+    (entry,) = configurations(method, search)
+    tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
+    while (trial := refinement(method, tried, search)) is not None:
+        tried.append((trial, {"accuracies": [0.0]}))
+    here = places(method, entry)
+    sizes = [len(values) for values in method.space.values()]
+    steps = [(p > 0) + (p < size - 1) for p, size in zip(here, sizes, strict=True)]
+    assert len(tried) == 1 + sum(steps)
+
+
+def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, search = tmp_path / "h.json", replace(QUICK, configurations=1, refinements=2)
+    done = 0
+
+    def stops(*arguments: object) -> dict[str, object]:
+        nonlocal done
+        if done == 2:
+            raise KeyboardInterrupt
+        done += 1
+        return score(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "score", stops)
+    with pytest.raises(KeyboardInterrupt):
+        tune(DATA, load("data"), ["dp-gd"], search, out)
+    assert not out.exists()
+    done = -2  # four pieces are left: a fifth would be interrupted
+    resumed = tune(DATA, load("data"), ["dp-gd"], search, out)
+    monkeypatch.undo()
+    assert resumed == tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "other.json")
+
+
+def test_a_finished_search_goes_on_with_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # From the values that it began with, though those of the file are what it found.
+    out, other, scored = tmp_path / "h.json", tmp_path / "other.json", 0
+    less = replace(QUICK, configurations=2, refinements=1)
+    more = replace(less, refinements=2, repeats=3, finalists=1)
+    tune(DATA, load("data"), ["dp-gd"], less, out)
+
+    def counting(*arguments: object) -> dict[str, object]:
+        nonlocal scored
+        scored += 1
+        return score(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "score", counting)
+    found = tune(DATA, load("data", out), ["dp-gd"], more, out)
+    at_once = tune(DATA, load("data"), ["dp-gd"], more, other)
+    assert found["methods"] == at_once["methods"]
+    assert found["at"] == at_once["at"]
+    assert found["chosen"]["result"] == at_once["chosen"]["result"]
+    cells = len(list((tmp_path / "other.json.trials" / "cells").glob("dp-gd-*")))
+    assert scored == 2 * cells - 3 * 2  # three configurations in two folds were there already
+    with pytest.raises(ValueError, match=r"search was .* is "):
+        tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
+
+
+def test_finalists_are_scored_in_folds_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[tuple[str, frozenset[int], int]] = []
+
+    def luck(method: object, split: Split, search: Search, seeds: range) -> dict[str, object]:
+        # The first cross-validation favours some configurations, the second all others more.
+        entry, again = json.dumps(describe(method), sort_keys=True), seeds[0] >= 1000 + 2 * 2  # type: ignore[arg-type]
+        number = order.setdefault(entry, len(order))
+        scored.append((entry, frozenset(split.test.ids.tolist()), seeds[0]))
+        gain = (0.02 * number, -0.06 * number)[again]
+        accuracies = [0.5 + gain, 0.5 - gain]
+        return {"score": 0.0, "accuracies": accuracies, "reached": 0, "reliable": 0}
+
+    order: dict[str, int] = {}
+    monkeypatch.setattr(tuning, "score", luck)
+    search = replace(QUICK, configurations=5, repeats=2, finalists=2)
+    entry = tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "h.json")
+    counts = {e: sum(one[0] == e for one in scored) for e in order}
+    # 4 and 3 lead at the first target, 0 and 1 at the second and, being earlier, on average.
+    assert [counts[e] for e in order] == [4, 4, 2, 4, 4]
+    assert len({seed for _, _, seed in scored}) == 4
+    assert len({ids for _, ids, _ in scored}) == 4
+    found = [json.dumps(e, sort_keys=True) for e in entry["at"]["dp-gd"].values()]
+    assert [order[e] for e in found] == [0, 4]
+    assert "2 best at each in 2 such cross-validations" in entry["chosen"]["how"]
+
+
+def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
+    # The moments accountant promises nothing below 0.116. The commoner class in training is 1,
+    # that of 3 in 10 held-out records.
+    y = torch.tensor([0.0] * 7 + [1.0] * 3)
+    held_out = Dataset(torch.randn(10, 2, generator=torch.Generator().manual_seed(0)), y)
+    search = Search(epsilons=(0.05,), seeds=1)
+    split = Split(logistic_data(60, 2), held_out)
+    assert float(split.train.y.mean()) > 0.5
+    result = score(METHODS["dpvi-ma"](), split, search, [0])
+    assert result == {"score": pytest.approx(0.3), "accuracies": [pytest.approx(0.3)],
+                      "reached": 0, "reliable": 0}  # fmt: skip
+
+
+def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+    held_out_ids: list[int] = []
+
+    def spying(method: object, split: Split, search: Search, seeds: object) -> dict[str, object]:
+        held_out, fitted = set(split.test.ids.tolist()), set(split.train.ids.tolist())
+        assert not held_out & fitted
+        seen.update(held_out | fitted)
+        held_out_ids.extend(held_out)
+        nothing = [0.0] * len(search.epsilons)
+        return {"score": 0.0, "accuracies": nothing, "reached": 0, "reliable": 0}
+
+    monkeypatch.setattr(tuning, "score", spying)
+    train = DATA.select(torch.arange(200))
+    tune(train, load("data"), ["dp-gd"], QUICK, tmp_path / "h.json")
+    assert seen == set(range(200))
+    assert sorted(held_out_ids) == sorted(3 * list(range(200)))  # once for every configuration
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("configurations", 0),
+        ("refinements", -1),
+        ("epsilons", (float("nan"),)),
+        ("epsilons", ()),
+        ("seeds", 0),
+        ("delta", float("nan")),
+        ("folds", 1),
+        ("repeats", 0),
+        ("finalists", 0),
+    ],
+)
+def test_bad_search(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        Search(**{field: value})  # type: ignore[arg-type]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "h.json"
+    options = {
+        "configurations": 2,
+        "refinements": 1,
+        "seeds": 1,
+        "folds": 2,
+        "epsilons": "1",
+        "quiet": True,
+    }
+    cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
+    assert "dp-gd: accuracy 0." in capsys.readouterr().out
+    assert load("breast-cancer", out).data == "breast-cancer"
+    with pytest.raises(ValueError, match="dp-gdd"):
+        cli_comparison.tune("breast-cancer", out, methods="dp-gdd", **options)  # type: ignore[arg-type]

@@ -1,0 +1,260 @@
+"""Public tables against scikit-learn's own preprocessing of the same raw rows."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.datasets
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from bdpvi.datasets import (
+    LOADERS,
+    DigestError,
+    Encoding,
+    abalone,
+    adult,
+    first_rows,
+    load_abalone,
+    load_adult,
+    load_breast_cancer,
+    load_magic,
+    load_spambase,
+    magic,
+    permutation,
+    shuffled,
+    spambase,
+)
+from bdpvi.types import Dataset, Split
+
+UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"
+needs_uci = pytest.mark.skipif(not UCI.is_dir(), reason="the raw UCI files are not at hand")
+
+
+def rows(name: str) -> list[list[str]]:
+    lines = (UCI / name).read_text().splitlines()
+    return [[v.strip() for v in r] for r in csv.reader(lines) if len(r) > 1]
+
+
+def whole(split: Split) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features and targets in the order of the ids."""
+    ids = torch.cat([split.train.ids, split.test.ids])
+    assert sorted(ids.tolist()) == list(range(len(ids)))
+    order = torch.argsort(ids)
+    x, y = torch.cat([split.train.x, split.test.x]), torch.cat([split.train.y, split.test.y])
+    return x[order], y[order]
+
+
+def assert_explains_itself(split: Split, raw: pd.DataFrame) -> None:
+    """The preprocessing survives JSON and makes the same features of the raw rows."""
+    notes = json.loads(json.dumps(split.train.preprocessing))
+    assert split.test.preprocessing == split.train.preprocessing
+    assert "count as public" in notes["encoding"]["source"]
+    assert "are for training" in notes["split"]
+    again = Encoding.from_dict(notes["encoding"])
+    assert again.feature_names == split.train.feature_names
+    for part in (split.train, split.test):
+        assert torch.equal(again.apply(raw.iloc[part.ids.numpy()]), part.x)
+        assert part.x.dtype == part.y.dtype == torch.float64
+
+
+@needs_uci
+def test_abalone() -> None:
+    split = load_abalone(UCI)
+    assert (len(split.train), len(split.test)) == (3341, 836)
+    assert split.train.ids.tolist() == list(range(3341))
+    raw = rows("abalone.data")
+    sexes = {"I": 0.0, "F": 1.0, "M": 2.0}
+    table = np.array([[sexes[r[0]], *map(float, r[1:8])] for r in raw])
+    x, y = whole(split)
+    np.testing.assert_allclose(x, StandardScaler().fit_transform(table), atol=1e-12)
+    assert y.tolist() == [float(int(r[8]) > 9) for r in raw]
+    assert round(float(y.mean()), 4) == 0.4982
+    frame = pd.DataFrame(raw, columns=["sex", *abalone.MEASURES, "rings"])
+    assert_explains_itself(split, frame)
+
+
+@needs_uci
+def test_abalone_onehot() -> None:
+    split = load_abalone(UCI / "abalone.data", encoding="onehot")
+    assert split.train.feature_names[:4] == ("sex=I", "sex=F", "sex=M", "length")
+    x, _ = whole(split)
+    ordinal, _ = whole(load_abalone(UCI))
+    assert set(x[:, :3].sum(1).tolist()) == {1.0}
+    assert torch.equal(x[:, 3:], ordinal[:, 1:])
+
+
+@needs_uci
+def test_both_editions_of_abalone_hold_the_same_records(tmp_path: Path) -> None:
+    lines = (UCI / "abalone.data").read_bytes().splitlines(keepends=True)
+    editions = {}
+    for rings in (b"28", b"29"):
+        lines[480] = re.sub(rb",2[89]\n$", b"," + rings + b"\n", lines[480])
+        content = b"".join(lines)
+        editions[hashlib.sha256(content).hexdigest()] = content
+    assert set(editions) == {abalone.FILE.sha256, *abalone.FILE.also}
+    prints = []
+    for number, content in enumerate(editions.values()):
+        (tmp_path / str(number)).write_bytes(content)
+        split = load_abalone(tmp_path / str(number))
+        prints.append((split.train.fingerprint(), split.test.fingerprint()))
+    assert prints[0] == prints[1]
+
+
+@needs_uci
+@pytest.mark.parametrize("cut", [0, 1000, 191_872])
+def test_a_file_cut_short_is_refused(tmp_path: Path, cut: int) -> None:
+    (tmp_path / "abalone.data").write_bytes((UCI / "abalone.data").read_bytes()[:cut])
+    with pytest.raises(DigestError, match=rf"abalone\.data is not the expected .*\({cut} bytes\)"):
+        load_abalone(tmp_path)
+
+
+def adult_rows() -> pd.DataFrame:
+    frame = pd.DataFrame(rows("adult.data") + rows("adult.test"), columns=[*adult.NAMES, "income"])
+    return frame.astype({name: float for name in adult.NUMBERS})
+
+
+@needs_uci
+def test_adult() -> None:
+    split = load_adult(UCI)
+    raw = adult_rows()
+    assert (len(split.train), len(split.test)) == (39_073, 9_769)
+    assert split.train.ids.tolist() == list(range(39_073))
+    table = raw[list(adult.NAMES)].copy()
+    names = [n for n in adult.NAMES if n not in adult.NUMBERS]
+    table[names] = OrdinalEncoder().fit_transform(table[names])
+    x, y = whole(split)
+    np.testing.assert_allclose(x, StandardScaler().fit_transform(table.to_numpy(float)), atol=1e-9)
+    assert y.tolist() == [float(">50K" in income) for income in raw["income"]]
+    assert_explains_itself(split, raw)
+
+
+@needs_uci
+def test_adult_onehot() -> None:
+    split = load_adult(UCI / "adult.data", encoding="onehot")  # adult.test lies beside it
+    raw = adult_rows()
+    assert split.train.x.shape == (39_073, 108)
+    assert "native-country=?" in split.train.feature_names
+    x, _ = whole(split)
+    names = [n for n in adult.NAMES if n not in adult.NUMBERS]
+    encoder = OneHotEncoder(sparse_output=False).fit(raw[names])
+    columns = [
+        split.train.feature_names.index(f"{name}={category}")
+        for name, categories in zip(names, encoder.categories_, strict=True)
+        for category in categories
+    ]
+    np.testing.assert_array_equal(x[:, columns], encoder.transform(raw[names]))
+    numeric = [split.train.feature_names.index(n) for n in adult.NUMBERS]
+    assert sorted(columns + numeric) == list(range(108))
+
+
+@needs_uci
+def test_adult_has_the_accuracy_known_of_logistic_regression() -> None:
+    split = load_adult(UCI)
+    model = LogisticRegression(fit_intercept=False)  # the default penalty is a N(0, I) prior
+    model.fit(split.train.x.numpy(), split.train.y.numpy())
+    accuracy = model.score(split.test.x.numpy(), split.test.y.numpy())
+    assert accuracy == pytest.approx(0.8098, abs=5e-4)
+
+
+@needs_uci
+def test_a_path_to_one_file_of_two_needs_the_other_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "adult.data").write_bytes((UCI / "adult.data").read_bytes())
+    with pytest.raises(FileNotFoundError, match=r"has no file adult\.test"):
+        load_adult(tmp_path / "adult.data")
+
+
+@pytest.mark.parametrize("load", [load_abalone, load_adult])
+def test_an_encoding_of_another_name(load: Callable[..., Split]) -> None:
+    with pytest.raises(ValueError, match="encoding must be 'ordinal' or 'onehot', got 'binary'"):
+        load(encoding="binary")
+
+
+def test_breast_cancer() -> None:
+    split = load_breast_cancer()
+    table = sklearn.datasets.load_breast_cancer()
+    x, y = whole(split)
+    np.testing.assert_allclose(x, StandardScaler().fit_transform(table.data), atol=1e-9)
+    assert y.tolist() == [float(table.target_names[t] == "malignant") for t in table.target]
+    assert (len(split.train), len(split.test)) == (455, 114)
+    raw = pd.DataFrame(table.data, columns=[str(n) for n in table.feature_names])
+    assert_explains_itself(split, raw)
+    # The published order would put 41 % and 23 % on the two sides.
+    assert abs(split.train.y.mean() - split.test.y.mean()) < 0.05
+
+
+def stored(path: Path, lines: list[str]) -> str:
+    path.write_text("\n".join(lines) + "\n")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_magic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.random.default_rng(0).normal(size=(40, 10)).round(4)
+    classes = ["g"] * 26 + ["h"] * 14
+    lines = [",".join([*map(str, row), c]) for row, c in zip(table, classes, strict=True)]
+    digest = stored(tmp_path / "magic04.data", lines)
+    monkeypatch.setattr(magic, "FILE", replace(magic.FILE, sha256=digest))
+    split = load_magic(tmp_path)
+    x, y = whole(split)
+    np.testing.assert_allclose(x, StandardScaler().fit_transform(table), atol=1e-12)
+    assert y.tolist() == [1.0] * 26 + [0.0] * 14
+    assert 0 < split.test.y.sum() < len(split.test) == 8
+    assert_explains_itself(split, pd.DataFrame(table, columns=list(magic.MEASURES)))
+
+
+def test_spambase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.random.default_rng(0).gamma(0.3, size=(50, 57)).round(3)
+    spam = [1] * 20 + [0] * 30
+    lines = [",".join(map(str, [*row, s])) for row, s in zip(table, spam, strict=True)]
+    digest = stored(tmp_path / "spambase.data", lines)
+    monkeypatch.setattr(spambase, "FILE", replace(spambase.FILE, sha256=digest))
+    split = load_spambase(tmp_path / "spambase.data")
+    x, y = whole(split)
+    np.testing.assert_allclose(x, StandardScaler().fit_transform(table), atol=1e-12)
+    assert y.tolist() == [float(s) for s in spam]
+    assert 0 < split.test.y.sum() < len(split.test) == 10
+    assert_explains_itself(split, pd.DataFrame(table, columns=list(spambase.MEASURES)))
+
+
+@given(length=st.integers(0, 200), seed=st.integers(0, 2**32))
+def test_a_permutation_holds_every_row_once(length: int, seed: int) -> None:
+    assert sorted(permutation(length, seed).tolist()) == list(range(length))
+
+
+@given(length=st.integers(2, 300), percent=st.integers(1, 99))
+def test_a_split_keeps_every_record_once(length: int, percent: int) -> None:
+    data = Dataset(torch.arange(float(length))[:, None], torch.zeros(length))
+    cut = length * (100 - percent) // 100
+    if cut == 0:
+        with pytest.raises(ValueError, match=r"test_fraction=0\.\d+ leaves one side"):
+            first_rows(data, percent / 100)
+        return
+    for split in (first_rows(data, percent / 100), shuffled(data, percent / 100, seed=3)):
+        assert (len(split.train), len(split.test)) == (cut, length - cut)
+        assert torch.equal(whole(split)[0], data.x)
+        assert torch.equal(split.train.x[:, 0], split.train.ids.double())
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
+def test_test_fractions_outside_the_unit_interval(fraction: float) -> None:
+    with pytest.raises(ValueError, match="test_fraction"):
+        first_rows(Dataset(torch.zeros(4, 1), torch.zeros(4)), fraction)
+
+
+@needs_uci
+def test_loaders_go_by_the_names_of_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BDPVI_DATA", str(UCI))
+    for name in ("breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot"):
+        assert LOADERS[name]().train.name == name

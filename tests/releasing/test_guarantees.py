@@ -1,0 +1,475 @@
+"""What a release promises, attacked: public temperatures, every direction, low bits, seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import ndtri
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import Dataset, Optimum
+from bdpvi._runtime import secure
+from bdpvi._runtime.secure import Lattice, total_variation
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.inversion import equal_covariance
+from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.worst_case import (
+    gaussian_epsilon,
+    gaussian_guarantee,
+    replace_one,
+    rounding_delta,
+)
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.releasing import storage
+from bdpvi.releasing.guarantees import BayesianDP, FoundFromData, Guarantee, WorstCaseDP, on_grid
+
+CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
+
+
+def bounded(data: Dataset, noise_scale: float | None = 1.0) -> bdpvi.Fit:
+    """Return a fit at the optimum of a clipped model, with a public noise scale."""
+    model = bdpvi.BayesianLogisticRegression(
+        clip=CLIP, prior_scale=SCALE, limit=2.0, intercept=True
+    )
+    guide = MeanField(model, noise_scale=noise_scale)
+    return bdpvi.fit(model, guide, data, neighbours=Optimum(), progress=False)
+
+
+@pytest.fixture
+def fit(data: Dataset) -> bdpvi.Fit:
+    return bounded(data)
+
+
+def joined(data: Dataset, x: list[float], y: float) -> Dataset:
+    return Dataset(
+        torch.cat([data.x, torch.tensor([x], dtype=data.x.dtype)]),
+        torch.cat([data.y, torch.tensor([y], dtype=data.y.dtype)]),
+    )
+
+
+# --- temperatures ---------------------------------------------------------------------------------
+
+
+def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) -> None:
+    added = bounded(joined(data, [2.0, -2.0, 2.0], 1.0))
+    elsewhere = bounded(logistic_data(300, 3, seed=9))
+    temperatures = {
+        bdpvi.calibrate(one, 3, epsilon=0.02) for one in (bounded(data), added, elsewhere)
+    }
+    assert len(temperatures) == 1
+    (tau,) = temperatures
+    # Against the closed form, found from the constants alone: μ² = k (C s²)² / (τ noise²).
+    variance = 3 * (CLIP * SCALE**2) ** 2 / tau
+    assert 0.998 * 0.02 <= gaussian_epsilon(variance, DELTA) <= 0.02
+    # Found on the panel, the temperature follows the added record.
+    searched = {bdpvi.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()) for one in (
+        bounded(data), elsewhere)}  # fmt: skip
+    assert len(searched) == 2
+
+
+def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
+    fit: bdpvi.Fit,
+) -> None:
+    released = bdpvi.release(fit, 2, epsilon=0.3)
+    assert released.spent.worst_case is not None
+    assert 0.999 * 0.3 <= released.spent.worst_case.epsilon <= 0.3
+    assert released.spent.epsilon <= released.spent.worst_case.epsilon
+    assert released.receipt.guarantee == "worst-case DP"
+    assert released.receipt.epsilon == 0.3
+    assert released.receipt.source == "aimed at"
+    assert released.receipt.reliable is None
+    assert "to add or remove one record" in str(released.receipt)
+
+
+def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
+    temperature = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    assert isinstance(temperature, FoundFromData)
+    assert temperature == on_grid(round(8 * math.log2(temperature)))
+    released = bdpvi.release(fit, epsilon=0.3, guarantee=BayesianDP())
+    assert released.receipt.guarantee == "Bayesian DP"
+    assert released.spent.worst_case is None
+    assert "chosen by looking at the data" in released.receipt.meaning
+    assert "none, as a temperature was found from the records" in str(released.spent)
+    assert fit.ledger.charges()[0].from_data
+    # From then on the fit has no worst-case guarantee, and is not said to have one.
+    with pytest.raises(ValueError, match="an earlier release had a temperature"):
+        bdpvi.release(fit, epsilon=0.4, guarantee=WorstCaseDP())
+    later = bdpvi.release(fit, temperature=1e6)
+    assert later.receipt.guarantee == "Bayesian DP"
+    assert later.spent.worst_case is None
+
+
+def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
+    tau = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    with pytest.raises(ValueError, match="these releases have none"):
+        bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
+    assert bdpvi.release(fit, temperature=tau, guarantee=BayesianDP()).spent.from_data
+
+
+def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
+    with pytest.raises(ValueError, match="no public noise_scale"):
+        bdpvi.release(bounded(data, noise_scale=None), epsilon=1.0, guarantee=WorstCaseDP())
+
+
+def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
+    one = bdpvi.release(fit, epsilon=0.1).spent.worst_case
+    two = bdpvi.release(fit, 3, epsilon=0.2).spent.worst_case
+    assert one is not None
+    assert two is not None
+    charges = fit.ledger.charges()
+    variance = (CLIP * SCALE**2) ** 2 * sum(c.draws / c.temperature for c in charges)
+    assert two.epsilon == pytest.approx(gaussian_epsilon(variance, DELTA), rel=1e-3)
+    with pytest.raises(ValueError, match="the 2 earlier releases have cost"):
+        bdpvi.calibrate(fit, epsilon=0.1)
+
+
+def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
+    fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether it is refused may depend on public numbers only: the worst-case ε decides.
+    budget = bdpvi.Budget(0.1)
+    tau = bdpvi.calibrate(fit, epsilon=0.11)
+    with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
+        bdpvi.release(fit, temperature=tau, budget=budget)
+    assert bdpvi.spent(fit, planned=Charge(1, tau)).epsilon <= 0.11
+
+
+# --- relation -------------------------------------------------------------------------------------
+
+
+def test_replacing_a_record_costs_more() -> None:
+    # N(0, 1) against N(μ, 1), by mpmath: δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ).
+    variance = 0.1
+    one = gaussian_guarantee(variance, DELTA)
+    assert one is not None
+    two = replace_one(one)
+    assert two is not None
+    assert (one.relation, two.relation) == ("add or remove one record", "replace one record")
+    for found, mu in ((one, math.sqrt(variance)), (two, 2 * math.sqrt(variance))):
+        eps = mpmath.mpf(found.epsilon)
+        delta = mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
+        assert float(delta) == pytest.approx(DELTA, rel=1e-6)
+    # Where only ε and δ are known, by group privacy.
+    plain = replace_one(replace(one, distance=None))
+    assert plain is not None
+    assert plain.epsilon == 2 * one.epsilon
+    assert plain.delta == pytest.approx((1 + math.exp(one.epsilon)) * DELTA)
+    with pytest.raises(ValueError, match="relation='replace one record'"):
+        replace_one(two)
+
+
+# --- every direction ------------------------------------------------------------------------------
+
+
+def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
+    """A light "remove" panel of 3,000 beside an "add" panel of 300 that one record decides."""
+    light = GaussianPairs(torch.ones(3000, 1).double(), torch.full((3000, 1), 0.01).double())
+    light.b2[:] *= torch.linspace(0.5, 1.0, 3000).double().unsqueeze(1)
+    thin = torch.full((300, 1), 1e-4).double()
+    thin[0] = 0.008
+    panels = (
+        Panel("remove", torch.arange(3000), light),
+        Panel("add", torch.arange(300), GaussianPairs(torch.ones(300, 1).double(), thin)),
+    )
+    for conversion in bdpvi.accounting.bayesian.CONVERSIONS:
+        alone = bdpvi.BayesianAccountant(conversion=conversion)
+        alone.step(PosteriorDraws(panels[:1]))
+        both = bdpvi.BayesianAccountant(conversion=conversion)
+        both.step(PosteriorDraws(panels))
+        found = both.spent(1e-3)
+        assert alone.spent(1e-3).reliable
+        assert "remove" in found.direction
+        assert not found.reliable
+        assert found.reason.startswith("in direction add")
+
+
+def test_reliable_everywhere_is_reliable() -> None:
+    light = GaussianPairs(
+        torch.ones(3000, 1).double(), torch.linspace(0.005, 0.01, 3000).double().unsqueeze(1)
+    )
+    panels = (Panel("remove", torch.arange(3000), light), Panel("add", torch.arange(3000), light))
+    accountant = bdpvi.BayesianAccountant()
+    accountant.step(PosteriorDraws(panels))
+    assert accountant.spent(1e-3).reliable
+
+
+# --- single records -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r", [1.0, 1.001])
+def test_exposure_of_single_records(r: float) -> None:
+    b2 = torch.linspace(1e-4, 0.04, 2000, dtype=torch.float64).unsqueeze(1)
+    pairs = GaussianPairs(torch.full_like(b2, r), b2)
+    accountant = bdpvi.BayesianAccountant()
+    accountant.step(PosteriorDraws((Panel("remove", torch.arange(2000), pairs),), draws=2))
+    found = accountant.exposure(1e-5)
+    for value, rank in ((found.largest, 1999), (found.most, 1979), (found.median, 999)):
+        variance = 2 * float(b2[rank])
+        exact = gaussian_epsilon(variance, 1e-5)
+        assert exact * (1 - 1e-3) <= value <= exact * (1.0001 if r == 1 else 1.25)
+    assert found.most <= found.certified <= found.largest
+    # 1 − γ of the binomial tolerance bound: rank with P(Bin(2000, 0.99) ≥ rank) ≤ γ.
+    rank = int(stats.binom.isf(1e-6, 2000, 0.99)) + 1
+    if r == 1:
+        exact = gaussian_epsilon(2 * float(b2[min(rank, 1999)]), 1e-5)
+        assert found.certified == pytest.approx(exact, rel=2e-3)
+    few = bdpvi.BayesianAccountant()
+    few.step(PosteriorDraws((Panel("remove", torch.arange(50), pairs.select(slice(50))),)))
+    assert few.exposure(1e-5).certified == math.inf
+
+
+def test_the_price_of_a_release_has_the_exposure(fit: bdpvi.Fit) -> None:
+    spent = bdpvi.release(fit, epsilon=0.3).spent
+    assert spent.exposure is not None
+    assert spent.worst_case is not None
+    assert spent.exposure.median <= spent.exposure.most <= spent.exposure.largest
+    assert spent.exposure.largest <= spent.worst_case.epsilon * (1 + 1e-6)
+    assert "one that is rarer than δ may be exposed" in spent.guarantee
+
+
+def test_nothing_released_costs_nothing(fit: bdpvi.Fit) -> None:
+    found = bdpvi.spent(fit)
+    assert found.epsilon == 0
+    assert found.worst_case is not None
+    assert found.worst_case.epsilon == 0
+
+
+def test_a_delta_that_leaves_a_record_unprotected_is_refused(data: Dataset) -> None:
+    """60 records at δ = 1/50: one of them may be exposed altogether, and "reliable" be right."""
+    fitted = bounded(data, noise_scale=None)
+    for call in (
+        lambda: bdpvi.spent(fitted, delta=0.02, planned=Charge(1, 5.0)),
+        lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02),
+        lambda: bdpvi.calibrate(fitted, epsilon=3.0, delta=0.02),
+    ):
+        with pytest.raises(ValueError, match=r"delta=0\.02 is at least 1/N"):
+            call()
+    assert fitted.ledger.charges() == ()
+    knowingly = bdpvi.release(fitted, temperature=5.0, delta=0.02, large_delta=True)
+    assert knowingly.receipt.delta == 0.02
+    # A worst-case δ is each record's own; a refusal would tell 60 records from 49.
+    assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.delta == 0.02
+    with pytest.raises(ValueError, match="at least 1/N"):
+        bdpvi.release(bounded(data), epsilon=0.3, delta=0.02, guarantee=BayesianDP())
+
+
+# --- receipts -------------------------------------------------------------------------------------
+
+
+def fields(value: object, path: str = "") -> list[str]:
+    """Return the paths of all fields, down to those whose origin is given as a whole."""
+    if isinstance(value, dict) and path not in storage.ORIGINS:
+        return [f for k, v in value.items() for f in fields(v, f"{path}.{k}" if path else k)]
+    return [path]
+
+
+def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: Path) -> None:
+    both: list[Guarantee] = [WorstCaseDP(), BayesianDP()]
+    for number, guarantee in enumerate(both):
+        released = bdpvi.release(fit, epsilon=0.3 + number, guarantee=guarantee)
+        storage.save_release(released, tmp_path / f"{number}.json")
+        content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
+        assert set(fields(content)) == set(storage.ORIGINS)
+
+
+def test_the_public_file_is_the_same_for_neighbours_but_for_its_samples(
+    data: Dataset, tmp_path: Path
+) -> None:
+    texts = []
+    for number, one in enumerate((data, data.without(5), joined(data, [2.0, 2.0, 2.0], 0.0))):
+        named = replace(one, name="data", feature_names=data.feature_names)
+        released = bdpvi.release(bounded(named), 2, epsilon=0.3)
+        storage.save_release(released, tmp_path / f"{number}.json")
+        content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
+        del content["samples"], content["latents"]
+        texts.append(json.dumps(content))
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.3)
+    fitted = bdpvi.fit(model, FullRank(model), data, neighbours=Optimum(), progress=False)
+    released = bdpvi.release(fitted, temperature=20.0)
+    assert released.receipt.source == "computed from the data, rounded up to two digits"
+    assert released.receipt.epsilon == float(f"{released.receipt.epsilon:.1e}")
+    assert 0 <= released.receipt.epsilon - released.spent.epsilon <= 0.1 * released.spent.epsilon
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(format=1), "format 1"),
+        (lambda c: c.pop("samples"), "samples must be"),
+        (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
+        (lambda c: c.update(samples=[[math.nan]]), "samples has a value that is not finite"),
+        (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
+        (lambda c: c.update(latents={"w": 1.0}), "latents"),
+        (lambda c: c.update(model={"clip": "x"}), "model"),
+        (lambda c: c.update(model={"nothing": 1}), "model"),
+        (lambda c: c["receipt"].update(epsilon="1"), "receipt.epsilon"),
+        (lambda c: c["receipt"].update(epsilon=True), "receipt.epsilon"),
+        (lambda c: c["receipt"].pop("delta"), "receipt must have the fields"),
+        (lambda c: c.update(feature_names=[1]), "feature_names"),
+        (lambda c: c.update(preprocessing=3), "preprocessing"),
+    ],
+)
+def test_a_changed_file_is_refused_by_name(
+    fit: bdpvi.Fit, tmp_path: Path, change: Callable[[dict[str, object]], object], message: str
+) -> None:
+    path = tmp_path / "release.json"
+    storage.save_release(bdpvi.release(fit, epsilon=0.3), path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        storage.load_release(path)
+
+
+def test_mutated_files_are_value_errors(fit: bdpvi.Fit, tmp_path: Path) -> None:
+    path = tmp_path / "release.json"
+    storage.save_release(bdpvi.release(fit, epsilon=0.3), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            kind, at = rng.integers(3), int(rng.integers(len(content)))
+            if kind == 0:
+                content[at] = int(rng.integers(256))
+            elif kind == 1:
+                del content[at : at + int(rng.integers(1, 40))]
+            else:
+                content[at:at] = rng.choice([b"[" * 3000, b'"', b"1e999", b"null", b"-", b"}"])
+        path.write_bytes(bytes(content))
+        try:
+            loaded = storage.load_release(path)
+            loaded.predict_proba(torch.zeros(2, len(loaded.feature_names)))
+        except ValueError:
+            pass
+
+
+# --- floating point -------------------------------------------------------------------------------
+
+
+def reachable(sample: float, mean: float, deviation: float) -> bool:
+    """Whether some uniform of 52 bits takes this mean to this very sample: Mironov's attack."""
+    near = stats.norm.cdf((sample - mean) / deviation) * 2.0**52
+    raw = np.floor(near) + np.arange(-64, 65)
+    normal = ndtri((raw + 0.5) * 2.0**-52)
+    return bool((mean + deviation * normal == sample).any())
+
+
+def test_low_bits_of_unrounded_samples_betray_the_mean_and_rounded_ones_do_not() -> None:
+    mean, other, deviation = 0.7310585786300049, 0.7510585786300049, 0.5
+    posterior = torch.distributions.Independent(
+        torch.distributions.Normal(torch.tensor([mean]).double(), deviation), 1
+    )
+    bare = secure.sample(posterior, 200)[:, 0].tolist()
+    assert all(reachable(y, float(posterior.mean), deviation) for y in bare)
+    excluded = sum(not reachable(y, other, deviation) for y in bare)
+    assert excluded > 100  # each of these samples rules D′ out, whatever ε says
+    lattice = Lattice.beside(deviation)
+    rounded = secure.sample(posterior, 200, lattice=lattice)[:, 0].tolist()
+    assert all(y == lattice.step * round(y / lattice.step) for y in rounded)
+    # Every point of the lattice within reach of one mean is within reach of the other, with nearly
+    # the probability of an exact Gaussian.
+    points = lattice.step * np.arange(-60, 140)
+    for centre in (mean, other):
+        assert ((points - centre) / deviation > -8).all()
+
+
+def test_the_largest_raw_value_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    for byte in (b"\x00", b"\xff"):
+        monkeypatch.setattr(os, "urandom", lambda n, byte=byte: byte * n)
+        draw = float(secure.standard_normal((1,))[0])
+        assert math.isfinite(draw)
+        assert abs(draw) < 8.3
+
+
+@pytest.mark.parametrize("bits", [6, 9, 12])
+@pytest.mark.parametrize("step", [0.125, 0.5])
+def test_total_variation_by_counting_every_draw(bits: int, step: float) -> None:
+    """A source of few bits, whose draws can all be counted, against exact cell probabilities."""
+    mean, deviation = 0.3, 1.3
+    normal = ndtri((np.arange(2**bits) + 0.5) * 2.0**-bits)
+    points = np.round((mean + deviation * normal) / step)
+    cells, counts = np.unique(points, return_counts=True)
+    low, high = (stats.norm.cdf(((cells + s) * step - mean) / deviation) for s in (-0.5, 0.5))
+    drawn = counts / 2**bits
+    exact = high - low
+    distance = 0.5 * (np.abs(drawn - exact).sum() + 1 - exact.sum())
+    one = torch.ones(1, dtype=torch.float64)
+    bound = total_variation(
+        Lattice(step, 64.0), mean * one, deviation * one, dense=False, bits=bits
+    )
+    assert distance <= bound
+    assert bound <= 60 * distance  # 1.5 · 2⁻ᵇ a boundary, where on average ¼ of that is moved
+
+
+def test_rounding_is_paid_for_at_every_epsilon() -> None:
+    assert rounding_delta(0.0, 3.0) == 0
+    exact = 1e-8 * (1 + math.e)
+    assert rounding_delta(1e-8, 0.2) == pytest.approx(exact)
+    found = gaussian_guarantee(0.01, DELTA, rounding=1e-8)
+    assert found is not None
+    at = float(equal_covariance(torch.tensor([0.01]).double(), found.epsilon))
+    assert at + (1 + math.exp(found.epsilon)) * 1e-8 <= DELTA
+    assert found.epsilon > gaussian_epsilon(0.01, DELTA)
+    assert gaussian_guarantee(0.01, DELTA, rounding=1e-5) is None
+    event = PosteriorDraws(
+        (Panel("remove", torch.arange(300), GaussianPairs(
+            torch.ones(300, 1).double(), torch.linspace(0.001, 0.002, 300).double()[:, None])),),
+        rounding=1e-7,
+    )  # fmt: skip
+    accountant = bdpvi.BayesianAccountant()
+    accountant.step(event)
+    without = bdpvi.BayesianAccountant()
+    without.step(replace(event, rounding=0.0))
+    assert accountant.spent(DELTA).rounding == pytest.approx(1e-7 * (1 + math.e))
+    assert accountant.get_epsilon(DELTA) == pytest.approx(
+        without.get_epsilon(DELTA - 1e-7 * (1 + math.e)), rel=1e-9
+    )
+    assert accountant.get_delta(accountant.get_epsilon(DELTA)) <= DELTA * (1 + 1e-9)
+    with pytest.raises(ValueError, match="does not pay for the rounding"):
+        accountant.spent(1e-8)
+
+
+def test_the_lattice_and_its_price_are_public(data: Dataset) -> None:
+    one, two = bounded(data), bounded(logistic_data(500, 3, seed=3))
+    for temperature in (0.01, 1.0, 300.0):
+        assert one.guide.lattice(temperature) == two.guide.lattice(temperature)
+        prices = {
+            rounding_error(f.guide, f.released, Reach(1.0, 0.0), 5, temperature) for f in (one, two)
+        }
+        assert len(prices) == 1
+        assert max(prices) < 1e-9
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+def test_seeded_samples_are_no_release(fit: bdpvi.Fit, tmp_path: Path) -> None:
+    drawn = bdpvi.release(fit, temperature=3.0, generator=torch.Generator().manual_seed(0))
+    assert drawn.receipt.experiment
+    assert "EXPERIMENT" in str(drawn)
+    with pytest.raises(ValueError, match="experiment"):
+        storage.save_release(drawn, tmp_path / "release.json")
+    assert list(tmp_path.iterdir()) == []
+    # The same noise at two temperatures would give the mean away.
+    with pytest.raises(ValueError, match="generator is in a state"):
+        bdpvi.release(fit, temperature=12.0, generator=torch.Generator().manual_seed(0))
+    assert len(fit.ledger.charges()) == 1

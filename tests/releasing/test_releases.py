@@ -1,0 +1,264 @@
+"""Releases: charged before they are drawn, added up per record, and never beyond a budget."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi._runtime import secure
+from bdpvi.accounting.ledger import Charge, Ledger
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+
+
+@pytest.fixture(scope="module")
+def trained() -> bdpvi.Fit:
+    model = bdpvi.BayesianLogisticRegression(clip=0.3)
+    return bdpvi.fit(
+        model, FullRank(model), logistic_data(80, 3), steps=200, rate=0.5, progress=False
+    )
+
+
+@pytest.fixture
+def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
+    """Return the fit with a ledger of its own."""
+    return replace(trained, ledger=Ledger())
+
+
+def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> None:
+    together = bdpvi.spent(fit, planned=Charge(5, 3.0))
+    for _ in range(5):
+        last = bdpvi.release(fit, 1, temperature=3.0)
+    assert last.spent.epsilon == pytest.approx(together.epsilon, rel=1e-9)
+    assert fit.ledger.charges() == (Charge(1, 3.0),) * 5
+
+
+def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
+    bdpvi.release(fit, 2, temperature=3.0)
+    second = bdpvi.release(fit, 4, temperature=8.0)
+    order = torch.tensor([second.spent.order], dtype=torch.float64)
+    pairs = fit.panels[0].pairs
+    if "D′‖D" in second.spent.direction:
+        pairs = pairs.reverse()
+    per_record = 2 * pairs.log_moment(order, 3.0) + 4 * pairs.log_moment(order, 8.0)
+    bound = bdpvi.accounting.estimators.student_t(per_record, 1e-15).log_bound
+    beta = 1e-5 - second.spent.estimates * 1e-15 - second.spent.rounding
+    expected = bdpvi.accounting.conversions.epsilon(bound, order, beta)
+    assert second.spent.epsilon == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_samples_have_the_mean_and_covariance_of_the_tempered_guide(fit: bdpvi.Fit) -> None:
+    generator = torch.Generator().manual_seed(1)
+    n = 40_000
+    samples = bdpvi.rehearse(fit, n, temperature=2.0, generator=generator)["w"]
+    posterior = fit.posterior
+    covariance = 2.0 * posterior.covariance_matrix  # type: ignore[attr-defined]
+    error = (covariance.diagonal() / n).sqrt()
+    assert bool(((samples.mean(0) - posterior.mean).abs() < 5 * error).all())
+    spread = torch.outer(covariance.diagonal(), covariance.diagonal()).sqrt() * (2 / n) ** 0.5
+    assert bool(((samples.T.cov() - covariance).abs() < 5 * spread).all())
+
+
+def test_same_seed_same_result_bit_for_bit() -> None:
+    def run() -> bdpvi.Release:
+        model = bdpvi.BayesianLogisticRegression(clip=0.3)
+        fitted = bdpvi.fit(
+            model, MeanField(model), logistic_data(80, 3), steps=30, rate=0.5, seed=9,
+            device="cpu", progress=False,
+        )  # fmt: skip
+        return bdpvi.release(fitted, 3, generator=torch.Generator().manual_seed(2))
+
+    one, two = run(), run()
+    assert torch.equal(one.samples, two.samples)
+    assert one.spent == two.spent
+
+
+def test_released_draws_do_not_follow_a_seed(fit: bdpvi.Fit) -> None:
+    torch.manual_seed(0)
+    one = bdpvi.release(fit, 1)
+    torch.manual_seed(0)
+    assert not torch.equal(one.samples, bdpvi.release(fit, 1).samples)
+
+
+def test_secure_normals_are_normal() -> None:
+    draws = secure.standard_normal((200_000,))
+    n = len(draws)
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs(float((draws**power).mean()) - moment) < 5 * math.sqrt(variance / n)
+
+
+def test_probability_is_the_average_over_samples(fit: bdpvi.Fit) -> None:
+    released = bdpvi.release(fit, 7, temperature=4.0)
+    x = logistic_data(20, 3, seed=5).x
+    by_hand = sum(1 / (1 + torch.exp(-(x @ w))) for w in released.samples) / 7
+    torch.testing.assert_close(released.predict_proba(x)[:, 1], by_hand)
+    torch.testing.assert_close(released.predict_proba(x).sum(1), torch.ones(20).double())
+    assert torch.equal(released.predict(x), (torch.as_tensor(by_hand) > 0.5).long())
+
+
+def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
+    bdpvi.release(fit, 1, temperature=5.0)
+    before = bdpvi.spent(fit).epsilon
+    target = before * 1.3
+    temperature = bdpvi.calibrate(fit, 1, epsilon=target)
+    reached = bdpvi.spent(fit, planned=Charge(1, temperature)).epsilon
+    assert 0.95 * target <= reached <= target
+    colder = temperature / 2 ** (1 / 8)  # the next of the public grid
+    assert bdpvi.spent(fit, planned=Charge(1, colder)).epsilon > target
+    assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
+    assert bdpvi.calibrate(fit, 1, epsilon=100.0) == 1.0
+
+
+def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:
+    with pytest.raises(ValueError, match=r"epsilon=1e-05 cannot be reached.*covariances"):
+        bdpvi.calibrate(fit, 1, epsilon=1e-5)
+
+
+def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
+    budget = bdpvi.Budget(epsilon=bdpvi.spent(fit, planned=Charge(2, 5.0)).epsilon)
+    bdpvi.release(fit, 2, temperature=5.0, budget=budget)
+    with pytest.raises(bdpvi.BudgetExceededError, match="draws=1"):
+        bdpvi.release(fit, 1, temperature=5.0, budget=budget)
+    assert len(fit.ledger.charges()) == 1
+
+
+def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
+    budget = bdpvi.Budget(epsilon=bdpvi.spent(fit, planned=Charge(2, 5.0)).epsilon)
+
+    def attempt(_: int) -> bool:
+        try:
+            bdpvi.release(fit, 1, temperature=5.0, budget=budget)
+        except bdpvi.BudgetExceededError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(8))) == 2
+    assert fit.ledger.charges() == (Charge(1, 5.0),) * 2
+
+
+def test_spent_says_what_kind_of_guarantee_it_is(fit: bdpvi.Fit) -> None:
+    spent = bdpvi.release(fit, 1).spent
+    assert spent.guarantee.startswith("Bayesian differential privacy, not worst-case")
+    assert spent.worst_case is None
+    assert "Bayesian DP ε" in str(spent)
+    assert "δ = 1e-05" in str(spent)
+    assert "worst-case DP: none" in str(spent)
+    assert spent.sample_size == 80
+
+
+def test_fit_and_release_come_back_from_disk(fit: bdpvi.Fit, tmp_path: Path) -> None:
+    save_fit(fit, tmp_path / "fit")
+    model = bdpvi.BayesianLogisticRegression(clip=0.3)
+    loaded = load_fit(tmp_path / "fit", model, FullRank(model))
+    assert torch.equal(loaded.posterior.mean, fit.posterior.mean)
+    first = bdpvi.release(loaded, 2, temperature=3.0)
+    again = load_fit(tmp_path / "fit", model, FullRank(model))
+    assert again.ledger.charges() == (Charge(2, 3.0),)
+
+    save_release(first, tmp_path / "release.json")
+    text = (tmp_path / "release.json").read_text(encoding="utf-8")
+    assert not {"loc", "scale_tril", "elbo", "b2", "fingerprint"} & set(_keys(json.loads(text)))
+    back = load_release(tmp_path / "release.json")
+    assert torch.equal(back.samples, first.samples)
+    assert back.receipt == first.receipt
+    with pytest.raises(ValueError, match="spent is secret"):
+        _ = back.spent
+    secret = json.loads((tmp_path / "fit" / "release-1.json").read_text(encoding="utf-8"))
+    assert secret["epsilon"] == first.spent.epsilon
+
+
+def _keys(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _keys(inner)
+
+
+def test_a_truncated_release_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "release.json").write_text('{"samples": [[1.0')
+    with pytest.raises(ValueError, match=r"release\.json"):
+        load_release(tmp_path / "release.json")
+
+
+def test_a_ledger_that_cannot_be_written_draws_nothing(
+    fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Ledger, charge: Charge) -> None:
+        raise OSError("no space left on device")
+
+    drawn = []
+    monkeypatch.setattr(Ledger, "charge", full)
+    monkeypatch.setattr(secure, "standard_normal", lambda shape: drawn.append(shape))
+    with pytest.raises(OSError, match="no space"):
+        bdpvi.release(fit, 1)
+    assert drawn == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda fit: bdpvi.release(fit, 0), "draws must be .* got 0"),
+        (lambda fit: bdpvi.release(fit, 1, temperature=-1.0), "temperature must be .* -1.0"),
+        (lambda fit: bdpvi.release(fit, 1, temperature=math.nan), "temperature must be .* nan"),
+        (lambda fit: bdpvi.release(fit, 1, delta=1e-14), "delta=1e-14 must exceed"),
+        (lambda fit: bdpvi.release(fit, 1, delta=0.0), "delta must lie .* got 0.0"),
+        (lambda fit: bdpvi.calibrate(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
+        (lambda fit: bdpvi.calibrate(fit, 1, epsilon=1.0, delta=-1e-5), "delta must lie .* -1e-05"),
+        (lambda fit: bdpvi.release(fit, temperature=1.0, epsilon=1.0), "both given"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_is_charged(
+    fit: bdpvi.Fit, call: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(fit)  # type: ignore[operator]
+    assert fit.ledger.charges() == ()
+
+
+def test_no_finite_divergence_is_an_error_that_names_the_order(fit: bdpvi.Fit) -> None:
+    pairs = bdpvi.accounting.gaussian_pairs.GaussianPairs(
+        torch.full((80, 1), 50.0).double(), torch.zeros(80, 1).double()
+    )
+    panel = bdpvi.accounting.panel.Panel("remove", torch.arange(80), pairs)
+    accountant = bdpvi.BayesianAccountant()
+    accountant.step(bdpvi.accounting.events.PosteriorDraws((panel,), 1))
+    with pytest.raises(ValueError, match="order: no λ"):
+        accountant.spent(1e-5)
+
+
+def test_conversion_by_chernoff_costs_more(fit: bdpvi.Fit) -> None:
+    chernoff = partial(bdpvi.BayesianAccountant, conversion="chernoff")
+    planned = Charge(1, 5.0)
+    assert (
+        bdpvi.spent(fit, planned=planned).epsilon
+        < bdpvi.spent(fit, planned=planned, accountant=chernoff).epsilon
+    )
+
+
+def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
+    def run(guide: type[MeanField | FullRank], seed: int) -> bdpvi.Fit:
+        model = bdpvi.BayesianLogisticRegression(clip=0.3)
+        data = logistic_data(80, 3)
+        return bdpvi.fit(model, guide(model), data, steps=60, rate=0.5, seed=seed, progress=False)
+
+    fits = [run(FullRank, 0), run(MeanField, 1)]
+    accountant = bdpvi.BayesianAccountant()
+    for fit in fits:
+        accountant.step(
+            bdpvi.accounting.events.PosteriorDraws(fit.panels, draws=2, temperature=4.0)
+        )
+    order = torch.tensor([3.0, 11.0], dtype=torch.float64)
+    total = sum(2 * fit.panels[0].pairs.log_moment(order, 4.0) for fit in fits)
+    expected = bdpvi.accounting.estimators.student_t(torch.as_tensor(total), 1e-15).log_bound
+    torch.testing.assert_close(accountant.cost("remove D‖D′", order).log_bound, expected)

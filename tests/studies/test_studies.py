@@ -1,0 +1,204 @@
+"""Every study at a small size: files, labels and the numbers behind the texts."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import integrate, stats
+
+from bdpvi._runtime.progress import silent
+from bdpvi.accounting.betting import betting
+from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.estimators import Sample, student_t
+from bdpvi.accounting.reliability import reliable
+from bdpvi.studies import coverage, gaussian
+from bdpvi.studies.catalogue import STUDIES
+from bdpvi.studies.coverage_report import pooled, upper_limit
+from bdpvi.studies.populations import POPULATIONS, Population, gaussian_square, weibull
+from bdpvi.studies.study import Finding, sized
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("studies") / "new"
+
+
+@pytest.fixture(scope="module")
+def findings(folder: Path) -> dict[str, Finding]:
+    """Run every study once, small."""
+    populations = (gaussian_square(0.3), gaussian_square(0.3, clip=2.0), POPULATIONS[-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gaussian, "QUANTILES", ((0.5,),))
+        patch.setattr(gaussian, "NOISES", (0.7, 1.0))
+        patch.setattr(gaussian, "STEPS_NOISES", (1.0, 1.5))
+        patch.setattr(gaussian, "COMPOSED_STEPS", (1, 3))
+        patch.setattr(gaussian, "COMPOSED_ORDERS", Orders(torch.arange(1, 17)))
+        patch.setattr(coverage, "POPULATIONS", populations)
+        patch.setattr(coverage, "SIZES", (16, 256))
+        patch.setattr(coverage, "RARE_SIZES", (256,))
+        patch.setattr(coverage, "RARE_GAMMAS", (1e-2, 1e-9))
+        return {
+            name: study.run(
+                folder, seed=0, track=silent, scale=1.0 if name == "composition" else 0.003
+            )
+            for name, study in STUDIES.items()
+        }
+
+
+@pytest.mark.parametrize("name", list(STUDIES))
+def test_every_study_writes_table_figure_and_text(
+    findings: dict[str, Finding], folder: Path, name: str
+) -> None:
+    finding = findings[name]
+    assert {path.suffix for path in finding.files} == {".csv", ".md", ".png"}
+    for path in finding.files:
+        assert path.parent == folder
+        assert path.stem.startswith(name)
+        assert path.stat().st_size > 100
+    assert len(pd.read_csv(folder / f"{name}.csv")) == len(finding.table)
+    text = (folder / f"{name}.md").read_text(encoding="utf-8")
+    assert finding.text in text
+    assert f"({name}.png)" in text
+    assert "nan" not in finding.text
+
+
+def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
+    first, second = (
+        STUDIES["orders"].run(tmp_path, seed=3, track=silent, scale=0.003) for _ in range(2)
+    )
+    pd.testing.assert_frame_equal(first.table, second.table)
+
+
+@pytest.mark.parametrize("name", ["weibull-clipping", "steps", "orders", "composition"])
+def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: str) -> None:
+    table = findings[name].table
+    assert set(table["guarantee"]) <= {"Bayesian DP", "DP", "none"}
+    if "composition" in table:
+        unsound = table["composition"] == "naive (unsound)"
+        assert (table["guarantee"][unsound] == "none").all()
+
+
+def test_without_clipping_there_is_no_worst_case(findings: dict[str, Finding]) -> None:
+    table = findings["weibull-clipping"].table
+    assert (table[~table["clipped"]]["guarantee"] == "Bayesian DP").all()
+    clipped = table[table["clipped"]].pivot(index="sigma", columns="guarantee", values="epsilon")
+    assert (clipped["Bayesian DP"] < clipped["DP"]).all()
+
+
+def test_panel_never_exceeds_hoelder(findings: dict[str, Finding]) -> None:
+    table = findings["composition"].table
+    every = table.pivot(
+        index=["distances", "steps"], columns="composition", values="epsilon"
+    ).reset_index()
+    assert (every["panel"] <= every["Hölder"] * (1 + 1e-9)).all()
+    same = every[every["distances"] == "a record's distance stays the same"]
+    assert same["panel"].to_numpy() == pytest.approx(same["Hölder"].to_numpy())
+    assert (same["naive (unsound)"] <= same["panel"] * (1 + 1e-9)).all()
+
+
+def test_moments_accountant_of_the_orders_study_is_the_exact_binomial_sum() -> None:
+    order, rate, steps = 12, 64 / 60_000, 10_000
+    k = np.arange(order + 2)
+    terms = stats.binom.pmf(k, order + 1, rate) * np.exp(k * (k - 1) / 2)
+    expected = (steps * math.log(terms.sum()) + math.log(1e5)) / order
+    assert expected == pytest.approx(1.1087, abs=0.005)
+    assert gaussian.worst_case(1.0, rate, steps) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("population", POPULATIONS, ids=lambda p: p.name)
+def test_means_of_the_populations_are_true(population: Population) -> None:
+    edges = [-12.0, -2.0, 0.0, 2.0, float(stats.norm.isf(1e-3)), 12.0]
+    if population.name == "exp(0.4 g²)":
+        edges = [-40.0, *edges[1:-1], 40.0]
+
+    def density(z: float) -> float:
+        return math.exp(float(population.log_value(np.array([z]))[0]) - z * z / 2)
+
+    total = sum(
+        integrate.quad(density, low, high, epsabs=1e-13)[0] for low, high in pairwise(edges)
+    )
+    assert math.log(total / math.sqrt(2 * math.pi)) == pytest.approx(population.log_mean, abs=1e-6)
+
+
+def test_coverage_counts_what_the_public_estimator_and_rule_say() -> None:
+    population, m = gaussian_square(0.2), 64
+    rows = coverage.student_t_rows(population, m, 64 * 3000, np.random.default_rng(7))
+    z = np.random.default_rng(7).standard_normal((3000, m))
+    for row in rows[:3]:
+        gamma = row["failure_probability"]
+        estimate = student_t(torch.tensor(population.log_value(z)), gamma)
+        missed = estimate.log_bound < population.log_mean
+        trusted = reliable(estimate, gamma)
+        assert row["repeats"] == 3000
+        assert row["misses"] == int(missed.sum())
+        assert row["reliable"] == int(trusted.sum())
+        assert row["reliable_misses"] == int((missed & trusted).sum())
+
+
+def test_betting_is_said_to_miss_where_the_wealth_at_the_truth_is_above_the_odds() -> None:
+    population, m = gaussian_square(0.3, clip=2.0), 64
+    rows = coverage.bounded_rows(population, m, 500 * m, np.random.default_rng(7))
+    z = np.random.default_rng(7).standard_normal((500, m))
+    width = math.exp(population.log_upper) - 1
+    room = 1 - (np.exp(population.log_value(z)) - 1) / width
+    mean = 1 - (math.exp(population.log_mean) - 1) / width
+    k = np.arange(8.0)  # 64 values have seven bits
+    gains = (1 - 0.5**k + 0.5**k * room[..., None] / mean).prod(1)
+    wealth = gains @ (1 / ((k + 1) * (k + 2))) + 1 / 9
+    found = {row["failure_probability"]: row for row in rows if row["estimator"] == "betting"}
+    for gamma, row in found.items():
+        assert row["repeats"] == 500
+        assert row["misses"] == int((wealth > 1 / gamma).sum())
+    bound = np.exp(found[0.1]["median_gap"] + population.log_mean)
+    bounds = [betting(torch.tensor(y), 0.1, population.log_upper) for y in population.log_value(z)]
+    medians = np.quantile([float(b.log_bound.exp()) for b in bounds], [0.495, 0.505])
+    assert medians[0] <= bound <= medians[1]
+    assert found[0.1]["misses"] >= 1
+
+
+def test_upper_limit_is_that_of_clopper_and_pearson() -> None:
+    limit = upper_limit(3, 100)
+    assert stats.binom.cdf(3, 100, limit) == pytest.approx(0.05)
+    assert upper_limit(5, 5) == 1
+
+
+def test_rule_keeps_the_miss_rate_at_about_gamma_among_reliable_results() -> None:
+    rng = np.random.default_rng(0)
+    populations = [p for p in POPULATIONS if p.visible]
+    rows = [row for p in populations for row in coverage.student_t_rows(p, 256, 600_000, rng)]
+    pool = pooled(pd.DataFrame(rows)).sort_values("failure_probability")
+    common, tiny = pool.iloc[-2], pool.iloc[0]
+    assert common["failure_probability"] == 1e-2
+    assert common["all_rate"] > 0.05
+    assert common["khat_rate"] > 0.05
+    assert common["rule_rate"] < 0.015
+    assert tiny["failure_probability"] == 1e-6
+    assert tiny["rule_misses"] == 0
+    assert tiny["all_misses"] > 50
+
+
+def test_weibull_population_is_that_of_scipy() -> None:
+    z = np.linspace(-4, 4, 9)
+    expected = stats.weibull_min.isf(stats.norm.sf(z), 0.5)
+    assert np.expm1(weibull(0.5).log_value(z)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_skewness_reads_tiny_costs_where_shares_of_the_sum_do_not() -> None:
+    z = np.random.default_rng(0).standard_normal(500)
+    costly, tiny = (
+        Sample.of(torch.tensor(gaussian_square(rate).log_value(z)), least=3)
+        for rate in (1e-3, 1e-9)
+    )
+    assert float(costly.skewness) == pytest.approx(float(tiny.skewness), rel=0.02)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.5, math.nan])
+def test_scale_is_a_share(scale: float) -> None:
+    with pytest.raises(ValueError, match="scale"):
+        sized(100, scale)
