@@ -95,8 +95,9 @@ KILLED = """
 import os, signal
 from simulated import logistic_data
 from test_checkpoint import problem
-from bdpvi import Coupled, store
-from bdpvi.progress import silent
+from bdpvi import Coupled
+from bdpvi._runtime import store
+from bdpvi._runtime.progress import silent
 
 real = store.os.replace
 def replace(old, new):
