@@ -28,6 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from bdpvi import cli
 from bdpvi._runtime.workers import Tensors
+from bdpvi.commands import fit
 
 PATIENCE = timedelta(hours=24)
 """How long a process waits for the slowest. Dead ones are noticed at once, by torchrun."""
@@ -121,7 +122,7 @@ def joined() -> Iterator[Workers]:
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__
 )
-app.command()(cli.fit)
+app.command()(fit.fit)
 
 
 def main() -> NoReturn:

@@ -268,7 +268,7 @@ class Budget:
         _validate.probability("delta", self.delta)
 
 
-class BudgetExceededError(Exception):
+class BudgetExceededError(ValueError):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
 
 

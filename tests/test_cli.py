@@ -12,9 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdpvi import datasets
+import bdpvi
+from bdpvi import datasets, guides
+from bdpvi.accounting import bayesian
 from bdpvi.cli import main
+from bdpvi.commands import fit as fitting
+from bdpvi.commands import options, show
+from bdpvi.commands import release as releasing
 from bdpvi.releasing import storage
+from bdpvi.studies import catalogue
 
 
 def run(*arguments: object) -> int:
@@ -280,3 +286,11 @@ def test_identifiers_are_refused_until_they_are_dropped(
     assert "drop=['id'] (--drop id)" in " ".join(capsys.readouterr().err.split())
     assert run(command, *options, "--drop", "who", "--drop", "id") == 0
     assert out.exists()
+
+
+def test_help_texts_name_what_there_is() -> None:
+    assert set(options.TABLES) == set(datasets.LOADERS)
+    assert tuple(catalogue.STUDIES) == show.STUDIES
+    assert releasing.CONVERSIONS == bayesian.CONVERSIONS
+    assert set(fitting.GUIDES.values()) <= set(dir(guides))
+    assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))

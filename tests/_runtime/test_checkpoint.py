@@ -25,6 +25,7 @@ from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove, cli
 from bdpvi._runtime.checkpoint import Checkpoint, forget
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.panel import Panel
+from bdpvi.commands import release
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.inference.fingerprint import described, identity
 from bdpvi.inference.plan import Plan
@@ -280,7 +281,7 @@ def test_interrupted_command_goes_on_when_given_again_and_leaves_nothing(
     assert fit(out) == 0
     assert fit(again) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"fit", "again"}
-    assert_identical(cli._load(out).panels[0], cli._load(again).panels[0])
+    assert_identical(release.load(out).panels[0], release.load(again).panels[0])
 
 
 def test_a_route_that_does_not_exist_is_refused(

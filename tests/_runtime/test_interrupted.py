@@ -25,11 +25,12 @@ from test_checkpoint import STEPS, assert_identical, problem
 from test_cli import run
 
 import bdpvi
-from bdpvi import Coupled, Dataset, cli
+from bdpvi import Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
 from bdpvi._runtime.cells import Cells
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import silent
+from bdpvi.commands import release
 from bdpvi.compare import tuning
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.neighbours import coupled
@@ -290,7 +291,7 @@ def test_of_several_processes_with_one_out_one_succeeds(tmp_path: Path) -> None:
             assert "is held by" in error or "exists already" in error
             assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(cli._load(tmp_path / "out").panels[0].ids) == 10
+    assert len(release.load(tmp_path / "out").panels[0].ids) == 10
 
 
 def modes(folder: Path) -> set[tuple[bool, int]]:

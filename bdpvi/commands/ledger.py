@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpvi.accounting import ledger
-from bdpvi.accounting.ledger import Charge
-from bdpvi.releasing import storage
+from bdpvi.commands.options import Folder, Json, print_json
+
+if TYPE_CHECKING:
+    from bdpvi.accounting.ledger import Charge
 
 app = typer.Typer(
     help="What was released from a fit, and what may be.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 @app.command()
@@ -35,7 +33,7 @@ def repair(
         list[str] | None,
         typer.Option(
             help="DRAWS,TEMPERATURE of a release that the ledger should hold after the lines that "
-            "are proven, in the place of those that are not; once for every release. It counts as "
+            "are proven, instead of those that are not; once for every release. It counts as "
             "one at a temperature found from the data, which is the safe side.",
             show_default=False,
         ),
@@ -47,6 +45,9 @@ def repair(
     Lines up to the first damage are kept. A last line that was cut off is charged in full. All else
     only the owner of the fit can decide, by --charge: in doubt give too much.
     """
+    from bdpvi.accounting import ledger
+    from bdpvi.releasing import storage
+
     kept = storage.open_ledger(folder)
     assert kept.path is not None
     given = [_charge(text) for text in charge or ()]
@@ -55,6 +56,8 @@ def repair(
 
 
 def _charge(text: str) -> Charge:
+    from bdpvi.accounting.ledger import Charge
+
     try:
         draws, temperature = text.split(",")
         return Charge(int(draws), float(temperature), from_data=True)
@@ -63,6 +66,8 @@ def _charge(text: str) -> Charge:
 
 
 def _print(folder: Path, as_json: bool, added: tuple[Charge, ...] | None = None) -> None:
+    from bdpvi.releasing import storage
+
     kept = storage.open_ledger(folder)
     charges, budget = kept.charges(), kept.budget
     if as_json:
@@ -72,7 +77,7 @@ def _print(folder: Path, as_json: bool, added: tuple[Charge, ...] | None = None)
             "charges": [asdict(one) for one in charges],
             "added": len(added or ()),
         }
-        print(json.dumps(content, ensure_ascii=False))
+        print_json(content)
         return
     if added is not None:
         print(f"{len(added)} charges added" if added else "Nothing to repair")

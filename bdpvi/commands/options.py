@@ -1,0 +1,81 @@
+"""Options that several commands share, and how a command speaks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from bdpvi.types import Split
+
+TABLES = (
+    "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
+)  # fmt: skip
+"""The names of ``bdpvi.datasets.LOADERS``, which need not be imported for a help text."""
+
+Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(TABLES)}.")]
+Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
+Positive = Annotated[str, typer.Option(help="Value of the target that counts as 1.")]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of a CSV file to leave out, such as an identifier; once for every column.",
+        show_default=False,
+    ),
+]
+TestFraction = Annotated[
+    float, typer.Option(help="Fraction of a CSV file's rows that is kept out of training.")
+]
+Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+Seed = Annotated[int, typer.Option(help="Seed of batches and base noise.")]
+Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
+
+
+def read_split(
+    data: str, target: str, positive: str, test_fraction: float, drop: list[str] | None
+) -> Split:
+    """Return the training and test records of a known table or of a CSV file."""
+    from bdpvi import datasets
+
+    if data in datasets.LOADERS:
+        return datasets.LOADERS[data]()
+    if not target:
+        raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
+    return datasets.from_csv(
+        data, target, positive=positive or None, drop=drop or (), test_fraction=test_fraction
+    )
+
+
+def choice(name: str, value: str, among: object) -> None:
+    """Raise ValueError unless ``value`` is one of the names."""
+    names = list(among)  # type: ignore[call-overload]
+    if value not in names:
+        raise ValueError(f"{name} must be one of {names}, got {value!r}")
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say in one line what an interrupted command has kept in its folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        files = (one for one in folder.rglob("*") if one.is_file())
+        if any(not one.name.startswith(".") for one in files):
+            said = f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+        else:
+            said = "nothing was finished, nothing is kept"
+        print(f"bdpvi: interrupted: {said}", file=sys.stderr)
+        raise
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on a line."""
+    print(json.dumps(value, ensure_ascii=False))

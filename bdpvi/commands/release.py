@@ -1,0 +1,184 @@
+"""``bdpvi release``, ``bdpvi spent`` and ``bdpvi predict``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdpvi.commands import options
+from bdpvi.commands.fit import GUIDES
+from bdpvi.commands.options import Delta, Folder, Json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi import Fit, Release
+
+GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
+CONVERSIONS = ("cks", "chernoff", "hockey-stick")
+
+Temperature = Annotated[
+    float,
+    typer.Option(
+        help="Temperature of the posterior, chosen without looking at the data; 0 means: find it "
+        "from --epsilon."
+    ),
+]
+Guarantee = Annotated[
+    str,
+    typer.Option(
+        help=f"What ε is about: {', '.join(GUARANTEES)}. Without it worst-case where the fit can "
+        "give it: at the optimum of a clipped model, with a noise scale.",
+        show_default=False,
+    ),
+]
+LargeDelta = Annotated[
+    bool,
+    typer.Option(
+        "--large-delta", help="Take a δ of 1/N or more for a Bayesian guarantee, knowingly."
+    ),
+]
+Conversion = Annotated[
+    str, typer.Option(help=f"How a Bayesian ε follows from the cost: {', '.join(CONVERSIONS)}.")
+]
+
+
+def release(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="New JSON file that may be shared.")],
+    draws: Annotated[int, typer.Option(help="Number of posterior samples.")] = 1,
+    temperature: Temperature = 0.0,
+    epsilon: Annotated[
+        float, typer.Option(help="ε that all releases together may reach; 0: no limit.")
+    ] = 0.0,
+    delta: Delta = 1e-5,
+    guarantee: Guarantee = "",
+    large_delta: LargeDelta = False,
+    conversion: Conversion = CONVERSIONS[0],
+    as_json: Json = False,
+) -> None:
+    """Release posterior samples from a fit, charged before they are drawn.
+
+    Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
+    choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
+    noise scale, ε is a worst-case one and the temperature follows from public constants; there
+    --conversion hockey-stick gives a Bayesian ε beside it that is reliable.
+
+    The file holds what may be shared. What the command prints is for the owner: it is computed
+    from the records.
+    """
+    import bdpvi
+    from bdpvi._runtime import store
+    from bdpvi.releasing import storage
+
+    if temperature == 0 and epsilon == 0:
+        raise ValueError("temperature or epsilon must be given")
+    if guarantee:
+        options.choice("guarantee", guarantee, GUARANTEES)
+    accountant = partial(bdpvi.BayesianAccountant, conversion=conversion)
+    accountant()  # refuses an unknown conversion before anything is read
+    fitted = load(folder)
+    both = temperature and epsilon
+    store.make_folder(out.parent)
+    with store.claimed(out) as temporary:
+        released = bdpvi.release(
+            fitted,
+            draws,
+            temperature=temperature or None,
+            epsilon=None if both else epsilon or None,
+            guarantee=getattr(bdpvi, GUARANTEES[guarantee])() if guarantee else None,
+            delta=delta,
+            budget=bdpvi.Budget(epsilon, delta) if both else None,
+            accountant=accountant,
+            large_delta=large_delta,
+        )
+        storage.write_release(released, temporary)
+    if as_json:
+        public = {"out": str(out), "receipt": asdict(released.receipt)}
+        options.print_json({**public, "spent": asdict(released.spent)})
+        return
+    print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
+    print(f"Public: {released.receipt}")
+    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
+    if fitted.ledger.budget is None:
+        print("No budget is stored with this fit: nothing limits further releases")
+    print(f"Wrote {out}")
+
+
+def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
+    """Say what all releases from a fit have cost. For the owner only."""
+    import bdpvi
+
+    total = bdpvi.spent(load(folder), delta=delta)
+    if as_json:
+        options.print_json(asdict(total))
+        return
+    print(total)
+    if total.exposure is not None:
+        print(total.exposure)
+
+
+def predict(
+    released: Annotated[Path, typer.Argument(help="File that `bdpvi release` wrote.")],
+    data: Annotated[Path, typer.Option(help="CSV file with the raw columns of the training data.")],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the probability of the positive class for the rows of a CSV file."""
+    from bdpvi._runtime import store
+
+    if out is not None and not as_json:
+        with store.claimed(out) as temporary:
+            _, table = _predicted(released, data)
+            table.to_csv(temporary, index=False)
+        print(f"Wrote {len(table)} predictions to {out}")
+        return
+    loaded, table = _predicted(released, data)
+    if as_json:
+        receipt = asdict(loaded.receipt)
+        options.print_json({"probability": table["probability"].tolist(), "receipt": receipt})
+    else:
+        table.to_csv(sys.stdout, index=False)
+
+
+def _predicted(released: Path, data: Path) -> tuple[Release, pd.DataFrame]:
+    import pandas as pd
+
+    from bdpvi import datasets
+    from bdpvi.releasing import storage
+
+    loaded = storage.load_release(released)
+    constants = loaded.preprocessing.get("encoding")
+    if not isinstance(constants, dict):
+        raise ValueError(
+            f"{released} does not say how a table becomes features; it was not fitted by bdpvi fit"
+        )
+    encoding = datasets.Encoding.from_dict(constants)
+    probabilities = loaded.predict_proba(encoding.apply(datasets.read_table(data)))[:, 1]
+    return loaded, pd.DataFrame({"probability": probabilities.numpy()})
+
+
+def load(folder: Path) -> Fit:
+    """Read a fit that ``bdpvi fit`` wrote.
+
+    Raises:
+        ValueError: if the folder does not hold one.
+    """
+    from bdpvi import BayesianLogisticRegression, guides
+    from bdpvi.releasing import storage
+
+    extra = storage.read_extra(folder)
+    try:
+        model = BayesianLogisticRegression(**extra["model"])
+        make = getattr(guides, GUIDES[extra["guide"]])
+        guide = make(model, noise_scale=extra.get("noise_scale"))
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error!r}") from error
+    return storage.load_fit(folder, model, guide)

@@ -1,0 +1,58 @@
+"""``bdpvi demo`` and ``bdpvi study``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bdpvi.commands import options
+from bdpvi.commands.options import Json, Quiet, Seed
+
+STUDIES = ("weibull-clipping", "steps", "orders", "composition", "coverage")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the table.")] = Path("demo"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run the main job on data that comes along: fit, release, account, predict, draw a figure.
+
+    Fits the breast cancer table (455 training records), releases one and ten posterior samples at
+    a range of temperatures, and sets their test accuracy beside their Bayesian-DP ε.
+    """
+    from rich.console import Console
+
+    from bdpvi import demo as demonstration
+
+    result = demonstration.run(out, seed=seed, progress=not quiet)
+    if as_json:
+        options.print_json(result.to_dict())
+    else:
+        result.print(Console())
+
+
+def study(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STUDIES)}.")],
+    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("studies"),
+    scale: Annotated[float, typer.Option(help="Fraction of the full size, in (0, 1].")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a study and write its numbers (CSV), figures and findings."""
+    options.choice("name", name, STUDIES)
+    from bdpvi._runtime import progress, store
+    from bdpvi.studies import catalogue
+
+    store.check_writable(out)
+    track = progress.silent if quiet else progress.bar
+    finding = catalogue.STUDIES[name].run(out, seed=seed, track=track, scale=scale)
+    if as_json:
+        options.print_json({"text": finding.text, "files": [str(path) for path in finding.files]})
+    else:
+        print(finding.text)
+        print("Wrote " + ", ".join(str(path) for path in finding.files))
