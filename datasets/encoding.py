@@ -231,7 +231,7 @@ class Encoding:
         try:
             columns = tuple(_COLUMNS[c["kind"]](c) for c in values["columns"])
             return cls(columns, str(values["source"]))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not the dictionary of an encoding: {error!r}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,28 @@ def test_a_fit_of_something_else_is_bad_input(
         patch.setattr(storage, "read_extra", lambda _: extra)
         assert run("release", fitted, "--out", tmp_path / "a.json", "--temperature", 1) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_of_eight_releases_to_one_file_seven_are_refused_before_they_are_charged(
+    table: Path, tmp_path: Path
+) -> None:
+    fit = tmp_path / "fit"
+    command = ("fit", "--data", table, "--target", "sick", "--out", fit, "--quiet")
+    bound = ("--neighbours", "optimum", "--clip", 0.1, "--prior-scale", 0.1, "--noise-scale", 0.1)
+    assert run(*command, *bound) == 0
+    out = tmp_path / "release.json"
+    with ThreadPoolExecutor(8) as pool:
+        wanted = [pool.submit(releasing.release, fit, out, epsilon=1.0) for _ in range(8)]
+        errors = [error for one in wanted if (error := one.exception()) is not None]
+    assert len(errors) == 7
+    assert all("exists already" in str(error) for error in errors)
+    assert len(storage.open_ledger(fit).charges()) == 1
+    storage.load_release(out)
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "elsewhere.json")
+    assert run("release", fit, "--out", link, "--epsilon", 1) == 2
+    assert len(storage.open_ledger(fit).charges()) == 1
+    assert not (tmp_path / "elsewhere.json").exists()
 
 
 @pytest.mark.parametrize(

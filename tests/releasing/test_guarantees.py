@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mpmath
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -32,6 +33,7 @@ from bdpvi.accounting.worst_case import (
     replace_one,
     rounding_delta,
 )
+from bdpvi.datasets import Encoding, Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing import storage
@@ -339,8 +341,11 @@ def test_a_changed_file_is_refused_by_name(
         storage.load_release(path)
 
 
-def test_mutated_files_are_value_errors(fit: bdpvi.Fit, tmp_path: Path) -> None:
+def test_mutated_files_are_value_errors(data: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "release.json"
+    columns = (Numeric("a", 1.0, 2.0), OneHot("b", ("x", "y")))
+    encoding = Encoding(columns, "Public.").to_dict()
+    fit = bounded(replace(data, preprocessing={"encoding": encoding}))
     storage.save_release(bdpvi.release(fit, epsilon=0.3), path)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
@@ -358,6 +363,7 @@ def test_mutated_files_are_value_errors(fit: bdpvi.Fit, tmp_path: Path) -> None:
         try:
             loaded = storage.load_release(path)
             loaded.predict_proba(torch.zeros(2, len(loaded.feature_names)))
+            Encoding.from_dict(loaded.preprocessing["encoding"]).apply(pd.DataFrame({"a": [1]}))  # type: ignore[arg-type]
         except ValueError:
             pass
 
