@@ -199,9 +199,9 @@ def test_of_three_releases_to_one_file_two_are_refused_before_they_are_charged(
     bound = ("--neighbours", "optimum", "--clip", 0.1, "--prior-scale", 0.1, "--noise-scale", 0.1)
     assert run(*command, *bound) == 0
     out = tmp_path / "release.json"
-    command = (sys.executable, "-m", "bdpvi.cli", "release", fit, "--out", out, "--epsilon", "1")
+    again = (sys.executable, "-m", "bdpvi.cli", "release", fit, "--out", out, "--epsilon", "1")
     running = [
-        subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) for _ in range(3)
+        subprocess.Popen([*map(str, again)], stderr=subprocess.PIPE, text=True) for _ in range(3)
     ]
     errors = [error for one in running if (error := one.communicate()[1])]
     assert sorted(one.returncode for one in running) == [0, 2, 2]
