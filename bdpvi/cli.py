@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from bdpvi import cli_comparison
-from bdpvi.commands import fit, ledger, release, show
+from bdpvi.commands import compare, fit, ledger, release, show
 
 if TYPE_CHECKING:
     from bdpvi._runtime.workers import Reduction
@@ -31,8 +30,8 @@ for command in (
     release.spent,
     release.predict,
     show.study,
-    cli_comparison.compare,
-    cli_comparison.tune,
+    compare.compare,
+    compare.tune,
 ):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")

@@ -27,12 +27,13 @@ from scipy.stats import ttest_rel
 from simulated import logistic_data
 from sklearn.metrics import roc_auc_score
 
-from bdpvi import BayesianLogisticRegression, Dataset, cli_comparison, datasets
+from bdpvi import BayesianLogisticRegression, Dataset, datasets
 from bdpvi._runtime.cells import Cells
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
+from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
 from bdpvi.compare.hyperparameters import build
 from bdpvi.compare.methods import BAYESIAN, METHODS, NONE, SENTENCES, WORST_CASE, Method
@@ -221,7 +222,7 @@ COMPARISON: dict[str, Any] = {
 KILLED = f"""
 import sys
 from pathlib import Path
-from bdpvi import cli_comparison
+from bdpvi.commands import compare as cli_comparison
 cli_comparison.compare(out=Path(sys.argv[1]), settings=Path(sys.argv[2]), **{COMPARISON!r})
 """
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 from simulated import logistic_data
 
-from bdpvi import Dataset, cli_comparison
+from bdpvi import Dataset
+from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare import tuning
 from bdpvi.compare.hyperparameters import FILE, build, describe, load, read
 from bdpvi.compare.methods import DPGD, METHODS, TUNED, Accounting, Method

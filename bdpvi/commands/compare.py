@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
-from rich.console import Console
 
-from bdpvi import datasets
-from bdpvi._runtime import progress
-from bdpvi.compare import comparison as comparison
-from bdpvi.compare import hyperparameters, report, tuning
-from bdpvi.compare.methods import METHODS, TUNED, Method
-from bdpvi.types import Split
+from bdpvi.commands import options
+from bdpvi.commands.options import TABLES, Data, Delta, Drop, Positive, Quiet, Target, TestFraction
 
-Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(datasets.LOADERS)}.")]
-Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
-Positive = Annotated[str, typer.Option(help="Value of the target that counts as 1.")]
-Drop = Annotated[
-    list[str] | None,
+if TYPE_CHECKING:
+    from bdpvi.compare.methods import Method
+
+METHODS = (
+    "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case", "bdp-vi-mean-field",
+    "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld",
+    "dp-gd",
+)  # fmt: skip
+TUNED = tuple(name for name in METHODS if not name.endswith("worst-case"))
+ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
+EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
+
+Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
+Settings = Annotated[
+    Path | None,
     typer.Option(
-        help="Column of a CSV file to leave out, such as an identifier; once for every column.",
+        help="File of hyper-parameters, such as `bdpvi tune` writes; by default bdpvi's own.",
         show_default=False,
     ),
 ]
-TestFraction = Annotated[
-    float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
-]
-Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
-Delta = Annotated[float, typer.Option(help="δ of every guarantee.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
 _WIDE = 1_000
 """Characters: tables that go to a file or another program are not folded."""
-
-ALL = ",".join(METHODS)
-SEARCHED = ",".join(TUNED)
-EPSILONS = ",".join(f"{epsilon:g}" for epsilon in comparison.EPSILONS)
 
 
 def compare(
@@ -59,13 +52,7 @@ def compare(
     ] = EPSILONS,
     delta: Delta = 1e-5,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every result.")] = 10,
-    settings: Annotated[
-        Path,
-        typer.Option(
-            help="File of hyper-parameters, such as `bdpvi tune` writes; by default bdpvi's own.",
-            show_default=False,
-        ),
-    ] = hyperparameters.FILE,
+    settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare methods at equal ε: accuracy, likelihood, calibration, and what each ε means.
@@ -74,17 +61,23 @@ def compare(
 
     Example: bdpvi compare --data abalone --out abalone-comparison
     """
-    chosen = hyperparameters.load(_name(data), settings)
+    import pandas as pd
+    from rich.console import Console
+
+    from bdpvi._runtime import progress
+    from bdpvi.compare import comparison, hyperparameters, report
+
+    chosen = hyperparameters.load(_name(data), settings or hyperparameters.FILE)
     plan = comparison.Plan(
-        methods=[_method(chosen, name) for name in _words(methods)],
+        methods=_methods(chosen.methods, methods),
         epsilons=_numbers("epsilons", epsilons),
         delta=delta,
         seeds=seeds,
         at=chosen.at,
     )
-    with resumable(out / "cells"):
+    with options.resumable(out / "cells"):
         comparison.compare(
-            _split(data, target, positive, test_fraction, drop),
+            options.read_split(data, target, positive, test_fraction, drop),
             plan,
             out,
             chosen={"data": chosen.data, **chosen.how},
@@ -135,6 +128,9 @@ def tune(
 
     Example: bdpvi tune --data abalone --out hyperparameters.json
     """
+    from bdpvi._runtime import progress
+    from bdpvi.compare import hyperparameters, tuning
+
     search = tuning.Search(
         configurations=configurations,
         refinements=refinements,
@@ -145,9 +141,9 @@ def tune(
         seeds=seeds,
         delta=delta,
     )
-    with resumable(tuning.trials_folder(out)):
+    with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
-            _split(data, target, positive, test_fraction, drop).train,
+            options.read_split(data, target, positive, test_fraction, drop).train,
             hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
             _words(methods),
             search,
@@ -159,41 +155,14 @@ def tune(
     print(f"Wrote {out}")
 
 
-@contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Say in one line what an interrupted command has kept in its folder."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        files = (one for one in folder.rglob("*") if one.is_file())
-        if any(not one.name.startswith(".") for one in files):
-            said = f"what is finished is kept in {folder}/ (secret); the same command goes on there"
-        else:
-            said = "nothing was finished, nothing is kept"
-        print(f"bdpvi: interrupted: {said}", file=sys.stderr)
-        raise
-
-
-def _split(
-    data: str, target: str, positive: str, test_fraction: float, drop: list[str] | None
-) -> Split:
-    if data in datasets.LOADERS:
-        return datasets.LOADERS[data]()
-    if not target:
-        raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
-    return datasets.from_csv(
-        data, target, positive=positive or None, drop=drop or (), test_fraction=test_fraction
-    )
-
-
 def _name(data: str) -> str:
-    return data if data in datasets.LOADERS else Path(data).stem
+    return data if data in TABLES else Path(data).stem
 
 
-def _method(chosen: hyperparameters.Chosen, name: str) -> Method:
-    if name not in chosen.methods:
-        raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
-    return chosen.methods[name]
+def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:
+    for name in _words(text):
+        options.choice("methods", name, chosen)
+    return [chosen[name] for name in _words(text)]
 
 
 def _words(text: str) -> list[str]:
