@@ -25,18 +25,15 @@ from torch.distributions import (
 )
 
 from bdpvi import _validate
-from bdpvi._runtime import threads
 from bdpvi.accounting.inversion import equal_covariance, hockey_stick_bound
-from bdpvi.accounting.log_moments import log_moments_for
-from bdpvi.accounting.products import log_mgf_by_products
+from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
 
 # Most coordinates whose product stays within 1e-13.
 _WIDEST = 100
 # Smallest eigenvalue, as a share of the largest, that a symmetric eigenproblem gives to 1e-12.
 _GRADED = 1e-3
-# Blocks that stay in cache: records at a time, and records × orders at a time.
+# Eigenproblems at a time, which stay in cache.
 _RECORDS = 8192
-_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,22 +211,7 @@ class GaussianPairs:
     def _per_order(self, s: Tensor, temperature: float) -> Tensor:
         """Return ``log M(s)/s = D_{s+1}``, see :mod:`bdpvi.accounting.log_moments`."""
         tau = _validate.positive("temperature", temperature)
-        s = s.unsqueeze(-1) if s.ndim == 1 else s
-        value = s.new_empty(len(s), len(self))
-        log_moments = log_moments_for(len(self), self.r.shape[1], self.r.device)
-        height = max(1, _BLOCK // min(_RECORDS, max(1, len(self))))
-
-        def fill(i: slice) -> None:
-            r, b2 = self.r[i].T.contiguous(), self.b2[i].T.contiguous() / tau
-            for k in range(0, len(s), height):
-                block = s[k : k + height]
-                block = block if block.shape[1] == 1 else block[:, i]
-                value[k : k + height, i] = log_moments.divergences(block, r, b2)
-
-        blocks = [slice(i, i + _RECORDS) for i in range(0, len(self), _RECORDS)]
-        for _ in map(fill, blocks) if len(blocks) < 2 else threads.each(fill, blocks):
-            pass
-        return value
+        return divergences(s.unsqueeze(-1) if s.ndim == 1 else s, self.r, self.b2 / tau)
 
 
 def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
