@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,8 @@ _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
 _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _LOOSE = 0.002
 _NEGLIGIBLE = 1e-30
+# Nodes and weights on (-1, 1).
+_GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)
 # Nodes × records at a time.
 _BLOCK = 1 << 19
 
@@ -105,11 +108,11 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     wide = torch.special.log_ndtr(a)
     direct = -wide.exp() * torch.expm1(eps + torch.special.log_ndtr(a - root) - wide)
     # R'(x) = 1 + x R(x) is smooth and positive: eight Gauss-Legendre nodes on a length below 1.
-    nodes, weights = _gauss_legendre(v.device)
-    x = a.unsqueeze(-1) - root.unsqueeze(-1) * nodes
+    nodes, weights = (torch.as_tensor(of).to(v) for of in _GAUSS_LEGENDRE)
+    x = a.unsqueeze(-1) - root.unsqueeze(-1) * ((nodes + 1) / 2)
     slope = 1 + x * math.sqrt(math.pi / 2) * torch.special.erfcx(-x / math.sqrt(2))
     density = (-a.square() / 2).exp() / math.sqrt(2 * math.pi)
-    short = density * root * (slope * weights).sum(-1)
+    short = density * root * (slope * weights).sum(-1) / 2
     # Far right R overflows; there δ is close to 1 - e^ε and nothing cancels.
     delta = torch.where((root < 1) & (a < 5), short, direct)
     delta = torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
@@ -393,11 +396,3 @@ def _epsilon(epsilon: float | Tensor, device: torch.device) -> Tensor:
 
 def _is_scalar(value: float | Tensor) -> bool:
     return not isinstance(value, Tensor) or value.ndim == 0
-
-
-def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return eight nodes and weights on (0, 1), from the Jacobi matrix (Golub & Welsch 1969)."""
-    k = torch.arange(1, 8, dtype=torch.float64)
-    off = k / (4 * k * k - 1).sqrt()
-    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
-    return ((nodes + 1) / 2).to(device), vectors[0].square().to(device)

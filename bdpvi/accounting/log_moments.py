@@ -77,14 +77,14 @@ def divergences(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
 
     def fill(i: slice) -> None:
         pairs, points = (r[i], b2[i]), s[:, i] if s.shape[1] > 1 else s
-        largest = math.inf if own or not len(r) else float((pairs[0] - 1).abs().max())
+        largest = math.inf if own else float((pairs[0] - 1).abs().max())
         close = (points.abs().amax(1) * largest <= LIMITS.close) & (largest <= LIMITS.close)
         if bool(close.any()):
             value[close, i] = _by_power_sums(points[close], *pairs)
         if not bool(close.all()):
             value[~close, i] = by_coordinates(points[~close], *pairs)
 
-    blocks = threads.slices(len(r), LIMITS.records)
+    blocks = threads.slices(len(r), LIMITS.records) if len(r) else []
     for _ in map(fill, blocks) if len(blocks) < 2 else threads.each(fill, blocks):
         pass
     return value
@@ -219,7 +219,9 @@ def log_mgf_by_products(
         s = s.to(torch.complex128 if s.is_complex() else torch.float64)
         s = s.unsqueeze(-1) if s.ndim == 1 else s
         value = s.new_empty(len(s), x.shape[1])
-        for i in threads.slices(x.shape[1], max(1, LIMITS.entries // 4 // max(1, len(s)))):
+        size = max(1, LIMITS.entries // 4 // max(1, len(s)))
+        for start in range(0, x.shape[1], size):
+            i = slice(start, start + size)
             points = s if s.shape[1] == 1 else s[:, i]
             value[:, i] = _log_mgf(points, x[:, i], means[:, i], drift[i])
         return value

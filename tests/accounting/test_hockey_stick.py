@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -161,7 +160,7 @@ def test_values_do_not_depend_on_what_was_asked_before() -> None:
 def test_smallest_of_the_grid_in_few_evaluations(seed: int, beta: float, shift: float) -> None:
     v = pairs(seed, shift=10**shift).b2.sum(1)
     asked: list[float] = []
-    bound = partial(estimators.student_t, failure_probability=1e-20)
+    bound = (estimators.student_t, 1e-20)
 
     def at(epsilon: float) -> Tensor:
         asked.append(epsilon)
@@ -172,18 +171,18 @@ def test_smallest_of_the_grid_in_few_evaluations(seed: int, beta: float, shift: 
 
     for deltas, most in ((Deltas(at), 30), (Deltas(at, guide), 8)):
         asked.clear()
-        epsilon, estimate = smallest_epsilon(deltas, 10**beta, bound)
+        epsilon, estimate = smallest_epsilon(deltas, 10**beta, *bound)
         assert len(asked) <= most
         if math.isinf(epsilon):
-            assert mean_delta(deltas, float(EPSILONS[-1]), bound) > 10**beta
+            assert mean_delta(deltas, float(EPSILONS[-1]), *bound) > 10**beta
             continue
-        assert float(estimate.log_bound.exp()) == mean_delta(deltas, epsilon, bound) <= 10**beta
+        assert float(estimate.log_bound.exp()) == mean_delta(deltas, epsilon, *bound) <= 10**beta
         k = position(epsilon)
-        assert k == 0 or mean_delta(deltas, float(EPSILONS[k - 1]), bound) > 10**beta
+        assert k == 0 or mean_delta(deltas, float(EPSILONS[k - 1]), *bound) > 10**beta
         # One that suffices already is the answer; one that does not is where the search begins.
         for enough in (k + 5, k - 5):
             if 0 <= enough < len(EPSILONS):
-                given_one = smallest_epsilon(deltas, 10**beta, bound, float(EPSILONS[enough]))[0]
+                given_one = smallest_epsilon(deltas, 10**beta, *bound, float(EPSILONS[enough]))[0]
                 assert given_one == float(EPSILONS[max(enough, k)])
 
 
