@@ -148,8 +148,8 @@ class BayesianAccountant:
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
 
-        It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. As
-        many estimates are charged as there: the answer could be that of any order or ε. It is 1
+        It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. The
+        same number of estimates is charged: the answer could be that of any order or ε. It is 1
         where rounding and estimates leave nothing of ``near``.
 
         Args:

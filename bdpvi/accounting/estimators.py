@@ -35,7 +35,7 @@ class Estimate:
         sample_size: m.
         constant: whether all m values were equal. The spread then says nothing about records
             that were not seen, and bounds that rest on it equal the mean.
-        top_share: the largest value's share of the mean; 1/m when all are equal.
+        top_share: the fraction of the mean that the largest value makes; 1/m when all are equal.
         effective_size: (Σy)²/Σy², between 1 and m.
         pareto_k: shape of the generalised Pareto fitted to the largest values. E y^n exists for
             n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is not to be trusted.

@@ -30,7 +30,7 @@ from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
 
 # Most coordinates whose product stays within 1e-13.
 _WIDEST = 100
-# Smallest eigenvalue, as a share of the largest, that a symmetric eigenproblem gives to 1e-12.
+# Smallest eigenvalue, as a fraction of the largest, that a symmetric eigenproblem gives to 1e-12.
 _GRADED = 1e-3
 # Eigenproblems at a time, which stay in cache.
 _RECORDS = 8192

@@ -25,7 +25,7 @@ _ROUNDING = 1e-13
 _ALIASING = 3e-5
 # Steps of the search for the saddle point, which leave 1 %, and lines tried on either side of it.
 _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
-# Nodes and smoothing tried in turn; what counts as loose, and what is too small to care.
+# Nodes and smoothing tried in turn; what counts as loose; what is too small to care.
 _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _LOOSE = 0.002
 _NEGLIGIBLE = 1e-30
@@ -143,7 +143,7 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float 
 
     *A fictitious release.* Where M falls off slowly the cut costs many nodes. Composing with a
     further, independent Gaussian release of variance v never lowers δ (data processing) and
-    multiplies M by ``e^{s(s+1)v/2}``, which falls off fast; it raises δ by a share of about
+    multiplies M by ``e^{s(s+1)v/2}``, which falls off fast; it raises δ by a fraction of about
     c(c+1)v/2. This is ``contour.smoothing``.
 
     *Rounding* adds 1e-13 of every node's size times the size of its exponent.
@@ -229,7 +229,10 @@ class Inversion:
         )
 
     def bound(self, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bound at ε, a number or (E,), and what share of it cut and rounding added.
+        """Return the bound at ε, and the fraction of it that cut and rounding added.
+
+        Args:
+            epsilon: ε, a number or (E,).
 
         Returns:
             Two of (E, m), E = 1 for a number.
@@ -237,7 +240,7 @@ class Inversion:
         eps = _epsilon(epsilon, self.terms.device)
         s = self.contour.s.reshape(self.contour.nodes, -1)
         c, y = s[0].real, s.imag
-        deltas, shares = [], []
+        deltas, fractions = [], []
         for e in eps:
             angle = y * e
             # The real part of terms · exp(-i y ε).
@@ -249,9 +252,9 @@ class Inversion:
             log_size = log_size + _ROUNDING * (1 + self.log_top.abs() + (c * e).abs())
             bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
             deltas.append(torch.where(self.exists, bound, 1.0))
-            shares.append(added / trapezoid)
+            fractions.append(added / trapezoid)
         tiny = torch.finfo(torch.float64).tiny
-        return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(shares)
+        return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(fractions)
 
 
 def contour_for(
@@ -275,8 +278,8 @@ def contour_for(
             first with the order 1 of shape (1,) to learn m. For several releases, their sum.
         epsilon: ε at which to be tight.
         nodes: J.
-        smoothing: share by which the fictitious release may raise δ; see `Contour`. 0 suits losses
-            whose M falls off fast, as where the means differ by more than the covariances.
+        smoothing: fraction by which the fictitious release may raise δ; see `Contour`. 0 suits
+            losses whose M falls off fast, as where the means differ by more than the covariances.
 
     Returns:
         A contour with abscissa, step and smoothing of shape (m,).
@@ -288,7 +291,7 @@ def contour_for(
     tensor([1.9184], dtype=torch.float64)
     """
     eps = _epsilon(epsilon, torch.device("cpu"))[0].item()
-    share = _validate.non_negative("smoothing", smoothing)
+    fraction = _validate.non_negative("smoothing", smoothing)
     like = log_mgf(torch.ones(1, dtype=torch.float64)).reshape(-1)
 
     def curve(c: Tensor) -> Tensor:
@@ -297,7 +300,7 @@ def contour_for(
     saddle = _minimise(
         lambda u: curve(u.exp().unsqueeze(0))[0], like, math.log(1e-6), math.log(1e14), _ROUNDS
     ).exp()
-    variance = 2 * share / (saddle * (saddle + 1))
+    variance = 2 * fraction / (saddle * (saddle + 1))
     below, above = torch.logspace(-3, -0.0005, _BELOW), torch.logspace(-3, 6, _ABOVE)
     factors = torch.cat([1 - below.flip(0), torch.ones(1), 1 + above]).to(like)
     c = factors.unsqueeze(-1) * saddle

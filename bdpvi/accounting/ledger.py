@@ -209,7 +209,7 @@ def repair(
 
     Args:
         path: the file.
-        charges: what the owner says took place after the lines that are proven, in the place of all
+        charges: what the owner says took place after the lines that are proven, instead of all
             that the file says after them. On a file that is whole they are added.
         binding: digest of the fit that the file must be of; None takes any.
 

@@ -20,6 +20,7 @@ from bdpvi.accounting.hockey_stick import (
     EPSILONS,
     Deltas,
     certified,
+    deltas_of,
     mean_delta,
     position,
     smallest_epsilon,
@@ -144,6 +145,18 @@ def test_a_contour_that_is_shared_costs_little() -> None:
         epsilon = float(EPSILONS[k])
         truth = float(equal_covariance(of.b2.sum(1), epsilon).mean())
         assert truth <= float(deltas.at(epsilon).mean()) <= 1.003 * truth
+
+
+def test_draws_counts_and_temperature_of_several_releases_enter_the_inversion() -> None:
+    """Covariances that are equal but for the ninth digit, against the closed form."""
+    of = pairs(8, spread=1e-9, shift=0.01)
+    panel = Panel("remove", torch.arange(len(of)), of)
+    draws = [(PosteriorDraws((panel,), 2, 3.0), 3), (PosteriorDraws((panel,), 1, 0.5), 1)]
+    epsilon = float(EPSILONS[2200])
+    truth = equal_covariance((3 * 2 / 3.0 + 1 / 0.5) * of.b2.sum(1), epsilon)
+    found = deltas_of(draws, "remove D‖D′", 1e-9).at(epsilon)
+    assert float(truth.mean()) > 1e-6
+    torch.testing.assert_close(found.mean(), truth.mean(), rtol=3e-3, atol=0)
 
 
 def test_values_do_not_depend_on_what_was_asked_before() -> None:
