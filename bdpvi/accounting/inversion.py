@@ -29,8 +29,7 @@ _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
 _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _LOOSE = 0.002
 _NEGLIGIBLE = 1e-30
-# Nodes and weights on (-1, 1).
-_GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)
+_GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)  # nodes and weights on (-1, 1)
 # Nodes × records at a time.
 _BLOCK = 1 << 19
 
