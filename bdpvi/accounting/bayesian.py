@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,43 +14,54 @@ from torch import Tensor
 from bdpvi import _validate
 from bdpvi.accounting import conversions, estimators
 from bdpvi.accounting.betting import betting
-from bdpvi.accounting.composition import ByPanel, Composition
-from bdpvi.accounting.conversions import Orders, minimise_delta, minimise_epsilon, split_delta
-from bdpvi.accounting.estimators import Estimate, Estimator, quantile_certificate
-from bdpvi.accounting.events import Event, Tally
-from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, certified, mean_delta, smallest_epsilon
-from bdpvi.accounting.inversion import equal_covariance
+from bdpvi.accounting.composition import ByPanel, Composition, Totals
+from bdpvi.accounting.conversions import Orders, minimise_delta, split_delta
+from bdpvi.accounting.estimators import Estimate, Estimator
+from bdpvi.accounting.events import Event, PosteriorDraws, Tally
+from bdpvi.accounting.hockey_stick import (
+    EPSILONS,
+    Deltas,
+    deltas_of,
+    loss_variance,
+    mean_delta,
+    smallest_epsilon,
+    variance_bound,
+)
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
-from bdpvi.accounting.totals import Recorded, Streamed, Totals, Views
+from bdpvi.accounting.quantiles import quantile_certificate
+from bdpvi.accounting.settling import (
+    CHANGES,
+    GUARANTEE,
+    MISSES,
+    Solution,
+    guarantee_for,
+    settle,
+    solve_by_order,
+    with_rounding,
+)
 from bdpvi.accounting.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
 from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
 
-GUARANTEE = (
-    "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
-    "from the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for "
-    "every set S of outputs and either order of D and D′, where D′ has {change}. δ is a mean over "
-    "such records: one that is rarer than δ may be exposed altogether"
-)
+__all__ = [
+    "CHANGES",
+    "CONVERSIONS",
+    "GUARANTEE",
+    "HOCKEY_STICK",
+    "MISSES",
+    "BayesianAccountant",
+    "Solution",
+    "nothing_spent",
+    "settle",
+    "solve_by_order",
+    "with_rounding",
+]
+
 FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
     "charged for that choice"
 )
-CHANGES = {"remove": "x′ removed", "add": "x′ added"}
 HOCKEY_STICK = "hockey-stick"
 CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
-
-MISSES = 0.01
-"""What the misses that an estimate's skewness predicts may add up to, as a share of δ, over all
-estimates used, for the result to be called reliable."""
-
-
-class Solution(NamedTuple):
-    """ε of one direction, the order it was found at, and the estimate it rests on."""
-
-    epsilon: float
-    order: float | None
-    estimate: Estimate
 
 
 class BayesianAccountant:
@@ -99,12 +110,10 @@ class BayesianAccountant:
         self.failure_probability = _validate.probability("failure_probability", failure_probability)
         self.conversion = conversion
         self.composition: Composition[Any] = composition or ByPanel()
-        self._totals: Totals = (
-            Recorded(self.composition, self._bound)
-            if orders is None
-            else Streamed(self.composition, self._bound, orders)
+        self._totals = Totals(
+            self.composition, lambda values: estimator(values, failure_probability), orders
         )
-        self._first: Views | None = None
+        self._first: Event | None = None
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
@@ -117,16 +126,16 @@ class BayesianAccountant:
                 are more events than the composition was made for.
         """
         _validate.positive_int("count", count)
-        views, limit = event.views(), self.composition.limit
+        limit = self.composition.limit
         if self._first is not None:
-            _check_same_records(self._first, views)
+            _check_same_records(self._first, event)
         if limit is not None and self._taken + count > limit:
             raise ValueError(
                 f"count={count}: {self.composition.name} was fixed at {limit} events, and "
                 f"{self._taken} have been charged"
             )
-        self._totals.add(views, count)
-        self._first = self._first or views
+        self._totals.add(event, count)
+        self._first = self._first or event
         self._taken += count
         self._distinct += 1
         self._rounding += count * event.rounding
@@ -139,8 +148,8 @@ class BayesianAccountant:
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
 
-        It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. As
-        many estimates are charged as there: the answer could be that of any order or ε. It is 1
+        It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. The
+        same number of estimates is charged: the answer could be that of any order or ε. It is 1
         where rounding and estimates leave nothing of ``near``.
 
         Args:
@@ -165,8 +174,8 @@ class BayesianAccountant:
         rest = beta - rounding
         if not rest > 0:
             return 1.0
-        beta_at = partial(self._beta, epsilon, rest)
-        return min(1.0, max(map(beta_at, directions)) + estimates * gamma + rounding)
+        beta = max(self._beta(name, epsilon, rest) for name in directions)
+        return min(1.0, beta + estimates * gamma + rounding)
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,)."""
@@ -179,12 +188,12 @@ class BayesianAccountant:
             ValueError: unless the accountant has fixed orders and composes by panel.
         """
         totals = self._totals
-        if self._first is None or not isinstance(totals, Streamed):
+        if self._first is None or totals.fixed is None:
             raise ValueError("orders must be fixed, and something charged, before a tally")
         if not isinstance(self.composition, ByPanel):
             raise ValueError(f"composition={self.composition.name} has no sum per record")
-        ids = next(iter(self._first.values())).ids
-        return Tally(ids, totals.orders, dict(totals.states), self._rounding, self._from_data)
+        ids = next(iter(self._first.records.values()))
+        return Tally(ids, totals.fixed, dict(totals.states), self._rounding, self._from_data)
 
     def spent(self, delta: float) -> Spent:
         """Return ε at ``delta`` with all that belongs to it.
@@ -243,7 +252,7 @@ class BayesianAccountant:
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
         directions, _ = self._charged()
-        variances = [self._variance(name) for name in directions]
+        variances = [loss_variance(self._draws(), name) for name in directions]
         if all(v is not None for v in variances):
             own = torch.stack([v for v in variances if v is not None]).amax(0)
             price: Callable[[float], float] = partial(gaussian_epsilon, delta=delta)
@@ -273,8 +282,8 @@ class BayesianAccountant:
 
     def _ranged(self) -> bool:
         """Whether every event bounds what any record whatever can cost."""
-        bounds = [v.largest for views, _ in self._events() for v in views.values()]
-        return bool(bounds) and None not in bounds
+        draws = self._draws()
+        return bool(draws) and all(one.largest is not None for e, _ in draws for one in e.panels)
 
     def worst_case(self, delta: float) -> WorstCase | None:
         """Return the guarantee for any record whatever: all events are one Gaussian mechanism.
@@ -284,23 +293,24 @@ class BayesianAccountant:
         """
         if self._from_data or not self._ranged():
             return None
-        variance = max(
-            sum(count * (views[name].largest or 0.0) for views, count in self._events())
-            for name in self._first or ()
-        )
+        directions, _ = self._charged()
+        variance = max(variance_bound(self._draws(), name) or 0.0 for name in directions)
         return gaussian_guarantee(variance, delta, self._rounding)
 
-    def _events(self) -> Sequence[tuple[Views, int]]:
-        return self._totals.events if isinstance(self._totals, Recorded) else []
+    def _draws(self) -> list[tuple[PosteriorDraws, int]]:
+        """Return all events and their counts, if all are draws and were kept; else none."""
+        events = self._totals.events
+        draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
+        return draws if len(draws) == len(events) else []
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
         if self._first is None:
             raise ValueError("nothing has been charged yet, so there is no ε to report")
         if self.conversion == HOCKEY_STICK:
-            return tuple(self._first), len(EPSILONS)
+            return tuple(self._first.records), len(EPSILONS)
         choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
-        return tuple(self._first), choices
+        return tuple(self._first.records), choices
 
     def _by_order(self, direction: str, beta: float, enough: float) -> Solution:
         cost = partial(self.cost, direction)
@@ -308,67 +318,37 @@ class BayesianAccountant:
 
     def _by_hockey_stick(self, direction: str, beta: float, enough: float) -> Solution:
         deltas = self._deltas(direction, beta)
-        epsilon, estimate = smallest_epsilon(deltas, beta, self._bound, enough)
+        epsilon, estimate = smallest_epsilon(
+            deltas, beta, self.estimator, self.failure_probability, enough
+        )
         return Solution(epsilon, None, estimate)
 
-    def _beta(self, epsilon: float, near: float, direction: str) -> float:
+    def _beta(self, direction: str, epsilon: float, near: float) -> float:
         """Return what one direction has for δ at ε, less what the estimates take."""
-        if self.conversion != HOCKEY_STICK:
-            cost = partial(self.cost, direction)
-            orders, rule = self._totals.orders, self.conversion
-            return minimise_delta(lambda order: cost(order).log_bound, epsilon, orders, rule).value
-        return mean_delta(self._deltas(direction, near), epsilon, self._bound)
+        if self.conversion == HOCKEY_STICK:
+            deltas = self._deltas(direction, near)
+            return mean_delta(deltas, epsilon, self.estimator, self.failure_probability)
+        cost = partial(self.cost, direction)
+        orders, rule = self._totals.orders, self.conversion
+        return minimise_delta(lambda order: cost(order).log_bound, epsilon, orders, rule).value
 
     def _deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε."""
-        views = [(views[direction], count) for views, count in self._events()]
-        if (
-            not views
-            or self.composition != ByPanel()
-            or any(v.log_mgf_of is None for v, _ in views)
-        ):
+        draws = self._draws()
+        if not draws or self.composition != ByPanel():
             raise ValueError(
                 "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
                 "and without fixed orders"
             )
-        variance = self._variance(direction)
-        if variance is not None:
-            bounds = [count * v.largest for v, count in views if v.largest is not None]
-            if len(bounds) < len(views):
-                return Deltas(partial(equal_covariance, variance))
-            largest = torch.tensor([sum(bounds)], dtype=torch.float64)
-            return Deltas(
-                partial(equal_covariance, variance.clamp(max=largest)),
-                largest=lambda epsilon: float(equal_covariance(largest, epsilon)),
-            )
-
-        def log_mgf_of(records: Tensor | slice) -> Callable[[Tensor], Tensor]:
-            parts = [(n, v.log_mgf_of(records)) for v, n in views if v.log_mgf_of is not None]
-            return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
-
-        return certified(log_mgf_of, beta)
-
-    def _variance(self, direction: str) -> Tensor | None:
-        """Return the variance of each record's loss in all events, (m,), if it is Gaussian."""
-        views = [(views[direction], count) for views, count in self._events()]
-        variances = [count * v.variance for v, count in views if v.variance is not None]
-        if not views or len(variances) < len(views):
-            return None
-        return torch.stack(variances).sum(0)
-
-    def _bound(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
-        if log_largest is None:
-            return self.estimator(log_values, self.failure_probability)
-        return betting(log_values, self.failure_probability, log_largest, -math.inf)
+        return deltas_of(draws, direction, beta)
 
 
 def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
     """Return what a fit has cost before anything was released from it: ε = 0."""
-    kinds = sorted({panel.kind for panel in panels})
     return Spent(
         epsilon=0.0,
         delta=delta,
-        guarantee=GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in kinds)),
+        guarantee=guarantee_for([panel.kind for panel in panels]),
         order=None,
         direction="none",
         composition=ByPanel.name,
@@ -384,135 +364,13 @@ def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
     )
 
 
-def solve_by_order(
-    cost: Callable[[Tensor], Estimate], beta: float, orders: Orders, conversion: str
-) -> Solution:
-    """Return the smallest ε over ``orders`` with β to spare, given bounds on c(λ)."""
-    epsilon, order = minimise_epsilon(lambda order: cost(order).log_bound, beta, orders, conversion)
-    return Solution(epsilon, order, cost(torch.tensor([order], dtype=torch.float64)))
-
-
-def settle(
-    solve: Callable[[str, float, float], Solution],
-    directions: Sequence[str],
-    delta: float,
-    *,
-    orders: Orders,
-    choices: int,
-    failure_probability: float,
-    composition: str,
-    conversion: str,
-    estimator: str,
-    rounding: float = 0.0,
-) -> Spent:
-    """Return ε at ``delta`` of the direction that costs most, with all that belongs to it.
-
-    Args:
-        solve: from a direction, the β that is left for it, and the ε that another direction
-            costs, below which nothing smaller is needed, to its ε.
-        directions: of the neighbour relations, such as "remove D‖D′".
-        delta: δ.
-        orders: that an answer may have.
-        choices: number of estimates, in each direction, that an answer could have rested on.
-        failure_probability: γ of each.
-        composition, conversion, estimator: names for the report.
-        rounding: what the rounding of the draws takes of δ.
-
-    Raises:
-        ValueError: if δ does not exceed what the estimates and rounding take of it, or no order has
-            a finite divergence.
-    """
-    gamma, estimates = failure_probability, len(directions) * choices
-    beta = split_delta(delta, gamma, estimates) - rounding
-    if not beta > 0:
+def _check_same_records(before: Event, now: Event) -> None:
+    if set(before.records) != set(now.records):
         raise ValueError(
-            f"delta={delta:g} does not pay for the rounding of the draws: {rounding:.2g}"
+            f"event: has directions {sorted(now.records)}, not {sorted(before.records)}"
         )
-    tolerated = max(gamma, MISSES * delta / estimates)
-    solutions: dict[str, Solution] = {}
-    for name in directions:
-        enough = max((s.epsilon for s in solutions.values()), default=0.0)
-        solutions[name] = solve(name, beta, enough)
-    direction = max(solutions, key=lambda name: solutions[name].epsilon)
-    epsilon, order, estimate = solutions[direction]
-    if not math.isfinite(epsilon):
-        raise ValueError(
-            f"order: no λ from {orders.values[0]:g} to {orders.values[-1]:g} has a finite "
-            f"divergence in direction {direction!r}; one record moves the posterior too far"
-        )
-    # ε claims that no direction costs more, so the estimate of every direction has to support it.
-    for name, found in solutions.items():
-        if found.order is None and not reliable(found.estimate, gamma, tolerated)[0]:
-            solutions[name] = solve(name, beta, epsilon)  # at ε, which may be more than its own
-    least = max(
-        solutions,
-        key=lambda name: (_doubt(solutions[name].estimate, gamma, tolerated), name == direction),
-    )
-    doubtful = solutions[least].estimate
-    reason = why(doubtful, gamma, tolerated)
-    kinds = sorted({name.split()[0] for name in directions})
-    return Spent(
-        epsilon=epsilon,
-        delta=delta,
-        guarantee=GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in kinds)),
-        order=order,
-        direction=direction,
-        composition=composition,
-        conversion=conversion,
-        estimator=estimator,
-        failure_probability=gamma,
-        estimates=estimates,
-        sample_size=estimate.sample_size,
-        diagnostics=Diagnostics(
-            top_share=float(estimate.top_share[0]),
-            effective_size=float(estimate.effective_size[0]),
-            pareto_k=float(estimate.pareto_k[0]),
-            skewness=float(estimate.skewness[0]),
-        ),
-        reliable=bool(reliable(doubtful, gamma, tolerated)[0]),
-        reason=reason if least == direction else f"in direction {least}: {reason}",
-        rounding=rounding,
-    )
-
-
-def with_rounding(settled: Callable[..., Spent], error: float, delta: float) -> Spent:
-    """Return what :func:`settle` returns where part of δ pays for rounding at the ε that is found.
-
-    Args:
-        settled: from ``rounding``, the part of δ that is set aside, to the answer.
-        error: θ of all draws, see :func:`bdpvi.accounting.worst_case.rounding_delta`.
-        delta: δ.
-
-    Raises:
-        ValueError: if rounding leaves nothing of δ, or as :func:`settle`.
-    """
-    epsilon = 0.0
-    while True:
-        within, rounding = cap(epsilon), rounding_delta(error, epsilon)
-        if rounding >= delta and epsilon > 0:
-            raise ValueError(
-                f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
-                f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
-                "temperature, or from a guide with a coarser grid"
-            )
-        found = settled(rounding=rounding)
-        epsilon = found.epsilon
-        if not error or epsilon <= within:
-            return found
-
-
-def _doubt(estimate: Estimate, gamma: float, tolerated: float) -> float:
-    """Return 0 for an estimate that is reliable, else its predicted miss rate."""
-    if reliable(estimate, gamma, tolerated)[0]:
-        return 0.0
-    return float(predicted_miss_rate(estimate.skewness, estimate.sample_size, gamma)[0])
-
-
-def _check_same_records(before: Views, now: Views) -> None:
-    if set(before) != set(now):
-        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
-    for name, view in now.items():
-        if not torch.equal(view.ids, before[name].ids):
+    for name, ids in now.records.items():
+        if not torch.equal(ids, before.records[name]):
             raise ValueError(
                 f"event: its record ids in {name!r} are not those of the events before it"
             )

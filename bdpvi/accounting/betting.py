@@ -1,6 +1,6 @@
 """The tightest bound on the mean of values with a known range: a bet that the mean is as large.
 
-Whoever has a share c of the wealth in an asset that returns v/ν, v ≥ 0 with the mean ν, neither
+Whoever has a fraction c of the wealth in an asset that returns v/ν, v ≥ 0 with the mean ν, neither
 wins nor loses on average: the wealth Π(1 − c + c vᵢ/ν) after m values is 1 in expectation, and so
 by Markov's inequality above 1/γ with probability at most γ. A ν at which it *is* above 1/γ is
 therefore too small to be the mean. Here v is the room below the largest value.
@@ -28,7 +28,7 @@ def betting(
 ) -> Estimate:
     """Bound the mean of values with a known range, whatever their distribution.
 
-    The wealth is spread over the shares c = 1, ½, ¼, … with weights 1/2, 1/6, 1/12, …, fixed
+    The wealth is spread over the fractions c = 1, ½, ¼, … with weights 1/2, 1/6, 1/12, …, fixed
     before the sample was seen: then it is 1 in expectation too, and does not depend on the order of
     the values (Waudby-Smith and Ramdas, JRSS B 86, 2024, section 4; mixed as in Orabona and Jun,
     IEEE Trans. Inf. Theory 70, 2024). Where values are far below the range R the bound is about
@@ -37,10 +37,11 @@ def betting(
     that too.
 
     Args:
-        log_values, failure_probability, log_upper, log_lower: as there.
+        log_values, failure_probability, log_upper, log_lower: as for
+            :func:`~bdpvi.accounting.estimators.empirical_bernstein`.
 
     Raises:
-        ValueError: as there.
+        ValueError: if m < 2, a value is NaN or out of its range, or γ is.
 
     >>> estimate = betting(torch.full((1000,), 0.1), 1e-3, log_upper=0.2)
     >>> round(float(estimate.log_bound), 5)
@@ -48,32 +49,32 @@ def betting(
     """
     sample, log_range = within(log_values, log_upper, log_lower)
     gamma = _validate.probability("failure_probability", failure_probability)
-    share = _share(sample, log_range, log_lower)
-    means = [_largest_mean(row, -math.log(gamma)) for row in share.reshape(-1, sample.size)]
-    log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(share.shape[:-1])
+    fraction = _fraction(sample, log_range, log_lower)
+    means = [_largest_mean(row, -math.log(gamma)) for row in fraction.reshape(-1, sample.size)]
+    log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(fraction.shape[:-1])
     lower = torch.full_like(log_range, log_lower)
     log_bound = torch.logaddexp(lower, log_range + log_mean.to(log_range.device))
     return sample.estimate(torch.maximum(log_bound, sample.log_mean), distribution_free=True)
 
 
-def _share(sample: Sample, log_range: Tensor, log_lower: float) -> Tensor:
+def _fraction(sample: Sample, log_range: Tensor, log_lower: float) -> Tensor:
     """Return how far up its range every value is, in [0, 1]: (..., m)."""
     scale = log_range[..., None]
     if log_lower == -math.inf:
-        share = torch.exp(sample.log_values - scale)
+        fraction = torch.exp(sample.log_values - scale)
     else:  # the difference of values that are close must not be rounded away
-        share = torch.expm1(sample.log_values - log_lower) * torch.exp(log_lower - scale)
-    return share.clamp(0, 1)
+        fraction = torch.expm1(sample.log_values - log_lower) * torch.exp(log_lower - scale)
+    return fraction.clamp(0, 1)
 
 
-def _largest_mean(share: Tensor, log_odds: float) -> float:
+def _largest_mean(fraction: Tensor, log_odds: float) -> float:
     """Return the least mean that the bets speak against, of values (m,) in [0, 1]."""
 
     def excess(mean: float) -> float:
-        return _log_wealth(share, mean) - log_odds
+        return _log_wealth(fraction, mean) - log_odds
 
-    low = float(share.mean())
-    high = low + (1 - low) * min(0.5, log_odds / len(share))
+    low = float(fraction.mean())
+    high = low + (1 - low) * min(0.5, log_odds / len(fraction))
     while high < 1 and excess(high) < 0:
         low, high = high, high + (1 - high) / 2
     if not high < 1:
@@ -84,12 +85,12 @@ def _largest_mean(share: Tensor, log_odds: float) -> float:
     return mean
 
 
-def _log_wealth(share: Tensor, mean: float) -> float:
+def _log_wealth(fraction: Tensor, mean: float) -> float:
     """Return the log of the wealth after values (m,) in [0, 1] that were said to have this mean."""
-    count = len(share).bit_length() + 1
-    k = torch.arange(count, dtype=torch.float64, device=share.device)
-    gains = torch.log1p(0.5 ** k[:, None] * ((mean - share) / (1 - mean))).sum(1)
-    # What is left for smaller shares is not bet.
+    count = len(fraction).bit_length() + 1
+    k = torch.arange(count, dtype=torch.float64, device=fraction.device)
+    gains = torch.log1p(0.5 ** k[:, None] * ((mean - fraction) / (1 - mean))).sum(1)
+    # What is left for smaller fractions is not bet.
     weights = torch.cat([1 / ((k + 1) * (k + 2)), 1 / (k[-1:] + 2)])
     gains = torch.cat([gains, gains.new_zeros(1)])
     return float(torch.logsumexp(gains + weights.log(), 0))

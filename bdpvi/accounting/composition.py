@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi.accounting.conversions import REAL_ORDERS, Orders
 from bdpvi.accounting.estimators import Estimate
-
-Estimator = Callable[[Tensor], Estimate]
-"""From log y (K, m) to a bound on log E y, at a fixed failure probability."""
+from bdpvi.accounting.events import Event
+from bdpvi.accounting.record_costs import event_cost
 
 S = TypeVar("S")
 
@@ -21,7 +21,8 @@ S = TypeVar("S")
 class Composition(Protocol[S]):
     """A rule that bounds c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)), event by event.
 
-    Its state S after some events needs memory for records × orders at the most.
+    Its state S after some events needs memory for records × orders at the most. ``bound`` is an
+    estimator at a fixed failure probability: from log y (K, m) to a bound on log E y.
     """
 
     @property
@@ -35,17 +36,19 @@ class Composition(Protocol[S]):
     def bounds(self, events: int) -> int:
         """Return how many bounds by the estimator one order takes after distinct ``events``."""
 
-    def add(self, state: S | None, cost: Tensor, count: int, estimator: Estimator) -> S:
+    def add(
+        self, state: S | None, cost: Tensor, count: int, bound: Callable[[Tensor], Estimate]
+    ) -> S:
         """Return the state after ``count`` more events.
 
         Args:
             state: after the events before; None at the start.
             cost: λ·D_{λ+1} of one such event for each record, (K, m).
             count: how many.
-            estimator: bounds an expectation.
+            bound: bounds an expectation.
         """
 
-    def total(self, state: S, estimator: Estimator) -> Estimate:
+    def total(self, state: S, bound: Callable[[Tensor], Estimate]) -> Estimate:
         """Return the bound on c(λ), (K,)."""
 
 
@@ -64,13 +67,15 @@ class ByPanel:
         """Return 1: the expectation is taken once, at the end."""
         return 1
 
-    def add(self, state: Tensor | None, cost: Tensor, count: int, estimator: Estimator) -> Tensor:
+    def add(
+        self, state: Tensor | None, cost: Tensor, count: int, bound: Callable[[Tensor], Estimate]
+    ) -> Tensor:
         """Return the sum per record."""
         return count * cost if state is None else torch.add(state, cost, alpha=count)
 
-    def total(self, state: Tensor, estimator: Estimator) -> Estimate:
+    def total(self, state: Tensor, bound: Callable[[Tensor], Estimate]) -> Estimate:
         """Return the estimate of log E_x′ exp(λ Σ_t D^(t))."""
-        return estimator(state)
+        return bound(state)
 
 
 @dataclass(frozen=True)
@@ -99,42 +104,17 @@ class ByHolder:
         return events
 
     def add(
-        self, state: Estimate | None, cost: Tensor, count: int, estimator: Estimator
+        self, state: Estimate | None, cost: Tensor, count: int, bound: Callable[[Tensor], Estimate]
     ) -> Estimate:
         """Return the sum of the bounds, with the diagnostics of the worst of them."""
-        return _plus(state, estimator(self.steps * cost), count / self.steps)
+        return added(state, bound(self.steps * cost), count / self.steps)
 
-    def total(self, state: Estimate, estimator: Estimator) -> Estimate:
+    def total(self, state: Estimate, bound: Callable[[Tensor], Estimate]) -> Estimate:
         """Return the sum."""
         return state
 
 
-@dataclass(frozen=True)
-class Naive:
-    """Σ_t log E_x′ exp(λ D^(t)): NOT SOUND, since x′ is the same in every event.
-
-    Only to reproduce published figures that used it (arXiv 1901.09697v2).
-    """
-
-    name = "naive (unsound)"
-    limit = None
-
-    def bounds(self, events: int) -> int:
-        """Return one for each distinct event."""
-        return events
-
-    def add(
-        self, state: Estimate | None, cost: Tensor, count: int, estimator: Estimator
-    ) -> Estimate:
-        """Return the sum of the bounds of the single events, which bounds nothing."""
-        return _plus(state, estimator(cost), count)
-
-    def total(self, state: Estimate, estimator: Estimator) -> Estimate:
-        """Return the sum."""
-        return state
-
-
-def _plus(total: Estimate | None, one: Estimate, weight: float) -> Estimate:
+def added(total: Estimate | None, one: Estimate, weight: float) -> Estimate:
     """Return ``total`` + ``weight`` · ``one``, with the worse diagnostics of the two."""
     bound, mean = weight * one.log_bound, weight * one.log_mean
     if total is None:
@@ -150,3 +130,67 @@ def _plus(total: Estimate | None, one: Estimate, weight: float) -> Estimate:
         skewness=torch.maximum(total.skewness, one.skewness),
         distribution_free=total.distribution_free and one.distribution_free,
     )
+
+
+class Totals:
+    """What events have cost so far, direction by direction.
+
+    With orders fixed beforehand an event is added up when it comes and forgotten: memory for
+    records × orders, never for steps. Otherwise every event is kept, so that its cost can be had at
+    any order that all of them know.
+
+    Attributes:
+        composition: how costs add up.
+        bound: an estimator at a fixed failure probability.
+        fixed: the orders fixed beforehand, if any.
+        events: every event, and the number of times it was charged; none with fixed orders.
+        states: the composition's state of each direction, with fixed orders.
+    """
+
+    def __init__(
+        self,
+        composition: Composition[Any],
+        bound: Callable[[Tensor], Estimate],
+        fixed: Orders | None,
+    ) -> None:
+        self.composition, self.bound, self.fixed = composition, bound, fixed
+        self.events: list[tuple[Event, int]] = []
+        self.states: dict[str, Any] = {}
+
+    def add(self, event: Event, count: int) -> None:
+        """Add ``count`` such events."""
+        if self.fixed is None:
+            self.events.append((event, count))
+            return
+        for direction in event.records:
+            cost = event_cost(event, direction, self.fixed.values)
+            state = self.states.get(direction)
+            self.states[direction] = self.composition.add(state, cost, count, self.bound)
+
+    @property
+    def orders(self) -> Orders:
+        """The fixed orders, or the real ones, unless an event knows its cost at fewer."""
+        known = [event.orders.values for event, _ in self.events if event.orders]
+        if self.fixed is not None or not known:
+            return self.fixed or REAL_ORDERS
+        common = known[0]
+        for other in known[1:]:
+            common = common[torch.isin(common, other)]
+        return Orders(common)
+
+    def state(self, direction: str, order: Tensor) -> Any:
+        """Return the composition's state at orders (K,): by panel the sum per record, (K, m)."""
+        if self.fixed is not None:
+            return self.states[direction][self.fixed.index(order)]
+        state = None
+        for event, count in self.events:
+            cost = event_cost(event, direction, order)
+            state = self.composition.add(state, cost, count, self.bound)
+        return state
+
+    def cost(self, direction: str, order: Tensor) -> Estimate:
+        """Return the bound on c(λ) at orders (K,)."""
+        if self.fixed is None:
+            return self.composition.total(self.state(direction, order), self.bound)
+        total = self.composition.total(self.states[direction], self.bound)
+        return total.at(self.fixed.index(order))

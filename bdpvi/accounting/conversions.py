@@ -269,7 +269,7 @@ def attack_probability(epsilon: Number) -> Tensor:
 def percentile(delta: float, fraction: float) -> float:
     """Return φ such that (ε, δ)-Bayesian DP is (ε, φ)-DP for at least ``fraction`` of records.
 
-    Both rules bound the mean over records of their own δ, so by Markov the share of records
+    Both rules bound the mean over records of their own δ, so by Markov the fraction of records
     whose own δ reaches φ is at most delta/φ (Triastcyn and Faltings call the result BDP*).
 
     >>> round(percentile(1e-10, fraction=0.99999), 12)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from scipy import special
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi.accounting.pareto import pareto_shape
 
 _ROUNDING = 1e-9
-_LEAST_TAIL = 5
-_PRIOR_SIZE = 10
-_CHUNK = 2**21
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class Estimate:
         sample_size: m.
         constant: whether all m values were equal. The spread then says nothing about records
             that were not seen, and bounds that rest on it equal the mean.
-        top_share: the largest value's share of the mean; 1/m when all are equal.
+        top_share: the fraction of the mean that the largest value makes; 1/m when all are equal.
         effective_size: (Σy)²/Σy², between 1 and m.
         pareto_k: shape of the generalised Pareto fitted to the largest values. E y^n exists for
             n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is not to be trusted.
@@ -61,17 +60,10 @@ class Estimate:
 
     def at(self, index: Tensor) -> Estimate:
         """Return the estimates at these positions of the first leading dimension."""
-        return Estimate(
-            log_bound=self.log_bound[index],
-            log_mean=self.log_mean[index],
-            sample_size=self.sample_size,
-            constant=self.constant[index],
-            top_share=self.top_share[index],
-            effective_size=self.effective_size[index],
-            pareto_k=self.pareto_k[index],
-            skewness=self.skewness[index],
-            distribution_free=self.distribution_free,
-        )
+        values: dict[str, Any] = {
+            n: v[index] for n, v in vars(self).items() if isinstance(v, Tensor)
+        }
+        return replace(self, **values)
 
 
 Estimator = Callable[[Tensor, float], Estimate]
@@ -229,59 +221,6 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
     return sample.estimate(log_bound, distribution_free=True)
 
 
-def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
-    """Return what fraction of μ lies at or below each order statistic of a sample.
-
-    With probability at least 1 − γ over the sample, at least the k-th fraction of all records
-    has a value no larger than the k-th smallest of ``sample_size``. Exact and free of
-    assumptions: the share below the k-th smallest is Beta(k, m−k+1), or more where values tie
-    (Wilks 1941). It holds for any one k that was picked before the sample was seen.
-
-    Returns:
-        (m,), ascending.
-
-    >>> fractions = certified_fractions(1000, failure_probability=1e-6)
-    >>> round(float(fractions[-1]), 4), round(float(fractions[-10]), 4)
-    (0.9863, 0.9677)
-    """
-    m = _validate.positive_int("sample_size", sample_size)
-    gamma = _validate.probability("failure_probability", failure_probability)
-    rank = torch.arange(1, m + 1, dtype=torch.float64).numpy()
-    found = torch.as_tensor(special.betaincinv(rank, m - rank + 1, gamma)).nan_to_num(0.0)
-    # The least γ leave gaps; what holds at a lower rank holds at all above it.
-    return found.cummax(0).values
-
-
-def quantile_certificate(values: Tensor, failure_probability: float, fraction: float) -> Tensor:
-    """Return a value that at least ``fraction`` of all records stay at or below.
-
-    It holds with probability at least 1 − γ over the sample and assumes nothing about the
-    distribution, in particular no moments. Values are per record: its own ε, its own divergence.
-
-    Args:
-        values: (..., m), on any scale; +inf is a value like any other.
-        failure_probability: γ, in (0, 1).
-        fraction: in (0, 1), fixed before the sample was seen.
-
-    Returns:
-        An order statistic over the leading dimensions; +inf if m records are too few for the
-        fraction.
-
-    Raises:
-        ValueError: if a value is NaN, or γ or the fraction is out of range.
-
-    >>> float(quantile_certificate(torch.arange(1000.0), 1e-6, fraction=0.97))
-    992.0
-    """
-    fraction = _validate.probability("fraction", fraction)
-    _validate.every("values", values, ~values.isnan(), "not be NaN")
-    certified = certified_fractions(values.shape[-1], failure_probability)
-    rank = int(torch.searchsorted(certified, fraction))
-    if rank == values.shape[-1]:
-        return torch.full(values.shape[:-1], math.inf, dtype=torch.float64)
-    return values.sort(dim=-1).values[..., rank].to(torch.float64)
-
-
 class Moments(ABC):
     """What bounds and diagnostics need of y, in units of its largest value M.
 
@@ -327,6 +266,12 @@ class Moments(ABC):
         """The third central moment over the cubed standard deviation, +inf where there is none."""
         return torch.where((self.sd > 0) & (self.log_max < math.inf), self.third, math.inf)
 
+    @property
+    def pareto_k(self) -> Tensor:
+        """Shape of the generalised Pareto fitted to the tail, +inf where a value is +inf."""
+        k = pareto_shape(relative(self.tail, self.log_max))
+        return torch.where(self.log_max == math.inf, math.inf, k)
+
     def above_mean(self, log_margin: Tensor) -> Tensor:
         """Return log(mean + margin)."""
         return torch.logaddexp(self.log_mean, log_margin)
@@ -341,7 +286,7 @@ class Moments(ABC):
             constant=self.sd == 0,
             top_share=1 / (self.size * mean),
             effective_size=self.size * mean**2 / (mean**2 + self.sd**2),
-            pareto_k=_pareto_k(self),
+            pareto_k=self.pareto_k,
             skewness=self.skewness,
             distribution_free=distribution_free,
         )
@@ -405,54 +350,6 @@ def tail_size(sample_size: int) -> int:
     min(m/5, 3√m) (Vehtari et al. 2024, §3).
     """
     return math.ceil(min(sample_size / 5, 3 * math.sqrt(sample_size)))
-
-
-def _pareto_k(moments: Moments) -> Tensor:
-    """Fit the tail as Pareto-smoothed importance sampling does (Vehtari et al. 2024, §3).
-
-    The tail is the largest values, less the largest below them.
-    """
-    log_max, size = moments.log_max, tail_size(moments.size)
-    if size < _LEAST_TAIL:
-        return torch.full_like(log_max, math.inf)
-    tail = relative(moments.tail, log_max)
-    excess = (tail - tail[..., -1:]).reshape(-1, size + 1).cpu()
-    shapes = _shapes(excess).reshape(log_max.shape).to(log_max.device)
-    return torch.where(log_max == math.inf, math.inf, shapes)
-
-
-def _shapes(excess: Tensor) -> Tensor:
-    """Return the shape parameter of every row's tail; rows descend. (R, n) to (R,)."""
-    counts = (excess > 0).sum(-1)
-    shapes = torch.full(counts.shape, math.inf, dtype=torch.float64)
-    shapes[counts == 0] = -math.inf
-    for count in counts[counts >= _LEAST_TAIL].unique().tolist():
-        rows = (counts == count).nonzero()[:, 0]
-        for chunk in rows.split(max(1, _CHUNK // (count * _profile_size(count)))):
-            tail = excess[chunk, :count].flip(-1)
-            shapes[chunk] = _generalised_pareto_shape(tail / tail[:, -1:])
-    # Tails that span more than the range of a float leave the fit without a value.
-    return torch.where(shapes.isnan(), math.inf, shapes)
-
-
-def _generalised_pareto_shape(tail: Tensor) -> Tensor:
-    """Return k̂ of Zhang and Stephens (2009), drawn to 1/2 as in Vehtari et al. (2024).
-
-    ``tail`` ascends to 1 in every row. The profile likelihood in b = −k/σ is averaged over a grid,
-    weighted by itself.
-    """
-    n, size = tail.shape[-1], _profile_size(tail.shape[-1])
-    spread = 1 - torch.sqrt(size / (torch.arange(1, size + 1, dtype=torch.float64) - 0.5))
-    b = 1 + spread / (3 * tail[:, int(n / 4 - 0.5), None])
-    k = torch.log1p(-b[..., None] * tail[:, None, :]).mean(-1)
-    weight = torch.softmax(n * (torch.log(-b / k) - k), dim=-1)
-    best = (weight * b).sum(-1, keepdim=True)
-    shape = torch.log1p(-best * tail).mean(-1)
-    return (n * shape + _PRIOR_SIZE / 2) / (n + _PRIOR_SIZE)
-
-
-def _profile_size(count: int) -> int:
-    return 30 + math.isqrt(count)
 
 
 def _log(value: float) -> float:

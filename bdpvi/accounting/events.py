@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -13,42 +12,29 @@ from bdpvi import _validate
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.record_costs import (
-    posterior_draws_cost,
-    subsampled_gaussian_cost,
-    subsampled_pairs_add,
-    subsampled_pairs_remove,
-)
 
 WITH, WITHOUT = "D‖D′", "D′‖D"
 """The two directions of a divergence: the data against its neighbour, and the neighbour first."""
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """One direction of one neighbour relation: the cost of an event for each of m records.
+class Event(Protocol):
+    """Anything that an accountant can charge.
 
-    Attributes:
-        ids: the records, (m,). Costs of several events add up record by record.
-        log_moment: from orders λ (K,) to λ·D_{λ+1} per record, (K, m).
-        orders: the only orders at which the cost is known; None where every λ > 0 will do.
-        log_mgf_of: from the positions of n records to the function that maps s, (J,) or (J, n)
-            with real parts above 0, to log E exp(s L), (J, n), where the privacy loss L has a
-            known moment generating function; as exact as inverting it takes.
-        variance: of the privacy loss, (m,), where it is Gaussian (equal covariances).
-        largest: what that variance is at most for any record whatever, if anything.
+    What an event costs is what :func:`bdpvi.accounting.record_costs.event_cost` computes for its
+    type; a type of event that is new has to be registered there.
     """
 
-    ids: Tensor
-    log_moment: Callable[[Tensor], Tensor]
-    orders: Orders | None = None
-    log_mgf_of: Callable[[Tensor | slice], Callable[[Tensor], Tensor]] | None = None
-    variance: Tensor | None = None
-    largest: float | None = None
+    @property
+    def records(self) -> Mapping[str, Tensor]:
+        """The ids of the records, (m,), by direction, such as "remove D‖D′".
 
+        Costs of several events add up record by record, so all events of the same relation have
+        directions of the same names and the same records.
+        """
 
-class Event(Protocol):
-    """Anything that an accountant can charge."""
+    @property
+    def orders(self) -> Orders | None:
+        """The only orders λ at which the cost is known; None where every λ > 0 will do."""
 
     @property
     def rounding(self) -> float:
@@ -58,26 +44,6 @@ class Event(Protocol):
     @property
     def from_data(self) -> bool:
         """Whether a number that should be public was found from the records."""
-
-    def views(self) -> Mapping[str, View]:
-        """Return the event's directions, named alike for all events of the same relation."""
-
-    @property
-    def worst_case(self) -> SampledGaussian | None:
-        """The event as worst-case accountants know it; None if no record's influence is bounded."""
-
-
-@dataclass(frozen=True)
-class SampledGaussian:
-    """A Gaussian mechanism of sensitivity 1 on a Poisson sample.
-
-    Attributes:
-        noise_multiplier: standard deviation of the noise over the clipping norm.
-        rate: Poisson sampling rate q.
-    """
-
-    noise_multiplier: float
-    rate: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,52 +65,26 @@ class PosteriorDraws:
     rounding: float = 0.0
     from_data: bool = False
 
+    orders: ClassVar[None] = None
+
     def __post_init__(self) -> None:
         _validate.positive_int("draws", self.draws)
         _validate.positive("temperature", self.temperature)
         _validate.non_negative("rounding", self.rounding)
 
     @property
-    def worst_case(self) -> SampledGaussian | None:
-        """One Gaussian mechanism for all draws, if a bound holds for any record whatever."""
-        if self.from_data:
-            return None
-        largest = [self._largest(panel) for panel in self.panels]
-        bounds = [bound for bound in largest if bound is not None]
-        if len(bounds) < len(largest) or not max(bounds, default=0.0) > 0:
-            return None
-        return SampledGaussian(max(bounds) ** -0.5, 1.0)
+    def records(self) -> Mapping[str, Tensor]:
+        """The records of every panel, in both directions."""
+        return {f"{one.kind} {way}": one.ids for one in self.panels for way in (WITH, WITHOUT)}
 
-    def views(self) -> Mapping[str, View]:
-        """Return the costs of D against D′ and of D′ against D for every kind of neighbour."""
-        views = {}
-        for panel in self.panels:
-            for direction, pairs in ((WITH, panel.pairs), (WITHOUT, panel.pairs.reverse())):
-                cost = partial(
-                    posterior_draws_cost, pairs, draws=self.draws, temperature=self.temperature
-                )
-                views[f"{panel.kind} {direction}"] = View(
-                    panel.ids,
-                    cost,
-                    log_mgf_of=partial(self._log_mgf_of, pairs),
-                    variance=self._variance(pairs),
-                    largest=self._largest(panel),
-                )
-        return views
+    def panel(self, direction: str) -> Panel:
+        """Return the panel of the kind of neighbour that ``direction`` is about."""
+        return next(one for one in self.panels if one.kind == direction.split()[0])
 
-    def _log_mgf_of(
-        self, pairs: GaussianPairs, records: Tensor | slice
-    ) -> Callable[[Tensor], Tensor]:
-        log_mgf = pairs.select(records).log_mgf_for_inversion(self.temperature)
-        return lambda s: self.draws * log_mgf(s)
-
-    def _largest(self, panel: Panel) -> float | None:
-        return None if panel.largest is None else self.draws * panel.largest / self.temperature
-
-    def _variance(self, pairs: GaussianPairs) -> Tensor | None:
-        if not bool((pairs.r == 1).all()):
-            return None
-        return self.draws * pairs.b2.sum(1) / self.temperature
+    def pairs(self, direction: str) -> GaussianPairs:
+        """Return the pairs of one direction, before the temperature."""
+        pairs = self.panel(direction).pairs
+        return pairs if direction.endswith(WITH) else pairs.reverse()
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,15 +96,14 @@ class SubsampledGaussian:
         distances: how far each moves the sum, ‖g − g′‖, (m,).
         noise: standard deviation of the noise, in the units of the distances.
         rate: Poisson sampling rate q.
-        clip: clipping norm, which no record whatever can exceed; None if there is none.
     """
 
     ids: Tensor
     distances: Tensor
     noise: float
     rate: float
-    clip: float | None = None
 
+    orders: ClassVar[Orders] = INTEGER_ORDERS
     rounding: ClassVar[float] = 0.0
     from_data: ClassVar[bool] = False
 
@@ -175,24 +114,11 @@ class SubsampledGaussian:
             raise ValueError(f"distances must be at least 0, got {self.distances.min().item()}")
         _validate.positive("noise", self.noise)
         _validate.rate("rate", self.rate)
-        if self.clip is not None:
-            largest = float(self.distances.max())
-            if not largest <= _validate.positive("clip", self.clip) * (1 + 1e-12):
-                raise ValueError(f"distances must be at most clip={self.clip}, got {largest}")
 
     @property
-    def worst_case(self) -> SampledGaussian | None:
-        """The mechanism, if a clipping norm bounds every record."""
-        return None if self.clip is None else SampledGaussian(self.noise / self.clip, self.rate)
-
-    def views(self) -> Mapping[str, View]:
-        """Return one cost for both directions: the larger of the two."""
-        view = View(
-            self.ids,
-            lambda order: subsampled_gaussian_cost(self.distances, self.noise, self.rate, order),
-            orders=INTEGER_ORDERS,
-        )
-        return {f"remove {WITH}": view, f"remove {WITHOUT}": view}
+    def records(self) -> Mapping[str, Tensor]:
+        """The records, in both directions, which have the same cost: the larger of the two."""
+        return {f"remove {WITH}": self.ids, f"remove {WITHOUT}": self.ids}
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,23 +133,17 @@ class SubsampledDraw:
     panel: Panel
     rate: float
 
-    worst_case = None
+    orders: ClassVar[Orders] = INTEGER_ORDERS
     rounding: ClassVar[float] = 0.0
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _validate.rate("rate", self.rate)
 
-    def views(self) -> Mapping[str, View]:
-        """Return the costs in both directions."""
-        pairs, kind = self.panel.pairs, self.panel.kind
-        costs = {WITH: subsampled_pairs_remove, WITHOUT: subsampled_pairs_add}
-        return {
-            f"{kind} {direction}": View(
-                self.panel.ids, partial(cost, pairs, self.rate), orders=INTEGER_ORDERS
-            )
-            for direction, cost in costs.items()
-        }
+    @property
+    def records(self) -> Mapping[str, Tensor]:
+        """The panel's records, in both directions."""
+        return {f"{self.panel.kind} {way}": self.panel.ids for way in (WITH, WITHOUT)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +152,7 @@ class Tally:
 
     Attributes:
         ids: the records, (m,).
-        orders: λ, (K,).
+        orders: λ, (K,), the only ones at which the cost is known.
         totals: for each direction the sum of the costs, (K, m).
         rounding, from_data: of all events together.
     """
@@ -243,14 +163,7 @@ class Tally:
     rounding: float = 0.0
     from_data: bool = False
 
-    worst_case = None
-
-    def views(self) -> Mapping[str, View]:
-        """Return the totals, which exist at the tallied orders only."""
-        return {
-            name: View(self.ids, partial(self._at, total), self.orders)
-            for name, total in self.totals.items()
-        }
-
-    def _at(self, total: Tensor, order: Tensor) -> Tensor:
-        return total[self.orders.index(order)]
+    @property
+    def records(self) -> Mapping[str, Tensor]:
+        """The records, in every direction that was added up."""
+        return dict.fromkeys(self.totals, self.ids)

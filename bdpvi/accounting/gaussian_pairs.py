@@ -25,18 +25,15 @@ from torch.distributions import (
 )
 
 from bdpvi import _validate
-from bdpvi._runtime import threads
 from bdpvi.accounting.inversion import equal_covariance, hockey_stick_bound
-from bdpvi.accounting.log_moments import log_moments_for
-from bdpvi.accounting.products import log_mgf_by_products
+from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
 
 # Most coordinates whose product stays within 1e-13.
 _WIDEST = 100
-# Smallest eigenvalue, as a share of the largest, that a symmetric eigenproblem gives to 1e-12.
+# Smallest eigenvalue, as a fraction of the largest, that a symmetric eigenproblem gives to 1e-12.
 _GRADED = 1e-3
-# Blocks that stay in cache: records at a time, and records × orders at a time.
+# Eigenproblems at a time, which stay in cache.
 _RECORDS = 8192
-_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,22 +211,7 @@ class GaussianPairs:
     def _per_order(self, s: Tensor, temperature: float) -> Tensor:
         """Return ``log M(s)/s = D_{s+1}``, see :mod:`bdpvi.accounting.log_moments`."""
         tau = _validate.positive("temperature", temperature)
-        s = s.unsqueeze(-1) if s.ndim == 1 else s
-        value = s.new_empty(len(s), len(self))
-        log_moments = log_moments_for(len(self), self.r.shape[1], self.r.device)
-        height = max(1, _BLOCK // min(_RECORDS, max(1, len(self))))
-
-        def fill(i: slice) -> None:
-            r, b2 = self.r[i].T.contiguous(), self.b2[i].T.contiguous() / tau
-            for k in range(0, len(s), height):
-                block = s[k : k + height]
-                block = block if block.shape[1] == 1 else block[:, i]
-                value[k : k + height, i] = log_moments.divergences(block, r, b2)
-
-        blocks = [slice(i, i + _RECORDS) for i in range(0, len(self), _RECORDS)]
-        for _ in map(fill, blocks) if len(blocks) < 2 else threads.each(fill, blocks):
-            pass
-        return value
+        return divergences(s.unsqueeze(-1) if s.ndim == 1 else s, self.r, self.b2 / tau)
 
 
 def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
@@ -256,54 +238,40 @@ def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
             [0.2500, 0.2500],
             [0.2500, 0.2500]], dtype=torch.float64)
     """
-    return _summarise(p, q)[0]
+    one, two = _checked("p", p), _checked("q", q)
+    if one.mean.shape[-1] != two.mean.shape[-1]:
+        raise ValueError(f"q has dimension {two.mean.shape[-1]}, p has {one.mean.shape[-1]}")
+    try:
+        batch = torch.Size(np.broadcast_shapes(one.mean.shape[:-1], two.mean.shape[:-1]))
+    except ValueError:
+        raise ValueError(
+            f"q has batch shape {tuple(two.mean.shape[:-1])}, p has {tuple(one.mean.shape[:-1])}"
+        ) from None
+    one, two = one.flat(batch), two.flat(batch)
+    if one.is_diagonal and two.is_diagonal:
+        r = (one.scale / two.scale).square()
+        b2 = ((one.mean - two.mean) / two.scale).square()
+        return GaussianPairs(r, b2.expand_as(r))
+    difference = (one.mean - two.mean).unsqueeze(-1)
 
+    def decompose(rows: slice) -> tuple[Tensor, Tensor]:
+        gap = difference[rows]
+        count = len(gap)
+        factor_p = one.cholesky(rows).expand(count, -1, -1)
+        white = torch.linalg.solve_triangular(
+            two.cholesky(rows), torch.cat([factor_p, gap], -1), upper=False
+        )
+        root, mean = white[..., :-1], white[..., -1:]
+        r, u = _axes(root)
+        return r, (u.mT @ mean).squeeze(-1).square()
 
-def renyi(p: Distribution, q: Distribution, order: Tensor | float) -> Tensor:
-    """Return the Rényi divergence ``D_α(p‖q)`` between Gaussians, at α = 1 the KL divergence.
-
-    Args:
-        p: as in `summarise`.
-        q: as in `summarise`.
-        order: α > 0, a number or (K,).
-
-    Returns:
-        The batch shape of the pair, behind K if the order is a vector; +inf where the divergence
-        does not exist. See `GaussianPairs.renyi`.
-
-    Raises:
-        ValueError: if an order is not finite and positive, or as in `summarise`.
-
-    >>> one = torch.tensor(1.0)
-    >>> renyi(Normal(one, one), Normal(0 * one, one), 4.0)  # α (μ₁-μ₂)²/2
-    tensor(2., dtype=torch.float64)
-    """
-    pairs, batch = _summarise(p, q)
-    value = pairs.renyi(order)
-    return value.reshape(value.shape[:-1] + batch)
-
-
-def hockey_stick(p: Distribution, q: Distribution, epsilon: float | Tensor) -> Tensor:
-    """Return ``δ(ε) = sup_S p(S) - e^ε q(S)`` between Gaussians: exact, or a certified upper bound.
-
-    Args:
-        p: as in `summarise`.
-        q: as in `summarise`.
-        epsilon: ε, a number or (E,).
-
-    Returns:
-        The batch shape of the pair, behind E if ε is a vector. See `GaussianPairs.hockey_stick`.
-
-    Raises:
-        ValueError: if ε is not finite, or as in `summarise`.
-
-    >>> one = torch.tensor(1.0)
-    >>> hockey_stick(Normal(one, one), Normal(0 * one, one), 1.0)
-    tensor(0.1269, dtype=torch.float64)
-    """
-    pairs, batch = _summarise(p, q)
-    value = pairs.hockey_stick(epsilon)
-    return value.reshape(value.shape[:-1] + batch)
+    # LAPACK works on one small matrix at a time and leaves the other cores idle.
+    size = max(1, min(_RECORDS, -(-batch.numel() // torch.get_num_threads())))
+    blocks = [slice(i, i + size) for i in range(0, batch.numel(), size)]
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        parts = list(pool.map(decompose, blocks))
+    r, b2 = (torch.cat(part) for part in zip(*parts, strict=True))
+    return GaussianPairs(r, b2)
 
 
 def _positive_orders(order: Tensor | float) -> Tensor:
@@ -394,40 +362,3 @@ def _checked(name: str, distribution: Distribution) -> _Gaussians:
             "diagonal of its square root"
         )
     return _Gaussians(mean, scale)
-
-
-def _summarise(p: Distribution, q: Distribution) -> tuple[GaussianPairs, torch.Size]:
-    one, two = _checked("p", p), _checked("q", q)
-    if one.mean.shape[-1] != two.mean.shape[-1]:
-        raise ValueError(f"q has dimension {two.mean.shape[-1]}, p has {one.mean.shape[-1]}")
-    try:
-        batch = torch.Size(np.broadcast_shapes(one.mean.shape[:-1], two.mean.shape[:-1]))
-    except ValueError:
-        raise ValueError(
-            f"q has batch shape {tuple(two.mean.shape[:-1])}, p has {tuple(one.mean.shape[:-1])}"
-        ) from None
-    one, two = one.flat(batch), two.flat(batch)
-    if one.is_diagonal and two.is_diagonal:
-        r = (one.scale / two.scale).square()
-        b2 = ((one.mean - two.mean) / two.scale).square()
-        return GaussianPairs(r, b2.expand_as(r)), batch
-    difference = (one.mean - two.mean).unsqueeze(-1)
-
-    def decompose(rows: slice) -> tuple[Tensor, Tensor]:
-        gap = difference[rows]
-        count = len(gap)
-        factor_p = one.cholesky(rows).expand(count, -1, -1)
-        white = torch.linalg.solve_triangular(
-            two.cholesky(rows), torch.cat([factor_p, gap], -1), upper=False
-        )
-        root, mean = white[..., :-1], white[..., -1:]
-        r, u = _axes(root)
-        return r, (u.mT @ mean).squeeze(-1).square()
-
-    # LAPACK works on one small matrix at a time and leaves the other cores idle.
-    size = max(1, min(_RECORDS, -(-batch.numel() // torch.get_num_threads())))
-    blocks = [slice(i, i + size) for i in range(0, batch.numel(), size)]
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        parts = list(pool.map(decompose, blocks))
-    r, b2 = (torch.cat(part) for part in zip(*parts, strict=True))
-    return GaussianPairs(r, b2), batch

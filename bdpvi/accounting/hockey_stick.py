@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from bdpvi.accounting import conversions
-from bdpvi.accounting.estimators import Estimate
-from bdpvi.accounting.inversion import Inversion, contour_for
+from bdpvi.accounting.betting import betting
+from bdpvi.accounting.estimators import Estimate, Estimator
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.inversion import Inversion, contour_for, equal_covariance
 
 LogMgf = Callable[[Tensor], Tensor]
 """From s (J,) or (J, n) to log E exp(s L) of n records, (J, n)."""
+
+Draws = Sequence[tuple[PosteriorDraws, int]]
+"""Releases of the same records, and the number of times that each was charged."""
 
 EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
 """The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
@@ -42,23 +47,20 @@ class Deltas:
     Attributes:
         at: from ε to δ_x′(ε), (m,), or an upper bound on it.
         guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
-        largest: from ε to what δ_x′(ε) is at most for any record whatever, if that is known.
+        bound: from ε to what δ_x′(ε) is at most for any record whatever, if that is known.
     """
 
     at: Callable[[float], Tensor]
     guide: Callable[[float], Tensor] | None = None
-    largest: Callable[[float], float] | None = None
-
-
-class Estimator(Protocol):
-    """Bounds a mean from the logarithms of the values, and of what none exceeds, if known."""
-
-    def __call__(self, log_values: Tensor, log_largest: float | None = None) -> Estimate:
-        """Return the bound on the logarithm of the mean."""
+    bound: Callable[[float], float] | None = None
 
 
 def smallest_epsilon(
-    deltas: Deltas, beta: float, estimator: Estimator, enough: float = 0.0
+    deltas: Deltas,
+    beta: float,
+    estimator: Estimator,
+    failure_probability: float,
+    enough: float = 0.0,
 ) -> tuple[float, Estimate]:
     """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
 
@@ -69,7 +71,8 @@ def smallest_epsilon(
     Args:
         deltas: δ_x′(ε) of every record.
         beta: what the mean may be.
-        estimator: bounds the mean from the log of δ per record.
+        estimator: bounds the mean from the log of δ per record; see :func:`estimate`.
+        failure_probability: γ of each estimate.
         enough: an ε of the grid: the answer if it suffices, whatever smaller ones do.
 
     Returns:
@@ -78,7 +81,7 @@ def smallest_epsilon(
 
     @cache
     def at(index: int) -> Estimate:
-        return estimate(deltas, float(EPSILONS[index]), estimator)
+        return estimate(deltas, float(EPSILONS[index]), estimator, failure_probability)
 
     @cache
     def guide(index: int) -> float:
@@ -103,7 +106,9 @@ def smallest_epsilon(
     return float(EPSILONS[high]), at(high)
 
 
-def mean_delta(deltas: Deltas, epsilon: float, estimator: Estimator) -> float:
+def mean_delta(
+    deltas: Deltas, epsilon: float, estimator: Estimator, failure_probability: float
+) -> float:
     """Return the bound on E_x′ δ_x′ at the largest of :data:`EPSILONS` that is at most ``epsilon``.
 
     It is at most β where :func:`smallest_epsilon` at β is at most ``epsilon``; 1 below the grid.
@@ -111,17 +116,24 @@ def mean_delta(deltas: Deltas, epsilon: float, estimator: Estimator) -> float:
     index = position(epsilon)
     if index < 0:
         return 1.0
-    return float(estimate(deltas, float(EPSILONS[index]), estimator).log_bound.exp())
+    bound = estimate(deltas, float(EPSILONS[index]), estimator, failure_probability)
+    return float(bound.log_bound.exp())
 
 
-def estimate(deltas: Deltas, epsilon: float, estimator: Estimator) -> Estimate:
-    """Return the bound on the log of E_x′ δ_x′(ε)."""
+def estimate(
+    deltas: Deltas, epsilon: float, estimator: Estimator, failure_probability: float
+) -> Estimate:
+    """Return the bound on the log of E_x′ δ_x′(ε).
+
+    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound for any
+    record whatever.
+    """
     delta = deltas.at(epsilon)
     tiny = torch.finfo(delta.dtype).tiny
     logs = delta.clamp(min=tiny).log().unsqueeze(0)
-    if deltas.largest is None:
-        return estimator(logs)
-    return estimator(logs, math.log(max(deltas.largest(epsilon), tiny)))
+    if deltas.bound is None:
+        return estimator(logs, failure_probability)
+    return betting(logs, failure_probability, math.log(max(deltas.bound(epsilon), tiny)), -math.inf)
 
 
 def position(epsilon: float) -> int:
@@ -131,6 +143,58 @@ def position(epsilon: float) -> int:
     (7, -1)
     """
     return int(torch.searchsorted(EPSILONS, epsilon, right=True)) - 1
+
+
+def loss_variance(draws: Draws, direction: str) -> Tensor | None:
+    """Return the variance of each record's privacy loss in all releases, (m,), if it is Gaussian.
+
+    It is where covariances are equal. None elsewhere, and without any release.
+    """
+    each = [(event, n, event.pairs(direction)) for event, n in draws]
+    if not each or not all(bool((pairs.r == 1).all()) for _, _, pairs in each):
+        return None
+    parts = [n * (event.draws * p.b2.sum(1) / event.temperature) for event, n, p in each]
+    return torch.stack(parts).sum(0)
+
+
+def variance_bound(draws: Draws, direction: str) -> float | None:
+    """Return what :func:`loss_variance` is at most for any record whatever, if that is known."""
+    total = 0.0
+    for event, n in draws:
+        largest = event.panel(direction).largest
+        if largest is None:
+            return None
+        total += n * (event.draws * largest / event.temperature)
+    return total
+
+
+def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
+    """Return every record's own δ as a function of ε, exact where covariances are equal.
+
+    Args:
+        draws: what was released.
+        direction: one of the events' directions.
+        beta: the mean of δ that is looked for.
+    """
+    variance, bound = loss_variance(draws, direction), variance_bound(draws, direction)
+    if variance is not None and bound is None:
+        return Deltas(partial(equal_covariance, variance))
+    if variance is not None:
+        top = torch.tensor([bound], dtype=torch.float64)
+        return Deltas(
+            partial(equal_covariance, variance.clamp(max=top)),
+            bound=lambda epsilon: float(equal_covariance(top, epsilon)),
+        )
+    pairs = [event.pairs(direction) for event, _ in draws]
+
+    def log_mgf_of(records: Tensor | slice) -> LogMgf:
+        parts = [
+            (n * event.draws, own.select(records).log_mgf_for_inversion(event.temperature))
+            for (event, n), own in zip(draws, pairs, strict=True)
+        ]
+        return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
+
+    return certified(log_mgf_of, beta)
 
 
 def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:
@@ -185,13 +249,10 @@ def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> De
     return Deltas(at, bound_of)
 
 
-def _first(falls: Callable[[int], float], level: float, low: int, high: int) -> int:
-    """Return the least index strictly between low and high where ``falls`` is at most ``level``.
+def _first(falling: Callable[[int], float], level: float, low: int, high: int) -> int:
+    """Return the least index strictly between low and high where ``falling`` is at most ``level``.
 
     The largest of them where it is nowhere.
     """
-    high -= 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if falls(middle) <= level else (middle, high)
-    return high
+    between = range(low + 1, high - 1)
+    return low + 1 + bisect_left(between, -level, key=lambda index: -falling(index))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +25,11 @@ _ROUNDING = 1e-13
 _ALIASING = 3e-5
 # Steps of the search for the saddle point, which leave 1 %, and lines tried on either side of it.
 _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
-# Nodes and smoothing tried in turn; what counts as loose, and what is too small to care.
+# Nodes and smoothing tried in turn; what counts as loose; what is too small to care.
 _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _LOOSE = 0.002
 _NEGLIGIBLE = 1e-30
+_GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)  # nodes and weights on (-1, 1)
 # Nodes × records at a time.
 _BLOCK = 1 << 19
 
@@ -105,11 +107,11 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     wide = torch.special.log_ndtr(a)
     direct = -wide.exp() * torch.expm1(eps + torch.special.log_ndtr(a - root) - wide)
     # R'(x) = 1 + x R(x) is smooth and positive: eight Gauss-Legendre nodes on a length below 1.
-    nodes, weights = _gauss_legendre(v.device)
-    x = a.unsqueeze(-1) - root.unsqueeze(-1) * nodes
+    nodes, weights = (torch.as_tensor(of).to(v) for of in _GAUSS_LEGENDRE)
+    x = a.unsqueeze(-1) - root.unsqueeze(-1) * ((nodes + 1) / 2)
     slope = 1 + x * math.sqrt(math.pi / 2) * torch.special.erfcx(-x / math.sqrt(2))
     density = (-a.square() / 2).exp() / math.sqrt(2 * math.pi)
-    short = density * root * (slope * weights).sum(-1)
+    short = density * root * (slope * weights).sum(-1) / 2
     # Far right R overflows; there δ is close to 1 - e^ε and nothing cancels.
     delta = torch.where((root < 1) & (a < 5), short, direct)
     delta = torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
@@ -140,7 +142,7 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float 
 
     *A fictitious release.* Where M falls off slowly the cut costs many nodes. Composing with a
     further, independent Gaussian release of variance v never lowers δ (data processing) and
-    multiplies M by ``e^{s(s+1)v/2}``, which falls off fast; it raises δ by a share of about
+    multiplies M by ``e^{s(s+1)v/2}``, which falls off fast; it raises δ by a fraction of about
     c(c+1)v/2. This is ``contour.smoothing``.
 
     *Rounding* adds 1e-13 of every node's size times the size of its exponent.
@@ -226,7 +228,10 @@ class Inversion:
         )
 
     def bound(self, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bound at ε, a number or (E,), and what share of it cut and rounding added.
+        """Return the bound at ε, and the fraction of it that cut and rounding added.
+
+        Args:
+            epsilon: ε, a number or (E,).
 
         Returns:
             Two of (E, m), E = 1 for a number.
@@ -234,7 +239,7 @@ class Inversion:
         eps = _epsilon(epsilon, self.terms.device)
         s = self.contour.s.reshape(self.contour.nodes, -1)
         c, y = s[0].real, s.imag
-        deltas, shares = [], []
+        deltas, fractions = [], []
         for e in eps:
             angle = y * e
             # The real part of terms · exp(-i y ε).
@@ -246,9 +251,9 @@ class Inversion:
             log_size = log_size + _ROUNDING * (1 + self.log_top.abs() + (c * e).abs())
             bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
             deltas.append(torch.where(self.exists, bound, 1.0))
-            shares.append(added / trapezoid)
+            fractions.append(added / trapezoid)
         tiny = torch.finfo(torch.float64).tiny
-        return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(shares)
+        return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(fractions)
 
 
 def contour_for(
@@ -272,8 +277,8 @@ def contour_for(
             first with the order 1 of shape (1,) to learn m. For several releases, their sum.
         epsilon: ε at which to be tight.
         nodes: J.
-        smoothing: share by which the fictitious release may raise δ; see `Contour`. 0 suits losses
-            whose M falls off fast, as where the means differ by more than the covariances.
+        smoothing: fraction by which the fictitious release may raise δ; see `Contour`. 0 suits
+            losses whose M falls off fast, as where the means differ by more than the covariances.
 
     Returns:
         A contour with abscissa, step and smoothing of shape (m,).
@@ -285,7 +290,7 @@ def contour_for(
     tensor([1.9184], dtype=torch.float64)
     """
     eps = _epsilon(epsilon, torch.device("cpu"))[0].item()
-    share = _validate.non_negative("smoothing", smoothing)
+    fraction = _validate.non_negative("smoothing", smoothing)
     like = log_mgf(torch.ones(1, dtype=torch.float64)).reshape(-1)
 
     def curve(c: Tensor) -> Tensor:
@@ -294,7 +299,7 @@ def contour_for(
     saddle = _minimise(
         lambda u: curve(u.exp().unsqueeze(0))[0], like, math.log(1e-6), math.log(1e14), _ROUNDS
     ).exp()
-    variance = 2 * share / (saddle * (saddle + 1))
+    variance = 2 * fraction / (saddle * (saddle + 1))
     below, above = torch.logspace(-3, -0.0005, _BELOW), torch.logspace(-3, 6, _ABOVE)
     factors = torch.cat([1 - below.flip(0), torch.ones(1), 1 + above]).to(like)
     c = factors.unsqueeze(-1) * saddle
@@ -393,11 +398,3 @@ def _epsilon(epsilon: float | Tensor, device: torch.device) -> Tensor:
 
 def _is_scalar(value: float | Tensor) -> bool:
     return not isinstance(value, Tensor) or value.ndim == 0
-
-
-def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return eight nodes and weights on (0, 1), from the Jacobi matrix (Golub & Welsch 1969)."""
-    k = torch.arange(1, 8, dtype=torch.float64)
-    off = k / (4 * k * k - 1).sqrt()
-    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
-    return ((nodes + 1) / 2).to(device), vectors[0].square().to(device)

@@ -1,24 +1,88 @@
-"""The durable record of what was released from a fit."""
+"""The durable record of what was released from a fit.
+
+In a file it is JSON lines that show where they were changed: each ends in a hash of itself and of
+all before.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 
+from bdpvi import _validate
 from bdpvi._runtime import store
-from bdpvi.accounting import chain, ledger_file
-from bdpvi.accounting.ledger_file import Book, Charge
 from bdpvi.types import Budget
 
-__all__ = ["Charge", "Ledger", "repair"]
+_FORMAT = 1
+_WRITTEN = re.compile(
+    rb'\{"draws": (\d{1,15}), "temperature": ([0-9.e+-]{1,30}), ("from_data": f)?'
+)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One release: ``draws`` samples at ``temperature``.
+
+    Attributes:
+        draws: number of samples.
+        temperature: τ that they were drawn at.
+        from_data: whether the temperature was found from the training data. It then says something
+            of them itself, so no worst-case guarantee holds for anything released with it.
+    """
+
+    draws: int
+    temperature: float
+    from_data: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draws", _validate.positive_int("draws", self.draws))
+        object.__setattr__(self, "temperature", _validate.positive("temperature", self.temperature))
+        if not isinstance(self.from_data, bool):
+            raise ValueError(f"from_data must be True or False, got {self.from_data!r}")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a file of such lines proves.
+
+    Attributes:
+        said: what the lines say, up to the first that is not as it was written.
+        last: the hash that the next line goes on from.
+        rest: that first line and all after it.
+        why: what is wrong with it, in words.
+    """
+
+    said: tuple[dict[str, Any], ...]
+    last: str
+    rest: tuple[bytes, ...]
+    why: str
+
+
+class Book(NamedTuple):
+    """What a ledger says.
+
+    Attributes:
+        budget: what may be spent in all, if that was decided.
+        charges: in the order they were made.
+        binding: digest of the fit.
+        file: the lines; what they do not prove is in its ``rest``.
+    """
+
+    budget: Budget | None
+    charges: tuple[Charge, ...]
+    binding: str = ""
+    file: Chain = Chain((), "", (), "")
 
 
 class Ledger:
@@ -91,7 +155,7 @@ class Ledger:
             if self.path is None:
                 self._memory.append(charge)
                 return
-            line, _ = chain.link(self._book().file.last, asdict(charge))
+            line, _ = _link(self._book().file.last, asdict(charge))
             with self.path.open("r+b") as file:  # never creates it
                 file.seek(0, os.SEEK_END)
                 file.write(line)
@@ -119,13 +183,13 @@ class Ledger:
 
     def content(self, binding: str) -> bytes:
         """Return a file with this ledger's budget and charges, for the fit with that digest."""
-        return ledger_file.content(binding, self.budget, self.charges())
+        return _content(binding, self.budget, self.charges())
 
     def _book(self) -> Book:
         if self.path is None:
             return Book(self._budget, tuple(self._memory))
         with _lock(self.path):
-            book = ledger_file.follow(self.path, self.binding)
+            book = _follow(self.path, self.binding)
         if book.file.rest:
             raise ValueError(
                 f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
@@ -145,7 +209,7 @@ def repair(
 
     Args:
         path: the file.
-        charges: what the owner says took place after the lines that are proven, in the place of all
+        charges: what the owner says took place after the lines that are proven, instead of all
             that the file says after them. On a file that is whole they are added.
         binding: digest of the fit that the file must be of; None takes any.
 
@@ -155,8 +219,8 @@ def repair(
     """
     path = Path(path).resolve()
     with _lock(path):
-        book = ledger_file.follow(path, binding)
-        found, added = book.file, tuple(charges) or ledger_file.torn(book.file.rest)
+        book = _follow(path, binding)
+        found, added = book.file, tuple(charges) or _torn(book.file.rest)
         if found.rest and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
@@ -167,9 +231,7 @@ def repair(
         if added:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())
-            store.write(
-                path, ledger_file.content(book.binding, book.budget, (*book.charges, *added))
-            )
+            store.write(path, _content(book.binding, book.budget, (*book.charges, *added)))
     return added
 
 
@@ -180,3 +242,99 @@ def _lock(path: Path) -> FileLock:
             "back, the newest there is, or fit again"
         )
     return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
+
+
+def _content(binding: str, budget: Budget | None, charges: Sequence[Charge]) -> bytes:
+    """Return a whole file."""
+    header = {"format": _FORMAT, "fit": binding, "budget": asdict(budget) if budget else None}
+    return chained(header, *map(asdict, charges))
+
+
+def _follow(path: Path, binding: str | None) -> Book:
+    """Return what the file proves.
+
+    Raises:
+        ValueError: if that is not even its first line, or if that names another fit.
+    """
+    found = proven(path.read_bytes())
+    charges: list[Charge] = []
+    number = 1
+    try:
+        if not found.said:
+            raise ValueError(found.why or "it is empty")
+        header, *said = found.said
+        if header["format"] != _FORMAT:
+            raise ValueError(f"it has format {header['format']!r}, not {_FORMAT}")
+        made_for, kept = str(header["fit"]), header["budget"]
+        budget = None if kept is None else Budget(**kept)
+        for one in said:
+            number += 1
+            charges.append(Charge(**one))
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
+            "proven: put back the newest copy of it, or fit again"
+        ) from error
+    if binding not in (None, made_for):
+        raise ValueError(
+            f"{path} was not made for {path.parent / 'fit.json'} as it is: one of the two was "
+            "changed or exchanged. Put back the one that belongs to the other, or fit again"
+        )
+    return Book(budget, tuple(charges), made_for, found)
+
+
+def _torn(rest: Sequence[bytes]) -> tuple[Charge, ...]:
+    """Return the charge of a last line that was cut off, if what is left of it says it all."""
+    found = _WRITTEN.match(rest[0]) if len(rest) == 1 and rest[0][-1:] != b"\n" else None
+    try:
+        return (Charge(int(found[1]), float(found[2]), found[3] is None),) if found else ()
+    except ValueError:
+        return ()
+
+
+def _link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return the line that says ``content`` after the hash ``previous``, and its own hash."""
+    digest = hashlib.sha256((previous + json.dumps(content)).encode()).hexdigest()
+    return (json.dumps({**content, "hash": digest}) + "\n").encode(), digest
+
+
+def chained(*contents: Mapping[str, Any]) -> bytes:
+    """Return a whole file.
+
+    >>> proven(chained({"a": 1}, {"b": 2})).said
+    ({'a': 1}, {'b': 2})
+    >>> proven(chained({"a": 1}, {"b": 2}).replace(b"2", b"3", 1)).why
+    'it was changed or is not in its place'
+    """
+    lines, last = [], ""
+    for content in contents:
+        line, last = _link(last, content)
+        lines.append(line)
+    return b"".join(lines)
+
+
+def proven(file: bytes) -> Chain:
+    """Read a file as far as its hashes prove it. Every byte counts; it does not raise."""
+    said: list[dict[str, Any]] = []
+    lines, last = file.splitlines(keepends=True), ""
+    for number, line in enumerate(lines):
+        try:
+            content, last = _parse(last, line)
+        except ValueError as error:
+            return Chain(tuple(said), last, tuple(lines[number:]), str(error))
+        said.append(content)
+    return Chain(tuple(said), last, (), "")
+
+
+def _parse(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
+    if not line.endswith(b"\n"):
+        raise ValueError("it is cut off")
+    try:
+        content = json.loads(line)
+        del content["hash"]
+        expected, digest = _link(previous, content)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"it cannot be read ({error})") from error
+    if line != expected:
+        raise ValueError("it was changed or is not in its place")
+    return content, digest

@@ -11,22 +11,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import singledispatch
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate
-
-if TYPE_CHECKING:
-    from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.events import (
+    WITH,
+    Event,
+    PosteriorDraws,
+    SubsampledDraw,
+    SubsampledGaussian,
+    Tally,
+)
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 _CHUNK = 2**20
 """Numbers held at a time while a mixture is summed; memory beyond the result."""
 
 _LARGEST_EXPONENT = 600.0
 """Up to here a mixture is summed as a matrix product, many times faster than in log space."""
+
+
+@singledispatch
+def event_cost(event: Event, direction: str, order: Tensor) -> Tensor:
+    """Return what an event costs each record, by the formula for its type.
+
+    Args:
+        event: what was released.
+        direction: one of ``event.records``.
+        order: λ (K,), among ``event.orders`` if it has any.
+
+    Returns:
+        λ·D_{λ+1}, (K, m); +inf where the divergence is infinite.
+
+    Raises:
+        TypeError: if no cost is registered for this type of event.
+    """
+    raise TypeError(f"event has no cost registered for its type: {event!r}")
+
+
+@event_cost.register
+def _(event: PosteriorDraws, direction: str, order: Tensor) -> Tensor:
+    return posterior_draws_cost(event.pairs(direction), order, event.draws, event.temperature)
+
+
+@event_cost.register
+def _(event: SubsampledGaussian, direction: str, order: Tensor) -> Tensor:
+    return subsampled_gaussian_cost(event.distances, event.noise, event.rate, order)
+
+
+@event_cost.register
+def _(event: SubsampledDraw, direction: str, order: Tensor) -> Tensor:
+    cost = subsampled_pairs_remove if direction.endswith(WITH) else subsampled_pairs_add
+    return cost(event.panel.pairs, event.rate, order)
+
+
+@event_cost.register
+def _(event: Tally, direction: str, order: Tensor) -> Tensor:
+    return event.totals[direction][event.orders.index(order)]
 
 
 def posterior_draws_cost(
@@ -50,7 +94,6 @@ def posterior_draws_cost(
     Raises:
         ValueError: if an argument is out of range.
 
-    >>> from bdpvi.accounting.gaussian_pairs import GaussianPairs
     >>> pairs = GaussianPairs(r=torch.ones(1, 2), b2=torch.full((1, 2), 0.01))
     >>> posterior_draws_cost(pairs, 3.0, draws=2, temperature=4.0).numpy().round(4)
     array([0.06])
@@ -136,7 +179,7 @@ def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | i
     k = torch.arange(2, int(orders.max()) + 2, dtype=torch.float64)
 
     def log_moment(records: slice) -> Tensor:
-        moments = _select(pairs, records).log_moment(k - 1)
+        moments = pairs.select(records).log_moment(k - 1)
         return torch.cat([torch.zeros_like(moments[:1]).expand(2, -1), moments])
 
     cost = _mixture(log_moment, pairs.r, orders.flatten() + 1, _validate.rate("rate", rate))
@@ -165,7 +208,7 @@ def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int)
     reverse = pairs.reverse()
 
     def log_moment(records: slice) -> Tensor:
-        moments = _select(reverse, records).log_moment(k)
+        moments = reverse.select(records).log_moment(k)
         return torch.cat([torch.zeros_like(moments[:1]), moments])
 
     cost = _mixture(log_moment, pairs.r, orders.flatten(), rate)
@@ -177,27 +220,9 @@ def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int)
         cost = cost.minimum(_log1p_exp(weight + chi2)).minimum(-lam * log_kept)
     equal = (pairs.r == 1).all(-1)
     if bool(equal.any()):
-        remove = subsampled_pairs_remove(_select(pairs, equal), rate, orders.flatten())
+        remove = subsampled_pairs_remove(pairs.select(equal), rate, orders.flatten())
         cost[:, equal] = cost[:, equal].minimum(remove)
     return cost.reshape(*orders.shape, -1)
-
-
-def legacy_gaussian_cost(
-    distance: Tensor | float, noise: float, rate: float, order: Tensor | float
-) -> Tensor:
-    """Return λ(λ+1) q² d²/2σ², **unsound**: no privacy guarantee follows from it.
-
-    Triastcyn and Faltings, "Improved Accounting" (arXiv 1901.09697v1). It charges a subsampled
-    release as if it were a single Gaussian of distance qd; the true one is a mixture, whose moments
-    grow faster. It exists only to reproduce that paper's figure.
-
-    Arguments, shapes and errors as for :func:`subsampled_gaussian_cost`; any λ > 0.
-    """
-    distance = _distance(distance)
-    orders = _positive_orders(order)
-    lam = orders.reshape(orders.shape + (1,) * distance.ndim)
-    noise, rate = _validate.positive("noise", noise), _validate.rate("rate", rate)
-    return lam * (lam + 1) * (rate * distance / noise) ** 2 / 2
 
 
 def _mixture(
@@ -251,10 +276,6 @@ def _log_expm1(value: Tensor) -> Tensor:
 
 def _log1p_exp(value: Tensor) -> Tensor:
     return torch.logaddexp(torch.zeros_like(value), value)
-
-
-def _select(pairs: GaussianPairs, records: slice | Tensor) -> GaussianPairs:
-    return replace(pairs, r=pairs.r[records], b2=pairs.b2[records])
 
 
 def _distance(distance: Tensor | float) -> Tensor:

@@ -20,6 +20,7 @@ from bdpvi import _validate
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.inversion import equal_covariance
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi.accounting.search import smallest
 from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:  # importing it takes most of a second
@@ -304,41 +305,24 @@ def calibrate(
     _validate.positive("epsilon", epsilon)
     _check(1.0, rate, steps, delta)
 
-    def log_ratio(log_noise: float) -> float:
-        cost = _epsilon(accountant, math.exp(log_noise), rate, steps, delta) / epsilon
-        return math.log(cost) if cost > 0 else -math.inf
-
     # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.
     guess = rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
-    low = high = math.log(guess)
-    below = above = log_ratio(low)  # below: too little noise, above: enough
-    step = math.log(2)
-    while above > 0:
-        if high > _MOST_NOISE:
-            raise ValueError(
-                f"epsilon={epsilon!r} cannot be reached at delta={delta!r} by the "
-                f"{accountant.name}: any noise costs at least {math.exp(above) * epsilon:.4g}"
-            )
-        low, below, high = high, above, high + step
-        above, step = log_ratio(high), 2 * step
-    while below <= 0:
-        high, above, low = low, below, low - step
-        below, step = log_ratio(low), 2 * step
-    while above < math.log1p(-_SLACK) and high - low > 1e-12:
-        # ε falls about as a power of σ, so a straight line between logarithms nearly hits.
-        share = (below - math.log1p(-_SLACK / 2)) / (below - above)
-        middle = low + (high - low) * (min(max(share, 0.1), 0.9) if math.isfinite(share) else 0.5)
-        value = log_ratio(middle)
-        if value > 0:
-            low, below = middle, value
-        else:
-            high, above = middle, value
-    return math.exp(high)
+    try:
+        return smallest(
+            lambda noise: _epsilon(accountant, noise, rate, steps, delta),
+            epsilon,
+            guess,
+            slack=_SLACK,
+        )
+    except ArithmeticError as error:
+        raise ValueError(
+            f"epsilon={epsilon!r} cannot be reached at delta={delta!r} by the "
+            f"{accountant.name}: any noise costs at least {error.args[0]:.4g}"
+        ) from None
 
 
 _SLACK = 0.005
 _LEAST_NOISE = 0.02
-_MOST_NOISE = math.log(1e9)
 
 
 @lru_cache(maxsize=4096)

@@ -20,9 +20,9 @@ from bdpvi.accounting.estimators import (
     binary,
     empirical_bernstein,
     log_student_t_bound,
-    quantile_certificate,
     student_t,
 )
+from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.reliability import tolerable
 from bdpvi.studies.coverage_report import (
     coverage_figure,

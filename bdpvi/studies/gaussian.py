@@ -17,7 +17,7 @@ from torch import Tensor
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting import conversions
 from bdpvi.accounting.bayesian import MISSES, BayesianAccountant
-from bdpvi.accounting.composition import ByHolder, ByPanel, Composition, Naive
+from bdpvi.accounting.composition import ByHolder, ByPanel, Composition
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.events import SubsampledGaussian
@@ -34,6 +34,7 @@ from bdpvi.studies.study import (
     publish,
     sized,
 )
+from bdpvi.studies.unsound import Naive
 
 DELTA = 1e-5
 GAMMA = 1e-15

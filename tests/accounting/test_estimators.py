@@ -21,12 +21,11 @@ from bdpvi.accounting.estimators import (
     Estimate,
     Estimator,
     binary,
-    certified_fractions,
     empirical_bernstein,
     known_population,
-    quantile_certificate,
     student_t,
 )
+from bdpvi.accounting.quantiles import certified_fractions, quantile_certificate
 
 GENERATOR = np.random.default_rng(0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -21,6 +20,7 @@ from bdpvi.accounting.hockey_stick import (
     EPSILONS,
     Deltas,
     certified,
+    deltas_of,
     mean_delta,
     position,
     smallest_epsilon,
@@ -147,6 +147,18 @@ def test_a_contour_that_is_shared_costs_little() -> None:
         assert truth <= float(deltas.at(epsilon).mean()) <= 1.003 * truth
 
 
+def test_draws_counts_and_temperature_of_several_releases_enter_the_inversion() -> None:
+    """Covariances that are equal but for the ninth digit, against the closed form."""
+    of = pairs(8, spread=1e-9, shift=0.01)
+    panel = Panel("remove", torch.arange(len(of)), of)
+    draws = [(PosteriorDraws((panel,), 2, 3.0), 3), (PosteriorDraws((panel,), 1, 0.5), 1)]
+    epsilon = float(EPSILONS[2200])
+    truth = equal_covariance((3 * 2 / 3.0 + 1 / 0.5) * of.b2.sum(1), epsilon)
+    found = deltas_of(draws, "remove D‖D′", 1e-9).at(epsilon)
+    assert float(truth.mean()) > 1e-6
+    torch.testing.assert_close(found.mean(), truth.mean(), rtol=3e-3, atol=0)
+
+
 def test_values_do_not_depend_on_what_was_asked_before() -> None:
     of, epsilon = pairs(4), float(EPSILONS[2100])
     fresh = certified_for(of, 1e-6).at(epsilon)
@@ -161,7 +173,7 @@ def test_values_do_not_depend_on_what_was_asked_before() -> None:
 def test_smallest_of_the_grid_in_few_evaluations(seed: int, beta: float, shift: float) -> None:
     v = pairs(seed, shift=10**shift).b2.sum(1)
     asked: list[float] = []
-    bound = partial(estimators.student_t, failure_probability=1e-20)
+    bound = (estimators.student_t, 1e-20)
 
     def at(epsilon: float) -> Tensor:
         asked.append(epsilon)
@@ -172,18 +184,18 @@ def test_smallest_of_the_grid_in_few_evaluations(seed: int, beta: float, shift: 
 
     for deltas, most in ((Deltas(at), 30), (Deltas(at, guide), 8)):
         asked.clear()
-        epsilon, estimate = smallest_epsilon(deltas, 10**beta, bound)
+        epsilon, estimate = smallest_epsilon(deltas, 10**beta, *bound)
         assert len(asked) <= most
         if math.isinf(epsilon):
-            assert mean_delta(deltas, float(EPSILONS[-1]), bound) > 10**beta
+            assert mean_delta(deltas, float(EPSILONS[-1]), *bound) > 10**beta
             continue
-        assert float(estimate.log_bound.exp()) == mean_delta(deltas, epsilon, bound) <= 10**beta
+        assert float(estimate.log_bound.exp()) == mean_delta(deltas, epsilon, *bound) <= 10**beta
         k = position(epsilon)
-        assert k == 0 or mean_delta(deltas, float(EPSILONS[k - 1]), bound) > 10**beta
+        assert k == 0 or mean_delta(deltas, float(EPSILONS[k - 1]), *bound) > 10**beta
         # One that suffices already is the answer; one that does not is where the search begins.
         for enough in (k + 5, k - 5):
             if 0 <= enough < len(EPSILONS):
-                given_one = smallest_epsilon(deltas, 10**beta, bound, float(EPSILONS[enough]))[0]
+                given_one = smallest_epsilon(deltas, 10**beta, *bound, float(EPSILONS[enough]))[0]
                 assert given_one == float(EPSILONS[max(enough, k)])
 
 

@@ -15,7 +15,7 @@ from scipy import integrate
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 
-from bdpvi.accounting.gaussian_pairs import GaussianPairs, hockey_stick, summarise
+from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.inversion import (
     Contour,
     contour_for,
@@ -186,7 +186,7 @@ def test_three_dimensions_agree_with_monte_carlo() -> None:
     for epsilon in (0.0, 0.5, 1.0, 2.0):
         gain = -torch.expm1((epsilon - loss).clamp(max=0))
         error = 4 * float(gain.std()) / math.sqrt(len(gain))
-        value = float(hockey_stick(p, q, epsilon))
+        value = float(summarise(p, q).hockey_stick(epsilon))
         assert error < 0.3 * float(gain.mean())  # the check has power
         assert float(gain.mean()) - error <= value <= (float(gain.mean()) + error) * 1.01
 
@@ -265,9 +265,9 @@ def test_equal_matrices_take_the_closed_form() -> None:
     q = MultivariateNormal(torch.zeros(5, dtype=F64), root @ root.T)
     distance = torch.linalg.solve(root, mean.T).square().sum(0)
     torch.testing.assert_close(
-        hockey_stick(p, q, 1.0), equal_covariance(distance, 1.0), rtol=1e-9, atol=0
+        summarise(p, q).hockey_stick(1.0), equal_covariance(distance, 1.0), rtol=1e-9, atol=0
     )
-    assert float(hockey_stick(Normal(0.0, 1.0), Normal(0.0, 1.0), 0.0)) == 0.0
+    assert float(summarise(Normal(0.0, 1.0), Normal(0.0, 1.0)).hockey_stick(0.0)) == 0.0
     assert summarise(p, q).hockey_stick(1.0).shape == (3,)
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from bdpvi import Budget
-from bdpvi.accounting import chain
-from bdpvi.accounting.ledger import Charge, Ledger, repair
+from bdpvi.accounting.ledger import Charge, Ledger, chained, proven, repair
 
 MADE = (Charge(1, 2.0), Charge(10, 5.5, from_data=True), Charge(3, 1e-7), Charge(2, 1e12))
 FIT = "0" * 64
@@ -145,9 +144,9 @@ def test_random_damage_is_a_value_error(file: Path) -> None:
 def test_a_consistent_file_that_holds_no_charges_is_refused(
     file: Path, content: dict[str, object]
 ) -> None:
-    header = chain.follow(file.read_bytes()).said[0]
+    header = proven(file.read_bytes()).said[0]
     for line, bad in enumerate(([{**header, "budget": content}], [header, content]), start=1):
-        file.write_bytes(chain.links(*bad))
+        file.write_bytes(chained(*bad))
         with pytest.raises(ValueError, match=rf"ledger\.jsonl, line {line}, cannot be used"):
             Ledger(file).charges()
 

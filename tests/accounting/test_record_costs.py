@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bdpvi.accounting.conversions import epsilon
+from bdpvi.accounting.events import PosteriorDraws, SubsampledDraw
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import (
-    legacy_gaussian_cost,
+    event_cost,
     posterior_draws_cost,
     subsampled_gaussian_cost,
     subsampled_pairs_add,
     subsampled_pairs_cost,
     subsampled_pairs_remove,
 )
+from bdpvi.studies.unsound import legacy_gaussian_cost
 
 Density = Callable[[mpmath.mpf], mpmath.mpf]
 
@@ -295,3 +298,19 @@ ONE, BROKEN, NAN = torch.ones(2), torch.tensor(1.5), torch.tensor(math.nan)
 def test_bad_input_is_named(call: Callable[[], Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_an_event_costs_what_the_formula_of_its_type_says() -> None:
+    pairs = GaussianPairs(torch.tensor([[1.1], [0.9], [1.0]]), torch.tensor([[0.1], [0.2], [0.3]]))
+    panel, order = Panel("add", torch.arange(3), pairs), torch.tensor([2.0, 5.0])
+    draw, draws = SubsampledDraw(panel, 0.2), PosteriorDraws((panel,), 3, 2.0)
+    assert set(draw.records) == set(draws.records) == {"add D‖D′", "add D′‖D"}
+    for direction, of, subsampled in (
+        ("add D‖D′", pairs, subsampled_pairs_remove),
+        ("add D′‖D", pairs.reverse(), subsampled_pairs_add),
+    ):
+        torch.testing.assert_close(
+            event_cost(draw, direction, order), subsampled(pairs, 0.2, order), rtol=0, atol=0
+        )
+        expected = posterior_draws_cost(of, order, draws=3, temperature=2.0)
+        assert torch.equal(event_cost(draws, direction, order), expected)

@@ -28,12 +28,12 @@ from bdpvi._runtime.checkpoint import alike, read_tensors, write_tensors
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import make_folder
 from bdpvi.accounting.bayesian import Solution, settle, solve_by_order, with_rounding
-from bdpvi.accounting.close import close_draws_cost
 from bdpvi.accounting.composition import ByPanel
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
 from bdpvi.accounting.estimators import Estimate, log_student_t_bound, student_t, student_t_of
 from bdpvi.accounting.events import WITH, WITHOUT
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.record_costs import posterior_draws_cost as close_draws_cost
 from bdpvi.accounting.streaming_moments import Folded
 from bdpvi.inference.svi import Guide
 from bdpvi.models.logistic import BayesianLogisticRegression

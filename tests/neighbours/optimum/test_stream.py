@@ -21,11 +21,11 @@ from simulated import logistic_data
 
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, fit, spent
 from bdpvi._runtime.progress import silent
-from bdpvi.accounting.close import close_draws_cost
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Sample, student_t_of, tail_size
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.record_costs import posterior_draws_cost as close_draws_cost
 from bdpvi.accounting.streaming_moments import Folded
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.neighbours.optimum import stream

@@ -1,0 +1,189 @@
+"""From the ε of every direction to the answer: what was spent, and whether to rely on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bdpvi.accounting.conversions import Orders, minimise_epsilon, split_delta
+from bdpvi.accounting.estimators import Estimate
+from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
+from bdpvi.accounting.worst_case import cap, rounding_delta
+from bdpvi.types import Diagnostics, Spent
+
+GUARANTEE = (
+    "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
+    "from the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for "
+    "every set S of outputs and either order of D and D′, where D′ has {change}. δ is a mean over "
+    "such records: one that is rarer than δ may be exposed altogether"
+)
+CHANGES = {"remove": "x′ removed", "add": "x′ added"}
+
+MISSES = 0.01
+"""What the misses that an estimate's skewness predicts may add up to, as a fraction of δ, over all
+estimates used, for the result to be called reliable."""
+
+
+class Solution(NamedTuple):
+    """ε of one direction, the order it was found at, and the estimate it rests on."""
+
+    epsilon: float
+    order: float | None
+    estimate: Estimate
+
+
+Solve = Callable[[str, float, float], Solution]
+"""From a direction, the β that is left for it, and the ε that another direction costs, below which
+nothing smaller is needed, to its ε."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an answer rests on, whatever ε comes out.
+
+    Attributes:
+        orders: λ that an answer may have.
+        choices: number of estimates, in each direction, that an answer could have rested on.
+        failure_probability: γ of each.
+        composition, conversion, estimator: names for the report.
+    """
+
+    orders: Orders
+    choices: int
+    failure_probability: float
+    composition: str
+    conversion: str
+    estimator: str
+
+
+def guarantee_for(kinds: Sequence[str]) -> str:
+    """Return the guarantee in words, for kinds of neighbours such as "remove"."""
+    return GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in sorted(set(kinds))))
+
+
+def solve_by_order(
+    cost: Callable[[Tensor], Estimate], beta: float, orders: Orders, conversion: str
+) -> Solution:
+    """Return the smallest ε over ``orders`` with β to spare, given bounds on c(λ)."""
+    epsilon, order = minimise_epsilon(lambda order: cost(order).log_bound, beta, orders, conversion)
+    return Solution(epsilon, order, cost(torch.tensor([order], dtype=torch.float64)))
+
+
+def settle(
+    solve: Solve, directions: Sequence[str], delta: float, *, rounding: float = 0.0, **terms: Any
+) -> Spent:
+    """Return ε at ``delta`` of the direction that costs most, with all that belongs to it.
+
+    Args:
+        solve: ε of one direction.
+        directions: of the neighbour relations, such as "remove D‖D′".
+        delta: δ.
+        rounding: what the rounding of the draws takes of δ.
+        terms: the fields of :class:`Terms`.
+
+    Raises:
+        ValueError: if δ does not exceed what the estimates and rounding take of it, or no order has
+            a finite divergence.
+    """
+    rule = Terms(**terms)
+    gamma, estimates = rule.failure_probability, len(directions) * rule.choices
+    beta = split_delta(delta, gamma, estimates) - rounding
+    if not beta > 0:
+        raise ValueError(
+            f"delta={delta:g} does not pay for the rounding of the draws: {rounding:.2g}"
+        )
+    solutions: dict[str, Solution] = {}
+    for name in directions:
+        enough = max((s.epsilon for s in solutions.values()), default=0.0)
+        solutions[name] = solve(name, beta, enough)
+    direction = max(solutions, key=lambda name: solutions[name].epsilon)
+    epsilon, order, estimate = solutions[direction]
+    if not math.isfinite(epsilon):
+        raise ValueError(
+            f"order: no λ from {rule.orders.values[0]:g} to {rule.orders.values[-1]:g} has a "
+            f"finite divergence in direction {direction!r}; one record moves the posterior too far"
+        )
+    tolerated = max(gamma, MISSES * delta / estimates)
+    trusted, reason = _reliability(solve, solutions, beta, gamma, tolerated)
+    return Spent(
+        epsilon=epsilon,
+        delta=delta,
+        guarantee=guarantee_for([name.split()[0] for name in directions]),
+        order=order,
+        direction=direction,
+        composition=rule.composition,
+        conversion=rule.conversion,
+        estimator=rule.estimator,
+        failure_probability=gamma,
+        estimates=estimates,
+        sample_size=estimate.sample_size,
+        diagnostics=Diagnostics(
+            top_share=float(estimate.top_share[0]),
+            effective_size=float(estimate.effective_size[0]),
+            pareto_k=float(estimate.pareto_k[0]),
+            skewness=float(estimate.skewness[0]),
+        ),
+        reliable=trusted,
+        reason=reason,
+        rounding=rounding,
+    )
+
+
+def _reliability(
+    solve: Solve, solutions: dict[str, Solution], beta: float, gamma: float, tolerated: float
+) -> tuple[bool, str]:
+    """Return whether to rely on the largest ε, and why.
+
+    It claims that no direction costs more, so the estimate of every direction has to support it.
+    """
+    direction = max(solutions, key=lambda name: solutions[name].epsilon)
+    epsilon = solutions[direction].epsilon
+    estimates = {}
+    for name, found in solutions.items():
+        if found.order is None and not reliable(found.estimate, gamma, tolerated)[0]:
+            found = solve(name, beta, epsilon)  # at ε, which may be more than its own
+        estimates[name] = found.estimate
+
+    def doubt(name: str) -> tuple[float, bool]:
+        """Return 0 for an estimate that is reliable, else its predicted miss rate."""
+        one = estimates[name]
+        if reliable(one, gamma, tolerated)[0]:
+            return 0.0, name == direction
+        rate = predicted_miss_rate(one.skewness, one.sample_size, gamma)
+        return float(rate[0]), name == direction
+
+    least = max(estimates, key=doubt)
+    reason = why(estimates[least], gamma, tolerated)
+    trusted = bool(reliable(estimates[least], gamma, tolerated)[0])
+    return trusted, reason if least == direction else f"in direction {least}: {reason}"
+
+
+def with_rounding(settled: Callable[..., Spent], error: float, delta: float) -> Spent:
+    """Return what :func:`settle` returns where part of δ pays for rounding at the ε that is found.
+
+    Args:
+        settled: from ``rounding``, the part of δ that is set aside, to the answer.
+        error: θ of all draws, see :func:`bdpvi.accounting.worst_case.rounding_delta`.
+        delta: δ.
+
+    Raises:
+        ValueError: if rounding leaves nothing of δ, or as :func:`settle`.
+    """
+    epsilon = 0.0
+    while True:
+        within, rounding = cap(epsilon), rounding_delta(error, epsilon)
+        if rounding >= delta and epsilon > 0:
+            raise ValueError(
+                f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
+                f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
+                "temperature, or from a guide with a coarser grid"
+            )
+        found = settled(rounding=rounding)
+        epsilon = found.epsilon
+        if not error or epsilon <= within:
+            return found
