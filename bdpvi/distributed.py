@@ -2,11 +2,11 @@
 
     torchrun --nproc-per-node 4 -m bdpvi.distributed --data patients.csv --target sick --out fit
 
-The options are those of ``bdpvi fit``. Every process reads the data; rank 0 trains the fit,
-while the others begin with the neighbours, which are shared out in blocks to whoever is free and
-joined once at the end. Only rank 0 writes. If a process dies, or the joined records are not exactly
-those asked for, the job ends with an error and writes no fit. The same command then goes on from
-the finished neighbours, those of other machines being trained again.
+The options are those of ``bdpvi fit``. Every process reads the data, trains the fit and an equal
+part of the neighbours, which are joined once at the end. Only rank 0 writes the fit. If a process
+dies, or the joined records are not exactly those asked for, the job ends with an error and writes
+no fit. The same command then goes on from the finished neighbours, each process from those that it
+finds on its own machine.
 
 Processes talk by gloo on the CPU and by NCCL on CUDA, where each takes the device LOCAL_RANK.
 """
@@ -14,20 +14,17 @@ Processes talk by gloo on the CPU and by NCCL on CUDA, where each takes the devi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 import typer
-from safetensors.torch import load, save
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
 from bdpvi import cli
-from bdpvi._runtime.workers import Tensors
 from bdpvi.commands import fit
 
 PATIENCE = timedelta(hours=24)
@@ -35,14 +32,7 @@ PATIENCE = timedelta(hours=24)
 
 
 class Workers:
-    """The processes of this job, by torch.distributed; see ``workers.Reduction``.
-
-    Args:
-        store: this job's, of torch.distributed.
-    """
-
-    def __init__(self, store: Any) -> None:
-        self.store, self.calls = store, 0
+    """The processes of this job, by torch.distributed; see ``workers.Reduction``."""
 
     @property
     def rank(self) -> int:
@@ -71,26 +61,6 @@ class Workers:
         gathered = zip(self._gather(padded), lengths, strict=True)
         return torch.cat([one[:length] for one, length in gathered])
 
-    def first(self, make: Callable[[], Tensors]) -> Callable[[], Tensors]:
-        """Return what gives the tensors that the first process makes, at once."""
-        key = self._key("first")
-        if self.rank > 0:
-            return lambda: load(bytes(self.store.get(key)))
-        made = make()
-        self.store.set(key, save({name: value.contiguous() for name, value in made.items()}))
-        return lambda: made
-
-    def turns(self, count: int) -> Iterator[int]:
-        """Yield the numbers below ``count``, each to one process only: whoever asks next."""
-        key = self._key("turns")
-        while (turn := self.store.add(key, 1) - 1) < count:
-            yield turn
-
-    def _key(self, purpose: str) -> str:
-        """Return a key that is new: every process makes the same calls in order."""
-        self.calls += 1
-        return f"bdpvi-{purpose}-{self.calls}"
-
     def _reduce(self, value: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         total = value.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, operation)
@@ -110,11 +80,9 @@ def joined() -> Iterator[Workers]:
         backend = "cpu:gloo,cuda:nccl"
     else:
         backend = "gloo"
-    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-    store.set_timeout(PATIENCE)
-    dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
+    dist.init_process_group(backend, timeout=PATIENCE)
     try:
-        yield Workers(store)
+        yield Workers()
     finally:
         dist.destroy_process_group()
 

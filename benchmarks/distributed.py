@@ -9,6 +9,7 @@ have imported what they need.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -41,6 +42,7 @@ def work(options: argparse.Namespace) -> None:
     y = (torch.rand(options.records, generator=generator, dtype=torch.float64) < probability) * 1.0
     model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
     torch.optim.Adam([torch.zeros(1)])  # torch's first optimiser imports its compiler
+    importlib.import_module("bdpvi.neighbours.rows_compiled")
     with joined() as workers:
         workers.sum(torch.zeros(1))
         start = time.perf_counter()

@@ -25,7 +25,7 @@ from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
-from bdpvi.neighbours.coupled import AT_ONCE
+from bdpvi.neighbours.coupled import CHUNK
 from bdpvi.neighbours.rows import Rows, train_rows
 
 
@@ -116,7 +116,7 @@ def main() -> None:
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     cpu: dict[object, float] = {}
     for device in map(torch.device, devices):
-        usual = [AT_ONCE] if device.type == "cpu" else [options.records]
+        usual = [CHUNK] if device.type == "cpu" else [options.records]
         for dtype in (torch.float64, torch.float32):
             rate = bandwidth(device, dtype)
             for kind in kinds:

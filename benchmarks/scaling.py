@@ -45,11 +45,9 @@ from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
 from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
 from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.optimum.route import pairs
-from bdpvi.neighbours.rows import TracedGradient
+from bdpvi.neighbours.row_gradients import TracedGradient
 
 BATCH, STEPS = 200, 200
-MEMORY = 4.0
-"""GiB, most of them for 10⁷ records' results."""
 GUIDES: dict[str, type[GaussianGuide]] = {"mean-field": MeanField, "full-rank": FullRank}
 WARM = {"coupled": 300, "optimum": 20_000}
 """Records that are enough for whatever code is loaded only for many."""
@@ -84,7 +82,7 @@ def coupled(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
     plan = Plan(steps=STEPS, rate=min(1.0, BATCH / len(data)), seed=0)
     problem = Problem(model, guide(model), data, plan, default_optimiser(STEPS))
     _, fit = timed(lambda: run_svi(problem, silent))
-    found, whole = timed(lambda: Coupled(memory=MEMORY).train(problem, silent))
+    found, whole = timed(lambda: Coupled().train(problem, silent))
     _, accounting = timed(lambda: account(found.panels))
     neighbours = max(whole - fit, 1e-9)
     less = [replace(problem, data=data.without(record)) for record in range(3)]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from torch import Tensor
-
-Tensors = dict[str, Tensor]
 
 
 class Reduction(Protocol):
@@ -30,15 +27,6 @@ class Reduction(Protocol):
     def join(self, value: Tensor) -> Tensor:
         """Return all workers' tensors, one after the other along the first dimension."""
 
-    def first(self, make: Callable[[], Tensors]) -> Callable[[], Tensors]:
-        """Return what gives the tensors that the first worker makes, at once.
-
-        The others go on, and wait for them when they ask.
-        """
-
-    def turns(self, count: int) -> Iterator[int]:
-        """Yield the numbers below ``count``, each to one worker only: whoever asks next."""
-
 
 class Alone:
     """One worker.
@@ -48,7 +36,8 @@ class Alone:
     tensor([1., 1.])
     """
 
-    rank, size = 0, 1
+    rank: int = 0
+    size: int = 1
 
     def sum(self, value: Tensor) -> Tensor:
         """Return the tensor."""
@@ -62,11 +51,11 @@ class Alone:
         """Return the tensor."""
         return value
 
-    def first(self, make: Callable[[], Tensors]) -> Callable[[], Tensors]:
-        """Return what gives the tensors."""
-        made = make()
-        return lambda: made
 
-    def turns(self, count: int) -> Iterator[int]:
-        """Yield all numbers."""
-        return iter(range(count))
+def share(count: int, workers: Reduction) -> range:
+    """Return this worker's part of ``count`` rows: consecutive ones, as many as the others have.
+
+    >>> share(5, Alone())
+    range(0, 5)
+    """
+    return range(count * workers.rank // workers.size, count * (workers.rank + 1) // workers.size)

@@ -23,9 +23,10 @@ from bdpvi import _validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
+from bdpvi.inference.optimisers import check_elementwise, fused
 from bdpvi.inference.svi import Guide, decay, default_optimiser, fresh, isolated
 from bdpvi.models.logistic import Model
-from bdpvi.neighbours.rows import Free, Reparameterised, check_elementwise, fused
+from bdpvi.neighbours.row_gradients import Free, Reparameterised
 from bdpvi.types import Dataset, Outcome
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,20 +17,19 @@ from bdpvi import _validate
 from bdpvi._runtime import secure
 from bdpvi._runtime.checkpoint import Checkpoint, Once, always
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.workers import Alone, Reduction
+from bdpvi._runtime.workers import Alone, Reduction, share
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.fingerprint import described, identity
-from bdpvi.inference.plan import Plan
+from bdpvi.inference.optimisers import check_elementwise
 from bdpvi.inference.svi import Convergence, Kept, Problem, isolated, run_svi
-from bdpvi.neighbours.memory import rows_within
 from bdpvi.neighbours.published import Training, TrainingAccount
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.neighbours.route import Kind, Remove, Trained
-from bdpvi.neighbours.rows import Rows, TracedGradient, check_elementwise, row_gradient, train_rows
+from bdpvi.neighbours.rows import Rows, blocks, train_rows
 
-AT_ONCE = 2**15
-"""Rows of the closed form on a processor: what a step costs whatever their number is small then."""
+CHUNK = 2048
+"""Rows trained at a time. With fewer a step's fixed cost weighs more; more take more memory."""
 
 
 class Coupled:
@@ -44,10 +41,8 @@ class Coupled:
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
-        memory: GiB that the tensors of the rows trained at one time may take, with their batch and
-            the results of all rows.
-        chunk: rows trained at a time; None is as many as ``memory`` holds, and for logistic
-            regression on a processor no more than 32,768.
+        chunk: rows trained at a time. A model that has no closed form takes about chunk × batch ×
+            150 bytes, so choose fewer for full batches of many records, more for a GPU.
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
             same settings goes on from there, to the same bits. Secret; delete it when the result is
             saved (:func:`bdpvi._runtime.checkpoint.forget`).
@@ -55,21 +50,18 @@ class Coupled:
             have the whole panels.
 
     Raises:
-        ValueError: from :meth:`train`, if one row does not fit into ``memory`` or the checkpoint is
-            that of another run.
+        ValueError: from :meth:`train`, if the checkpoint is that of another run.
     """
 
     def __init__(
         self,
         *kinds: Kind,
-        memory: float = 0.5,
-        chunk: int | None = None,
+        chunk: int = CHUNK,
         checkpoint: str | Path | None = None,
         reduction: Reduction | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
-        self.memory = _validate.positive("memory", memory)
-        self.chunk = None if chunk is None else _validate.positive_int("chunk", chunk)
+        self.chunk = _validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.reduction = reduction or Alone()
 
@@ -82,36 +74,53 @@ class Coupled:
         if account_training:
             return self._train_charging(problem, neighbours, track)
         workers = self.reduction
-        chunk, least = self.chunk or self._rows_at_once(problem, neighbours), _least(problem)
-        parts = self._parts(problem, neighbours, chunk)
+        parts = self._parts(problem, neighbours)
         once = always if parts is None else parts.once
-        begun = None if parts is None else parts.begun("fit")
+        name = f"fit-{workers.rank}" if workers.rank else "fit"
+        begun = None if parts is None else parts.begun(name)
         workers.sum(torch.zeros(1))  # all have looked at the checkpoint before anybody writes
-        fitted = workers.first(
-            partial(once, "fit", partial(_fitted, problem, track, begun), _like_fit(problem))
-        )
+        fit = once(name, partial(_fitted, problem, track, begun), _like_fit(problem))
+        parameters = {
+            name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
+        }
         panels = []
         for rows in neighbours:
-            blocks = _blocks(len(rows.records), chunk, least, workers.size)
-            panels.append(_panel(problem, rows, fitted, track, blocks, once, workers))
-        fit = fitted()
+            found = self._found(problem, rows, parameters, track, once)
+            ids, r, b2 = (workers.join(torch.cat(column)) for column in zip(*found, strict=True))
+            panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])
-        return Trained(_parameters(problem, fit), convergence, tuple(panels))
+        return Trained(parameters, convergence, tuple(panels))
 
-    def _rows_at_once(self, problem: Problem, neighbours: Sequence[Rows]) -> int:
-        work = _rehearsal(problem, neighbours[0])
-        result = work(3)
-        kept = (result.r.nbytes + result.b2.nbytes) / 3 + neighbours[0].records.ids.itemsize
-        budget = self.memory * 2**30 - kept * sum(len(rows.records) for rows in neighbours)
-        fits = rows_within(budget, work)
-        if fits < 1:
-            raise ValueError(
-                f"memory={self.memory} GiB does not hold one row, its batch and the results of all "
-                "rows; allow more, or use a lower rate"
-            )
-        return min(fits, AT_ONCE) if _by_the_row(problem) else fits
+    def _found(
+        self,
+        problem: Problem,
+        rows: Rows,
+        parameters: Mapping[str, Tensor],
+        track: Track[Any],
+        once: Once,
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Train this worker's rows by chunks; return ids, r and b² of each chunk."""
+        posterior, steps = problem.guide.released(parameters), problem.plan.steps
+        latents = posterior.event_shape[0]
+        mine = blocks(share(len(rows.records), self.reduction), self.chunk)
+        ticks = iter(track(range(len(mine) * steps), rows.kind))
+        none = torch.empty(0, latents, dtype=torch.float64)
+        found = [(rows.records.ids[:0].cpu(), none, none)]  # a worker may have no rows
+        for block in mine:
+            some, step = rows.select(block), islice(ticks, steps)
+            ids = some.records.ids.cpu()
+            make = partial(_compared, problem, some, posterior, partial(next, step))
+            part = once(f"{rows.kind}-{block.start:09}", make, _like_block(ids, latents))
+            if not torch.equal(part["ids"], ids):
+                raise ValueError(
+                    "checkpoint: it holds other records than the run; delete the folder"
+                )
+            found.append((part["ids"], part["r"], part["b2"]))
+            deque(step, maxlen=0)  # the steps of a block that was kept
+        deque(ticks, maxlen=0)  # the bar ends when it is asked for one more
+        return found
 
-    def _parts(self, problem: Problem, neighbours: Sequence[Rows], chunk: int) -> Checkpoint | None:
+    def _parts(self, problem: Problem, neighbours: Sequence[Rows]) -> Checkpoint | None:
         if self.checkpoint is None:
             return None
         kinds = {
@@ -120,7 +129,7 @@ class Coupled:
         }
         size = self.reduction.size
         share = {"workers": str(size)} if size > 1 else {}
-        about = {**identity(problem), "kinds": described(kinds), "chunk": str(chunk), **share}
+        about = {**identity(problem), "kinds": described(kinds), "chunk": str(self.chunk), **share}
         return Checkpoint(self.checkpoint, about)
 
     def _train_charging(
@@ -184,120 +193,14 @@ def _initial(problem: Problem) -> dict[str, Tensor]:
         return problem.guide.initial(problem.data.x)
 
 
-def _parameters(problem: Problem, fitted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: fitted[name].to(problem.data.x.device) for name in problem.guide.constraints}
-
-
-def _posterior(problem: Problem, fitted: Mapping[str, Tensor]) -> Distribution:
-    return problem.guide.released(_parameters(problem, fitted))
-
-
-def _by_the_row(problem: Problem) -> bool:
-    """Return whether rows cost the same, however few they are."""
-    closed = not isinstance(row_gradient(problem), TracedGradient)
-    return closed and problem.data.x.device.type == "cpu"
-
-
-def _least(problem: Problem) -> int | None:
-    """Return how few rows a worker may take at a time; None for its whole share."""
-    return 256 if _by_the_row(problem) else None
-
-
-def _blocks(count: int, chunk: int, least: int | None, workers: int) -> list[range]:
-    """Return the rows in blocks, for workers to take in turn.
-
-    Each is a worker's share of half of what is left, so that all end together however fast they are
-    (guided self-scheduling; Polychronopoulos and Kuck, 1987).
-
-    >>> [len(block) for block in _blocks(100, 1000, 10, 2)]
-    [25, 19, 14, 11, 10, 10, 10, 1]
-    >>> _blocks(100, 80, 10, 1)
-    [range(0, 80), range(80, 100)]
-    """
-    blocks, start = [], 0
-    while start < count:
-        size = -(-(count - start) // (2 * workers)) if least else -(-count // workers)
-        size = chunk if workers == 1 else min(chunk, max(size, least or 1))
-        blocks.append(range(start, min(start + size, count)))
-        start += size
-    return blocks
-
-
-def _panel(
-    problem: Problem,
-    rows: Rows,
-    fitted: Callable[[], dict[str, Tensor]],
-    track: Track[Any],
-    blocks: Sequence[range],
-    once: Once,
-    workers: Reduction,
-) -> Panel:
-    """Train the rows by blocks, as many as fall to this worker; return all, compared to the fit."""
-    steps = problem.plan.steps
-    ticks = iter(track(range(len(blocks) * steps), rows.kind))
-    ids = rows.records.ids.cpu()
-    found, passed = [], 0
-    latents = problem.guide.released(_initial(problem)).event_shape[0]
-    for turn in workers.turns(len(blocks)):
-        deque(islice(ticks, (turn - passed) * steps), maxlen=0)  # other workers' blocks
-        block, mine = blocks[turn], islice(ticks, steps)
-        make = partial(_compared, problem, _some(rows, block), fitted, partial(next, mine))
-        expected = ids[block.start : block.stop]
-        name, like = f"{rows.kind}-{block.start:09}", _like_block(expected, latents)
-        part = once(name, make, like)
-        if not torch.equal(part["ids"], expected):
-            raise ValueError("checkpoint: it holds other records than the run; delete the folder")
-        found.append({**part, "place": torch.arange(block.start, block.stop)})
-        deque(mine, maxlen=0)  # the steps of a block that was kept
-        passed = turn + 1
-    deque(ticks, maxlen=0)  # the bar ends when it is asked for one more
-    none = torch.empty(0, latents, dtype=torch.float64)
-    found.append({"place": ids[:0], "ids": ids[:0], "r": none, "b2": none})
-    names = ("place", "ids", "r", "b2")
-    place, *parts = (workers.join(torch.cat([part[name] for part in found])) for name in names)
-    order = place.argsort()
-    ids, r, b2 = (part[order] for part in parts)
-    return Panel(rows.kind, ids, GaussianPairs(r, b2))
-
-
 def _compared(
-    problem: Problem,
-    rows: Rows,
-    fitted: Callable[[], dict[str, Tensor]],
-    tick: Callable[[], object],
+    problem: Problem, rows: Rows, posterior: Distribution, tick: Callable[[], object]
 ) -> dict[str, Tensor]:
     """Train the rows; return how far each is from the posterior, by tensors (m, ...)."""
-    trained = train_rows(problem, rows, tick)
-    pairs = _pairs(problem, _posterior(problem, fitted()), trained)
+    pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))
     return {"ids": rows.records.ids.cpu(), "r": pairs.r, "b2": pairs.b2}
 
 
 def _pairs(problem: Problem, against: Distribution, trained: dict[str, Tensor]) -> GaussianPairs:
     pairs = summarise(against, problem.guide.released(trained))
     return GaussianPairs(pairs.r.cpu(), pairs.b2.cpu())
-
-
-def _some(rows: Rows, which: range) -> Rows:
-    index = torch.arange(which.start, which.stop, device=rows.records.x.device)
-    return replace(rows, records=rows.records.select(index))
-
-
-def _rehearsal(problem: Problem, rows: Rows) -> Callable[[int], GaussianPairs]:
-    """Return work as large as any step of training m rows can be, for any m.
-
-    Two steps, for in the second the gradients of the first are still there; on the largest batch
-    that will come up but for a chance of 1e-9 a step, as a full batch.
-    """
-    data, rate = problem.data, problem.plan.rate
-    largest = rate * len(data) + 6 * math.sqrt(rate * (1 - rate) * len(data)) + 6
-    index = torch.arange(min(len(data), math.ceil(largest)), device=data.x.device)
-    small = replace(problem, data=data.select(index), plan=Plan(steps=2))
-    initial = _initial(problem)
-
-    def work(m: int) -> GaussianPairs:
-        trained = train_rows(small, _some(rows, range(m)))
-        for name, value in trained.items():  # a divergent run is the fit's to report
-            value.copy_(initial[name])
-        return _pairs(small, problem.guide.released(initial), trained)
-
-    return work

@@ -1,48 +1,82 @@
 """Logistic regression's rows in machine code, by numba: what the extra ``fast`` adds.
 
-The numbers are those of :class:`bdpvi.neighbours.rows.LogisticGradient`. The gain is that nothing
-leaves the caches: a tile of rows goes through many steps of Adam, with its moments, before the
-next one does, and hardly the registers: logits and slopes of four records never become arrays.
-Arrays have the rows last; each lane of a tile is one row, and does the same operations wherever in
-a tile it lies.
+Gradients are those of :class:`bdpvi.neighbours.row_gradients.LogisticGradient`, and steps those of
+torch's Adam. The gain is that nothing leaves the caches: a tile of rows takes many steps, with its
+moments, before the next tile does. Arrays have the rows last, and every innermost loop runs over
+the rows of a tile, so the compiler makes vectors of it: each lane is one row, which goes through
+the same operations wherever in a tile it lies.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
-import scipy
 import torch
+from numba import njit
+from numba.extending import overload
+from numpy.polynomial import Chebyshev, Polynomial
+from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi._runtime.vectors import (
-    LINE,
-    Array,
-    Lines,
-    Value,
-    Variable,
-    compiled,
-    each,
-    kernel,
-    of_number,
-)
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.row_gradients import LogisticGradient, Run
 
-_LANES = 128
-"""Rows of a tile: many enough to pay for a loop, few enough for the first cache."""
+Array = NDArray[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-_BLOCK = 4
-"""Records taken together; with more their logits would not fit into the registers."""
+_LANES = 256
+"""Rows of a tile: enough to pay for a loop, few enough for the second cache."""
+
+_BLOCK = 8
+"""Records whose logits a tile holds at a time, even and a multiple of :data:`_UNROLLED`."""
+
+_UNROLLED = 4
+"""Rows and columns of a matrix that :func:`_add_product` keeps in registers."""
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
+"""Division by zero gives inf, as in torch; a product and a sum may become one instruction."""
+
+
+def compiled(function: Function) -> Function:
+    """Return a function in machine code, which is kept for the next process if it can be."""
+    try:
+        result: Function = njit(cache=True, nogil=True, **_OPTIONS)(function)
+    except RuntimeError:  # there is no folder to keep machine code in
+        result = njit(nogil=True, **_OPTIONS)(function)
+    return result
+
+
+class _Steps(NamedTuple):
+    """A :class:`Run` as arrays; batches lie one after the other, each in whole blocks."""
+
+    x: Array  # (records, features)
+    bound: Array  # (records,)
+    ends: Array  # of batches, (steps + 1,)
+    noise: Array  # (steps, d)
+    adam: Array  # (steps, 5)
+    scale: Array  # prior precision and 1/rate, (2,)
+
+
+class _Own(NamedTuple):
+    """The rows' own records."""
+
+    x: Array  # (d, m)
+    bound: Array  # (m,)
+    sign: float
+    rows: Array  # those whose record is in a batch, step by step, in order
+    ends: Array  # of steps, (steps + 1,)
 
 
 @dataclass(frozen=True)
-class CompiledGradient:
-    """A :class:`bdpvi.neighbours.rows.RowGradient` of logistic regression, for rows on a processor.
+class CompiledGradient(LogisticGradient):
+    """A :class:`bdpvi.neighbours.row_gradients.TakesSteps` of logistic regression, on a processor.
+
+    Its parameters are the location, the scales and, row by row, what is below the Cholesky factor's
+    diagonal. A mean-field guide is one with nothing below.
 
     Args:
         model: the model.
@@ -50,156 +84,80 @@ class CompiledGradient:
         rate: of the batches.
     """
 
-    model: BayesianLogisticRegression
-    guide: MeanField | FullRank
-    rate: float
-
-    threads = True
-
     @staticmethod
     def knows(guide: object) -> TypeGuard[MeanField | FullRank]:
-        """Return whether there is a kernel for the guide.
+        """Return whether the kernels know the guide.
 
+        >>> from bdpvi.models.logistic import BayesianLogisticRegression
         >>> CompiledGradient.knows(FullRank(BayesianLogisticRegression()))
         True
         """
         return type(guide) in (MeanField, FullRank)
 
-    def see(self, data: Any) -> tuple[Tensor, Tensor]:
-        """Return (1 − 2y)·design and slope bounds."""
-        design = self.model.design(data.x)
-        return (1 - 2 * data.y).unsqueeze(1) * design, self.model.slope_bound(design)
+    def packed(self, start: Mapping[str, Tensor]) -> Tensor:
+        """Return one row's parameters, (2d,) or (2d + d(d − 1)/2,)."""
+        if "scale" in start:
+            return torch.cat([start["loc"], start["scale"]])
+        factor = start["scale_tril"]
+        return torch.cat([start["loc"], factor[_triangle(len(factor))]])
 
-    def packed(self, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a Cholesky factor as its diagonal, then what is below it, (d(d + 1)/2,).
-
-        A mean-field guide is one with nothing below: the kernels know no other difference.
-        """
-        return {
-            name: value[tuple(_triangle(len(value)))] if name == "scale_tril" else value
-            for name, value in start.items()
-        }
-
-    def unpacked(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the triangles of m rows as matrices again, (m, d, d)."""
-        whole = dict(free)
-        if "scale_tril" in free:
-            flat, d = free["scale_tril"], self.guide.dim
-            row, column = _triangle(d)
-            whole["scale_tril"] = flat.new_zeros(len(flat), d, d)
-            whole["scale_tril"][:, row, column] = flat
-        return whole
-
-    def __call__(
-        self,
-        free: Mapping[str, Tensor],
-        extra: tuple[Tensor, ...],
-        weight: Tensor,
-        batch: tuple[Tensor, ...],
-        generator: torch.Generator,
-        out: Mapping[str, Tensor],
-    ) -> None:
-        """Write the gradients, see :class:`bdpvi.neighbours.rows.RowGradient`."""
-        names = _names(free)
-        (x, bound), (x_extra, bound_extra) = _blocks(batch, [len(batch[0])]), extra
-        loc, raw = (_rows_last(free[name]) for name in names)
-        written = [_rows_last(out[name]) for name in names]
-        _gradients(
-            loc,
-            raw,
-            self.noise(generator, x).numpy(),
-            x.numpy(),
-            bound.numpy(),
-            _rows_last(x_extra),
-            _rows_last(bound_extra),
-            weight.contiguous().numpy(),
-            weight.nonzero().squeeze(1).numpy(),
-            *self._factors(x),
-            *written,
-        )
-        for name, array in zip(names, written, strict=True):
-            target = out[name].movedim(0, -1)
-            if target.data_ptr() != array.ctypes.data:
-                target.copy_(torch.from_numpy(array))
-
-    def noise(self, generator: torch.Generator, like: Tensor) -> Tensor:
-        """Return a step's base noise, (d,)."""
-        return torch.randn(self.guide.dim, generator=generator, dtype=like.dtype)
+    def unpacked(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parameters of m rows, from (entries, m), as the guide takes them."""
+        d, m = self.guide.dim, flat.shape[1]
+        loc, raw = flat[:d].T, flat[d:].T
+        if type(self.guide) is MeanField:
+            return {"loc": loc, "scale": raw}
+        factor = flat.new_zeros(m, d, d)
+        factor[(slice(None), *_triangle(d))] = raw
+        return {"loc": loc, "scale_tril": factor}
 
     def train(
         self,
-        free: Tensor,
-        moments: tuple[Tensor, Tensor],
+        state: tuple[Tensor, Tensor, Tensor],
         extra: tuple[Tensor, ...],
-        weight: Tensor,
-        seen: tuple[Tensor, ...],
-        here: Sequence[Tensor],
-        mine: Sequence[Tensor],
-        noise: Tensor,
-        adam: Tensor,
+        sign: float,
+        run: Run,
     ) -> None:
-        """Take steps of Adam, see :class:`bdpvi.neighbours.rows.TakesSteps`.
-
-        A tile of rows goes through all of them before it leaves the cache.
-        """
-        places, own = torch.cat(list(here)), [rows.sort().values for rows in mine]
-        x, bound = _blocks([part[places] for part in seen], _lengths(here))
-        x_extra, bound_extra = extra
-        one, two = moments
-        _train(
-            free.numpy(),
-            one.numpy(),
-            two.numpy(),
-            noise.numpy(),
-            x.numpy(),
-            bound.numpy(),
-            _ends([length + -length % _BLOCK for length in _lengths(here)]),
-            _rows_last(x_extra),
-            _rows_last(bound_extra),
-            weight.numpy(),
-            torch.cat(own).numpy(),
-            _ends(_lengths(own)),
-            *self._factors(x),
-            adam.to(x.dtype).numpy(),
+        """Take steps of Adam, see :class:`bdpvi.neighbours.row_gradients.TakesSteps`."""
+        like, own = state[0], [rows.sort().values for rows in run.mine]
+        x, bound = _in_blocks([part[torch.cat(list(run.here))] for part in run.seen], run.here)
+        noise = [
+            torch.randn(self.guide.dim, generator=torch.Generator().manual_seed(s), dtype=x.dtype)
+            for s in run.seeds
+        ]
+        scale = torch.tensor([self.model.prior_scale**-2, 1 / self.rate], dtype=x.dtype)
+        steps = _Steps(
+            torch.nn.functional.pad(x, (0, -x.shape[1] % _UNROLLED)).numpy(),
+            bound.squeeze(1).numpy(),
+            _ends([-(-len(part) // _BLOCK) * _BLOCK for part in run.here]),
+            torch.stack(noise).numpy(),
+            run.adam.to(x.dtype).numpy(),
+            scale.numpy(),
         )
-
-    def _factors(self, like: Tensor) -> tuple[Any, Any]:
-        """Return what the latents' and the records' parts of the gradient are multiplied by."""
+        own_x, own_bound = (part.T.contiguous().numpy() for part in extra)
         number = like.numpy().dtype.type
-        return number(self.model.prior_scale**-2), number(1 / self.rate)
+        ends = _ends([len(rows) for rows in own])
+        records = _Own(own_x, own_bound[0], number(sign), torch.cat(own).numpy(), ends)
+        free, one, two = (part.numpy() for part in state)
+        _train(free, one, two, steps, records)
 
 
-def _names(free: Mapping[str, Tensor]) -> tuple[str, str]:
-    return ("loc", "scale") if "scale" in free else ("loc", "scale_tril")
+def _triangle(size: int) -> tuple[Tensor, Tensor]:
+    """Return the rows and columns of a matrix's diagonal, then of what is below it."""
+    diagonal = torch.arange(size)
+    row, column = torch.tril_indices(size, size, -1)
+    return torch.cat([diagonal, row]), torch.cat([diagonal, column])
 
 
-def _triangle(size: int) -> Tensor:
-    """Return the places of a matrix's diagonal, then those below it, (2, size(size + 1)/2)."""
-    diagonal = torch.arange(size).expand(2, size)
-    return torch.cat([diagonal, torch.tril_indices(size, size, -1)], dim=1)
-
-
-def _rows_last(tensor: Tensor) -> Array:
-    """Return (m, ...) as (..., m): the same memory where it is laid out so."""
-    return tensor.movedim(0, -1).contiguous().numpy()
-
-
-def _blocks(batch: Sequence[Tensor], lengths: Sequence[int]) -> list[Tensor]:
-    """Return batches, one after the other, each filled up to whole blocks by records of zeros.
-
-    Such a record has no gradient.
-    """
+def _in_blocks(records: Sequence[Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
+    """Return batches filled up to whole blocks by records of zeros, which have no gradient."""
     filled = []
-    for part in batch:
+    for part in records:
         pieces = []
-        for piece in part.split(list(lengths)):
+        for piece in part.split([len(batch) for batch in batches]):
             pieces += [piece, part.new_zeros(-len(piece) % _BLOCK, *part.shape[1:])]
         filled.append(torch.cat(pieces))
     return filled
-
-
-def _lengths(parts: Sequence[Tensor]) -> list[int]:
-    return [len(part) for part in parts]
 
 
 def _ends(lengths: Sequence[int]) -> Array:
@@ -208,333 +166,245 @@ def _ends(lengths: Sequence[int]) -> Array:
 
 
 @compiled
-def _gradients(
-    loc: Array,
-    raw: Array,
-    noise: Array,
-    x: Array,
-    bound: Array,
-    x_extra: Array,
-    bound_extra: Array,
-    weight: Array,
-    mine: Array,
-    prior: float,
-    scale: float,
-    loc_out: Array,
-    raw_out: Array,
-) -> None:
-    """Write the gradient of every row; ``loc`` is (d, m), ``raw`` the other parameters, (·, m)."""
-    d, m = loc.shape
-    entries = d + len(raw)
-    free, slope, space = _vectors(entries, x), _vectors(entries, x), _vectors(3 * d, x)
-    first = 0
-    for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        last = _before(mine, first, len(mine), end)
-        tile, result = _tile(free, entries, end - start), _tile(slope, entries, end - start)
-        tile[:d] = loc[:, start:end]
-        tile[d:] = raw[:, start:end]
-        own = mine[first:last]
-        _gradient(
-            free, noise, x, bound, x_extra, bound_extra, weight, own, start, prior, scale, space,
-            slope,
-        )  # fmt: skip
-        entry = 2 * d * _LANES
-        if entry < len(free):
-            for i in range(d):
-                for j in range(i):
-                    _multiply(slope[i * _LANES :], noise[j], slope[entry:])
-                    entry += _LANES
-        loc_out[:, start:end] = result[:d]
-        raw_out[:, start:end] = result[d:]
-        first = last
-
-
-@compiled
-def _train(
-    free: Array,
-    first_moment: Array,
-    second_moment: Array,
-    noise: Array,
-    x: Array,
-    bound: Array,
-    ends: Array,
-    x_extra: Array,
-    bound_extra: Array,
-    weight: Array,
-    mine: Array,
-    mine_ends: Array,
-    prior: float,
-    scale: float,
-    adam: Array,
-) -> None:
-    """Train every row for some steps; parameters and their moments are (entries, m)."""
+def _train(free: Array, one: Array, two: Array, steps: _Steps, own: _Own) -> None:
+    """Train every row; parameters and their moments are (entries, m)."""
     entries, m = free.shape
-    values, one, two = _vectors(entries, x), _vectors(entries, x), _vectors(entries, x)
-    d = noise.shape[1]
-    slope, space = _vectors(2 * d, x), _vectors(3 * d, x)
-    reached = mine_ends[:-1].copy()
+    width, dtype = steps.x.shape[1], free.dtype
+    values, first, second = (
+        np.zeros((entries, _LANES), dtype),
+        np.zeros((entries, _LANES), dtype),
+        np.zeros((entries, _LANES), dtype),
+    )
+    latent, gradient = np.zeros((width, _LANES), dtype), np.zeros((width, _LANES), dtype)
+    slopes = np.zeros((_BLOCK, _LANES), dtype)
+    scales = np.zeros((2 * steps.noise.shape[1], _LANES), dtype)
+    reached = own.ends[:-1].copy()
     for start in range(0, m, _LANES):
-        end = min(start + _LANES, m)
-        rows = end - start
-        _tile(values, entries, rows)[:] = free[:, start:end]
-        _tile(one, entries, rows)[:] = first_moment[:, start:end]
-        _tile(two, entries, rows)[:] = second_moment[:, start:end]
-        for step in range(len(noise)):
-            batch = slice(ends[step], ends[step + 1])
-            first = reached[step]
-            last = _before(mine, first, mine_ends[step + 1], end)
-            own = mine[first:last]
-            _gradient(
-                values, noise[step], x[batch], bound[batch], x_extra, bound_extra,
-                weight, own, start, prior, scale, space, slope,
-            )  # fmt: skip
-            for k in range(0, _LANES, 2 * LINE // x.itemsize):
-                _adam_lines(values, one, two, slope, noise[step], adam[step], k)
-            reached[step] = last
-        free[:, start:end] = _tile(values, entries, rows)
-        first_moment[:, start:end] = _tile(one, entries, rows)
-        second_moment[:, start:end] = _tile(two, entries, rows)
+        count = min(_LANES, m - start)
+        values[:, :count] = free[:, start : start + count]
+        first[:, :count] = one[:, start : start + count]
+        second[:, :count] = two[:, start : start + count]
+        for step in range(len(steps.noise)):
+            _draw(values, steps.noise[step], latent, scales)
+            gradient[:] = 0
+            for i in range(steps.ends[step], steps.ends[step + 1], _BLOCK):
+                block = steps.x[i : i + _BLOCK]
+                slopes[:] = 0
+                _add_product(block, latent, slopes)
+                _slopes(slopes, steps.bound[i : i + _BLOCK])
+                _add_product(block.T, slopes, gradient)
+            now = reached[step]
+            while now < own.ends[step + 1] and own.rows[now] < start + count:
+                _add_own(own, own.rows[now], start, latent, gradient)
+                now += 1
+            reached[step] = now
+            _step(values, first, second, steps, step, latent, gradient, scales)
+        free[:, start : start + count] = values[:, :count]
+        one[:, start : start + count] = first[:, :count]
+        two[:, start : start + count] = second[:, :count]
 
 
 @compiled
-def _vectors(count: int, like: Array) -> Array:
-    """Return room for vectors with an entry for each row of a tile, one after the other."""
-    return np.zeros(count * _LANES, like.dtype)
+def _draw(values: Array, noise: Array, latent: Array, scales: Array) -> None:
+    """Write the latents, the location plus the factor times the noise, and softplus of the scales.
 
-
-@compiled
-def _before(mine: Array, first: int, last: int, end: int) -> int:
-    """Return the first place between two where there is no row before ``end``."""
-    while first < last and mine[first] < end:
-        first += 1
-    return first
-
-
-@compiled
-def _tile(vectors: Array, entries: int, rows: int) -> Array:
-    """Return the first vectors as (entries, rows); the places of rows there are none of stay."""
-    return vectors[: entries * _LANES].reshape(entries, _LANES)[:, :rows]
-
-
-@compiled
-def _gradient(
-    free: Array,
-    noise: Array,
-    x: Array,
-    bound: Array,
-    x_extra: Array,
-    bound_extra: Array,
-    weight: Array,
-    own: Array,
-    start: int,
-    prior: float,
-    scale: float,
-    space: Array,
-    slope: Array,
-) -> None:
-    """Write the gradient of a tile's rows in the location and the scales to ``slope``.
-
-    A tile's parameters are the location, the scales and, row by row, what is below the diagonal:
-    its gradient is the location's times the noise, row by column. ``own`` are the rows whose own
-    record is in the batch.
+    ``scales`` are the d deviations, then the d derivatives of softplus.
     """
-    d, size = len(noise), len(noise) * _LANES
-    w, g, deviation = space[:size], space[size : 2 * size], space[2 * size :]
-    pull = slope[size:]
-    for k in range(0, size, LINE // g.itemsize):
-        _scale_line(free, size + k, deviation, pull, k)
-    g[:] = 0
-    for k in range(0, _LANES, LINE // g.itemsize):
-        _draw_line(free, deviation, noise, w, k)
-        for i in range(0, len(x), _BLOCK):
-            _add_block(x, bound, i, w, g, k)
-    for row in own:
-        _add_own(x_extra[:, row], bound_extra[row], weight[row], w[row - start :], g[row - start :])
-    for k in range(size):
-        slope[k] = prior * w[k] + scale * g[k]
+    d, entry = len(noise), 2 * len(noise)
     for i in range(d):
-        _pull(slope[i * _LANES :], noise[i], deviation[i * _LANES :], pull[i * _LANES :])
+        for k in range(_LANES):
+            deviation, slope = softplus(values[d + i, k])
+            scales[i, k] = deviation
+            scales[d + i, k] = slope
+            latent[i, k] = values[i, k] + deviation * noise[i]
+        if len(values) > 2 * d:
+            for j in range(i):
+                for k in range(_LANES):
+                    latent[i, k] += values[entry, k] * noise[j]
+                entry += 1
 
 
 @compiled
-def _pull(gradient: Array, noise: float, deviation: Array, out: Array) -> None:
-    """Multiply softplus's slope by that of the loss less the entropy, the deviation's log."""
-    one = gradient.dtype.type(1)
-    for k in range(_LANES):
-        out[k] *= gradient[k] * noise - one / deviation[k]
+def _add_product(a: Array, b: Array, out: Array) -> None:
+    """Add the product of (n, p) and (p, lanes) to (n, lanes); n and p are multiples of four."""
+    for i in range(0, a.shape[0], _UNROLLED):
+        for j in range(0, a.shape[1], _UNROLLED):
+            a00, a01, a02, a03 = a[i, j], a[i, j + 1], a[i, j + 2], a[i, j + 3]
+            a10, a11, a12, a13 = a[i + 1, j], a[i + 1, j + 1], a[i + 1, j + 2], a[i + 1, j + 3]
+            a20, a21, a22, a23 = a[i + 2, j], a[i + 2, j + 1], a[i + 2, j + 2], a[i + 2, j + 3]
+            a30, a31, a32, a33 = a[i + 3, j], a[i + 3, j + 1], a[i + 3, j + 2], a[i + 3, j + 3]
+            for k in range(_LANES):
+                b0, b1, b2, b3 = b[j, k], b[j + 1, k], b[j + 2, k], b[j + 3, k]
+                out[i, k] += a00 * b0 + a01 * b1 + a02 * b2 + a03 * b3
+                out[i + 1, k] += a10 * b0 + a11 * b1 + a12 * b2 + a13 * b3
+                out[i + 2, k] += a20 * b0 + a21 * b1 + a22 * b2 + a23 * b3
+                out[i + 3, k] += a30 * b0 + a31 * b1 + a32 * b2 + a33 * b3
 
 
 @compiled
-def _multiply(vector: Array, factor: float, out: Array) -> None:
-    for k in range(_LANES):
-        out[k] = vector[k] * factor
+def _slopes(logits: Array, bound: Array) -> None:
+    """Overwrite logits by the smaller of their sigmoid and each record's bound.
 
-
-@compiled
-def _add_own(x: Array, bound: float, weight: float, w: Array, g: Array) -> None:
-    """Add a row's own record; ``w`` and ``g`` begin at the row."""
-    logit = x[0] * w[0]
-    for j in range(1, len(x)):
-        logit += x[j] * w[j * _LANES]
-    slope = _sigmoid(logit)
-    slope = weight * (bound if bound < slope else slope)
-    for j in range(len(x)):
-        g[j * _LANES] += slope * x[j]
-
-
-def exponential(x: Value, share: float = 1.0) -> Value:
-    """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2, by a Chebyshev series.
-
-    |x| is cut off at a share of what can be represented.
+    Two records share a division, 1/a = b · 1/(ab). So that products are finite no logit counts as
+    more than half of what exp takes: there a sigmoid is less than 1e-18 from 0 or rounds to 1.
     """
-    terms, digits, limit = (11, 52, 700.0) if x.double else (6, 23, 86.0)
-    y = x.largest(-share * limit).least(share * limit)
+    one, half = logits.dtype.type(1), logits.dtype.type(0.5)
+    for i in range(0, len(logits), 2):
+        most, most_next = bound[i], bound[i + 1]
+        for k in range(_LANES):
+            a = one + exponential(-logits[i, k], half)
+            b = one + exponential(-logits[i + 1, k], half)
+            inverse = one / (a * b)
+            slope, slope_next = b * inverse, a * inverse
+            logits[i, k] = most if most < slope else slope
+            logits[i + 1, k] = most_next if most_next < slope_next else slope_next
+
+
+@compiled
+def _add_own(own: _Own, row: int, start: int, latent: Array, gradient: Array) -> None:
+    """Add a row's own record, ``start`` being the first row of its tile."""
+    k, one = row - start, latent.dtype.type(1)
+    logit = own.x[0, row] * latent[0, k]
+    for j in range(1, len(own.x)):
+        logit += own.x[j, row] * latent[j, k]
+    slope = one / (one + exponential(-logit, one))
+    slope = own.sign * (own.bound[row] if own.bound[row] < slope else slope)
+    for j in range(len(own.x)):
+        gradient[j, k] += slope * own.x[j, row]
+
+
+@compiled
+def _step(
+    values: Array,
+    first: Array,
+    second: Array,
+    steps: _Steps,
+    step: int,
+    latent: Array,
+    gradient: Array,
+    scales: Array,
+) -> None:
+    """Take a step of Adam; ``gradient`` is that of the batch's likelihood in the latents.
+
+    The gradient is the location's, times the noise in the factor, less the entropy's log of the
+    deviations, times the derivative of softplus.
+    """
+    noise, one = steps.noise[step], values.dtype.type(1)
+    d, entry = len(noise), 2 * len(noise)
+    prior, scale = steps.scale[0], steps.scale[1]
+    for i in range(d):
+        for k in range(_LANES):
+            gradient[i, k] = prior * latent[i, k] + scale * gradient[i, k]
+            scales[d + i, k] *= gradient[i, k] * noise[i] - one / scales[i, k]
+        _adam(values, first, second, i, gradient[i], one, steps.adam[step])
+        _adam(values, first, second, d + i, scales[d + i], one, steps.adam[step])
+        if len(values) > 2 * d:
+            for j in range(i):
+                _adam(values, first, second, entry, gradient[i], noise[j], steps.adam[step])
+                entry += 1
+
+
+@compiled
+def _adam(
+    values: Array,
+    first: Array,
+    second: Array,
+    entry: int,
+    slope: Array,
+    times: float,
+    factors: Array,
+) -> None:
+    """Update one entry of all rows by ``times`` a slope, see ``optimisers.adam_factors``."""
+    rate, fresh_one, fresh_two, root, small = factors
+    for k in range(_LANES):
+        gradient = times * slope[k]
+        mean = first[entry, k] + fresh_one * (gradient - first[entry, k])
+        square = second[entry, k] + fresh_two * (gradient * gradient - second[entry, k])
+        first[entry, k], second[entry, k] = mean, square
+        values[entry, k] -= rate * mean / (np.sqrt(square) * root + small)
+
+
+def _series(taylor: Sequence[float], domain: tuple[float, float], *terms: int) -> Any:
+    """Return a power series for numba, shortened: its Chebyshev series on a domain, cut off.
+
+    Args:
+        taylor: the coefficients.
+        domain: where the result is the function but for less than a rounding.
+        terms: that are left in single and in double precision. A loop is not unrolled, and so not
+            made of vectors, where there are more than about 15.
+    """
+
+    def polynomial(x: Any) -> Any:
+        raise NotImplementedError
+
+    @overload(polynomial, jit_options=_OPTIONS)  # type: ignore[untyped-decorator]
+    def typed(x: Any) -> Any:
+        number, count = (np.float64, terms[1]) if x.bitwidth == 64 else (np.float32, terms[0])
+        series = Polynomial(taylor).convert(kind=Chebyshev, domain=domain).truncate(count)
+        powers = series.convert(kind=Polynomial).coef
+        coefficients = tuple(number(c) for c in reversed(powers))
+
+        def horner(x: Any) -> Any:
+            total = coefficients[0]
+            for c in coefficients[1:]:
+                total = total * x + c
+            return total
+
+        return horner
+
+    return polynomial
+
+
+_HALF = math.log(2) / 2
+_exp = _series([1 / math.factorial(k) for k in range(20)], (-_HALF, _HALF), 7, 12)
+_two_artanh = _series([2 / (2 * k + 1) for k in range(24)], (0, 1 / 9), 5, 11)
+"""2 artanh(√x)/√x."""
+
+
+def exponential(x: float, fraction: float) -> float:
+    """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2; for numba, in the precision of x.
+
+    |x| is cut off at a fraction of what can be represented. NaN stays.
+    """
+    raise NotImplementedError
+
+
+@overload(exponential, jit_options=_OPTIONS)  # type: ignore[untyped-decorator]
+def _exponential(x: Any, fraction: Any) -> Any:
+    double = x.bitwidth == 64
+    number: Any = np.float64 if double else np.float32
+    whole: Any = np.int64 if double else np.int32
+    digits = 52 if double else 23
+    largest = number(700 if double else 86)
+    log_two, per_log_two = number(math.log(2)), number(1 / math.log(2))
     # a number as large as 1.5 · 2^digits has its integer part as its last bits
-    shift = y.of(1.5 * 2**digits)
-    shifted = y * (1 / math.log(2)) + shift
-    # log(2) in one piece: r errs by n roundings of it, no more than x does by its own rounding
-    r = y - (shifted - shift) * math.log(2)
-    return _polynomial(r, _exponential(terms, math.log(2) / 2)).times_power(shifted)
+    shift = number(1.5 * 2**digits)
+
+    def typed(x: Any, fraction: Any) -> Any:
+        limit = fraction * largest
+        x = -limit if x < -limit else x
+        x = limit if x > limit else x
+        shifted = number(x * per_log_two + shift)
+        # log(2) in one piece: r errs by n roundings of it, no more than x does by its own rounding
+        power = number(_exp(x - (shifted - shift) * log_two))
+        # the last bits are n, and are added to the exponent
+        bits = power.view(whole) + whole(shifted.view(whole) << digits)
+        return whole(bits).view(number)
+
+    return typed
 
 
-def sigmoid(x: Value) -> Value:
-    """Return 1 / (1 + exp(−x))."""
-    return 1 / (1 + exponential(-x))
+@compiled
+def softplus(x: float) -> tuple[float, float]:
+    """Return log(1 + exp(x)) and its derivative, the sigmoid, by one division.
 
-
-def softplus(x: Value) -> tuple[Value, Value]:
-    """Return log(1 + exp(x)) = max(x, 0) + 2 artanh(u / (2 + u)), u = exp(−|x|), and its slope.
-
-    That is the sigmoid, 1/(1 + u) or, where x < 0, u/(1 + u). Both come from one division.
+    With u = exp(−|x|) they are max(x, 0) + 2 artanh(u / (2 + u)) and 1/(1 + u) or, where x < 0,
+    u/(1 + u).
     """
-    terms = 17 if x.double else 8  # s² ≤ 1/9
-    u = exponential(x.least(-x))
-    inverse = 1 / ((1 + u) * (2 + u))
-    s = u * (1 + u) * inverse
-    series = _polynomial(s * s, [2 / (2 * k + 1) for k in range(terms)])
-    return x.largest(0) + s * series, x.where("<", 0, u, u.of(1)) * ((2 + u) * inverse)
-
-
-def _slopes(logits: Sequence[Value], bounds: Sequence[Value]) -> list[Value]:
-    """Return the smaller of sigmoid(x) and a bound for an even number of logits of one row.
-
-    So that products are finite no logit counts as more than half of what exp takes: there a sigmoid
-    is less than 1e-18 from 0 or rounds to 1.
-    """
-    slopes = _inverses([1 + exponential(-x, 1 / 2) for x in logits])
-    return [slope.least(bound) for slope, bound in zip(slopes, bounds, strict=True)]
-
-
-def _inverses(values: Sequence[Value]) -> list[Value]:
-    """Return 1/x of an even number of values whose products are finite and not 0.
-
-    Two share a division, 1/a = b · 1/(ab) and 1/b = a · 1/(ab), since it takes as long as a dozen
-    other operations.
-    """
-    result = []
-    for a, b in zip(values[::2], values[1::2], strict=True):
-        inverse = 1 / (a * b)
-        result += [b * inverse, a * inverse]
-    return result
-
-
-def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
-    """Return Σ c_k x^k."""
-    total = x.of(coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        total = total * x + c
-    return total
-
-
-def _exponential(terms: int, most: float) -> list[float]:
-    """Return the coefficients of exp(x) = I₀(h) + 2 Σ I_k(h) T_k(x/h), cut off, for |x| ≤ h.
-
-    It needs fewer terms than Taylor's series. Source: DLMF 10.35.5, at imaginary angles.
-    """
-    orders = np.arange(terms)
-    series = np.where(orders == 0, 1, 2) * scipy.special.iv(orders, most)
-    powers: list[float] = (np.polynomial.chebyshev.cheb2poly(series) / most**orders).tolist()
-    return powers
-
-
-_sigmoid = of_number(sigmoid)
-
-
-@kernel
-def _scale_line(raw: Lines, start: Value, value: Lines, slope: Lines, place: Value) -> None:
-    """Write softplus of the line from ``start`` on, and its slope, from ``place`` on."""
-    value[place], slope[place] = softplus(raw[start])
-
-
-@kernel
-def _draw_line(free: Lines, deviation: Lines, noise: Lines, latent: Lines, lane: Value) -> None:
-    """Write a line's latents: the location and the factor times the noise."""
-    (d,) = noise.shape
-    place = Variable(2 * d * _LANES + lane)
-    with each(d) as i:
-        at = i * _LANES + lane
-        total = Variable(free[at] + deviation[at] * noise.number(i))
-        with each(_below(free, d, i)) as j:
-            total.now = total.now + free[place.now] * noise.number(j)
-            place.now = place.now + _LANES
-        latent[at] = total.now
-
-
-@kernel
-def _add_block(
-    x: Lines, bound: Lines, first: Value, latent: Lines, gradient: Lines, lane: Value
-) -> None:
-    """Add the part of four records, from ``first`` on, to a line's gradient."""
-    features = x.shape[1]
-    rows = [first + i for i in range(_BLOCK)]
-    logits = [latent.variable(0) for _ in rows]
-    with each(features) as j:
-        value = latent[j * _LANES + lane]
-        for row, logit in zip(rows, logits, strict=True):
-            logit.now = logit.now + x.number(row * features + j) * value
-    slopes = _slopes([logit.now for logit in logits], [bound.number(row) for row in rows])
-    with each(features) as j:
-        at = j * _LANES + lane
-        total = gradient[at]
-        for row, slope in zip(rows, slopes, strict=True):
-            total = total + x.number(row * features + j) * slope
-        gradient[at] = total
-
-
-@kernel
-def _adam_lines(
-    free: Lines, one: Lines, two: Lines, slope: Lines, noise: Lines, factors: Lines, lane: Value
-) -> None:
-    """Take a step with two lines; the factors are those of ``rows.adam_factors``."""
-    rate, fresh_one, fresh_two, root, small = (factors.number(lane.of(i)) for i in range(5))
-    line = int(free.kind.count)
-
-    def fall(at: Value, gradients: Sequence[Value]) -> None:
-        places, means, sizes = [at, at + line], [], []
-        for place, gradient in zip(places, gradients, strict=True):
-            one[place] = mean = one[place] + fresh_one * (gradient - one[place])
-            two[place] = square = two[place] + fresh_two * (gradient * gradient - two[place])
-            means.append(mean)
-            sizes.append(square.root() * root + small)
-        for place, mean, inverse in zip(places, means, _inverses(sizes), strict=True):
-            free[place] = free[place] - rate * mean * inverse
-
-    (d,) = noise.shape
-    with each(2 * d) as i:
-        at = i * _LANES + lane
-        fall(at, [slope[at], slope[at + line]])
-    place = Variable(2 * d * _LANES + lane)
-    with each(d) as i:
-        at = i * _LANES + lane
-        gradients = slope[at], slope[at + line]
-        with each(_below(free, d, i)) as j:
-            factor = noise.number(j)
-            fall(place.now, [gradient * factor for gradient in gradients])
-            place.now = place.now + _LANES
-
-
-def _below(free: Lines, d: Value, i: Value) -> Value:
-    """Return how many entries the factor's row i has below the diagonal."""
-    (entries,) = free.shape
-    return entries.where(">", 2 * d * _LANES, i, i.of(0))
+    number = type(x)
+    zero, one, two = number(0), number(1), number(2)
+    u = exponential(-x if x > zero else x, one)
+    inverse = one / ((one + u) * (two + u))
+    s = u * (one + u) * inverse
+    value = (zero if x < zero else x) + s * _two_artanh(s * s)
+    return value, (u if x < zero else one) * ((two + u) * inverse)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.workers import Reduction
+from bdpvi._runtime.workers import Reduction, share
 from bdpvi.inference.fingerprint import identity
 from bdpvi.inference.svi import Problem
 from bdpvi.neighbours.route import Kind, Neighbours, Remove, Trained
@@ -18,38 +18,35 @@ from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
 
 _LEAST = 3
+"""Neighbours that a worker needs: a panel of fewer bounds nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """One worker's part of a kind's neighbours: a run of consecutive rows.
+    """One worker's part of a kind's neighbours: consecutive rows.
 
     Args:
         kind: all neighbours.
-        rank: the worker's number, from 0.
-        size: how many workers there are.
+        workers: the worker and the number of all.
 
-    >>> from bdpvi.neighbours.route import Remove
+    >>> from bdpvi._runtime.workers import Alone
     >>> data = Dataset(torch.zeros(7, 1), torch.zeros(7))
-    >>> [Share(Remove(), rank, 2).rows(data).records.ids.tolist() for rank in (0, 1)]
-    [[0, 1, 2], [3, 4, 5, 6]]
+    >>> Share(Remove(), Alone()).rows(data).records.ids.tolist()
+    [0, 1, 2, 3, 4, 5, 6]
     """
 
     kind: Kind
-    rank: int
-    size: int
+    workers: Reduction
 
     def rows(self, data: Dataset) -> Rows:
         """Return this worker's neighbours of ``data``."""
         rows = self.kind.rows(data)
-        count = len(rows.records)
-        if count < _LEAST * self.size:
+        count, size = len(rows.records), self.workers.size
+        if count < _LEAST * size:
             raise ValueError(
-                f"workers={self.size} are too many for {count} neighbours: each needs {_LEAST}"
+                f"workers={size} are too many for {count} neighbours: each needs {_LEAST}"
             )
-        start, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
-        index = torch.arange(start, stop, device=rows.records.x.device)
-        return replace(rows, records=rows.records.select(index))
+        return rows.select(share(count, self.workers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,8 @@ class Given:
 class Sharded:
     """A way to find neighbours, its rows shared out among workers.
 
-    All workers hold the same data. The first trains the fit; rows go to whoever is free.
+    All workers hold the same data, and every one trains the fit and an equal part of the rows. They
+    need the same kind of processor and library versions for the same fit, to the last bit.
 
     Args:
         route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Coupled`.
@@ -131,9 +129,8 @@ class ShardedRecords:
             ValueError: if there are too few neighbours, or as the route does.
             RuntimeError: if the joined records are not exactly those that were asked for.
         """
-        rank, size = self.workers.rank, self.workers.size
-        shares = [Given(Share(kind, rank, size).rows(problem.data)) for kind in self.kinds]
-        mine = Share(Remove(), rank, size).rows(problem.data).records
+        shares = [Given(Share(kind, self.workers).rows(problem.data)) for kind in self.kinds]
+        mine = Share(Remove(), self.workers).rows(problem.data).records
         route = self.route(*shares, reduction=self.workers)
         part = replace(problem, data=mine)
         return _checked(

@@ -41,7 +41,7 @@ from bdpvi.guides import FullRank, MeanField
 from bdpvi.guides.gaussian import Pullback
 from bdpvi.inference.plan import Plan
 from bdpvi.models.logistic import Model
-from bdpvi.neighbours.rows import Free
+from bdpvi.neighbours.row_gradients import Free
 from bdpvi.types import WorstCase
 
 GUIDES = [MeanField, FullRank]

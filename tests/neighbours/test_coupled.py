@@ -19,7 +19,8 @@ from bdpvi._runtime.progress import silent
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
-from bdpvi.neighbours.rows import Rows, TracedGradient, row_gradient, train_rows
+from bdpvi.neighbours.row_gradients import TracedGradient
+from bdpvi.neighbours.rows import Rows, row_gradient, train_rows
 
 GUIDES = [MeanField, FullRank]
 STEPS = 40
@@ -74,10 +75,9 @@ def test_closed_form_gradient_equals_the_traced_one(
         for gradient in (closed, traced):
             seen, noise = gradient.see(data), torch.Generator().manual_seed(5)
             batch = tuple(part[:20] for part in seen)
-            packed = torch.vmap(gradient.packed)(free)
-            out = {name: torch.empty_like(value) for name, value in packed.items()}
-            gradient(packed, seen, weight, batch, noise, out)
-            results.append(gradient.unpacked(out))
+            out = {name: torch.empty_like(value) for name, value in free.items()}
+            gradient(free, seen, weight, batch, noise, out)
+            results.append(out)
     assert_same(results[0], results[1], 1e-9)
 
 
@@ -189,36 +189,18 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize(("records", "rate"), [(1500, 0.2), (600, 1.0)])
-def test_a_general_model_keeps_to_its_memory_with_the_same_result(
+def test_a_chunk_takes_the_memory_that_is_documented_with_the_same_result(
     records: int, rate: float
 ) -> None:
-    p = general(records, rate, steps=3)
-    megabytes = 8
-    route = Coupled(memory=megabytes / 1024)
-    budget = megabytes * 2**20
+    p, chunk = general(records, rate, steps=3), 200
     unlimited = peak_bytes(lambda: Coupled(chunk=records).train(p, silent))
-    used = peak_bytes(lambda: route.train(p, silent))
-    assert unlimited > 1.5 * budget
-    assert 0.8 * budget < used < budget
-    small = route.train(p, silent).panels[0].pairs
+    used = peak_bytes(lambda: Coupled(chunk=chunk).train(p, silent))
+    assert used < 150 * chunk * rate * records < unlimited
+    small = Coupled(chunk=chunk).train(p, silent).panels[0].pairs
     large = Coupled(chunk=records).train(p, silent).panels[0].pairs
     torch.testing.assert_close(small.r, large.r, rtol=1e-12, atol=0)
     scale = float(large.b2.max())  # a record that no batch had moves nothing but rounding
     torch.testing.assert_close(small.b2, large.b2, rtol=1e-12, atol=1e-12 * scale)
-
-
-def test_closed_form_keeps_to_its_memory_too() -> None:
-    data = logistic_data(3000, 3)
-    p = replace(problem(data), plan=Plan(steps=2))
-    used = peak_bytes(lambda: Coupled(memory=8 / 1024).train(p, silent))
-    assert used < 8 * 2**20
-
-
-def test_memory_that_does_not_hold_one_row_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^memory=1e-05 GiB does not hold one row"):
-        Coupled(memory=1e-5).train(general(1500, 1.0, steps=2), silent)
-    with pytest.raises(ValueError, match=r"^memory must"):
-        Coupled(memory=float("nan"))
 
 
 def test_optimisers_that_mix_rows_are_refused(data: Dataset) -> None:

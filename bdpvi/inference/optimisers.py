@@ -1,0 +1,73 @@
+"""Pyro's optimisers where many guides are trained side by side, as rows of one matrix."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+
+from bdpvi.inference.svi import decay, fresh
+
+_ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
+"""Settings that plain Adam leaves at zero."""
+
+ELEMENTWISE = {
+    "Adadelta", "Adagrad", "AdagradRMSProp", "Adam", "AdamW", "Adamax", "ASGD", "ClippedAdam",
+    "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+}  # fmt: skip
+
+
+def check_elementwise(optim: PyroOptim) -> None:
+    """Raise unless the optimiser acts on every entry alone, so that rows do not mix."""
+    name = getattr(optim.pt_optim_constructor, "__name__", repr(optim.pt_optim_constructor))
+    schedule = getattr(optim, "pt_scheduler_constructor", None)
+    if name not in ELEMENTWISE:
+        raise ValueError(f"optim={name} may mix rows; use one of {sorted(ELEMENTWISE)}")
+    if schedule is torch.optim.lr_scheduler.ReduceLROnPlateau:
+        raise ValueError("optim: ReduceLROnPlateau follows one row's loss; use another schedule")
+    if optim.pt_clip_args:
+        raise ValueError("optim: clip_args would clip all rows by one common norm")
+    if callable(optim.pt_optim_args):
+        raise ValueError("optim: per-parameter optim_args cannot be used with coupled neighbours")
+
+
+def adam_factors(optim: PyroOptim, steps: int) -> Tensor | None:
+    """Return the numbers in Adam's steps, (steps, 5); None if the optimiser is not plain Adam.
+
+    With step size η and moments m and v the parameter falls by η'm / (r√v + ε). A row is
+    (η', 1 − β₁, 1 − β₂, r, ε), where η' = η/(1 − β₁ᵗ) and r = (1 − β₂ᵗ)^-½. Settings are read off a
+    run of the optimiser on one parameter, so any schedule will do.
+
+    >>> adam_factors(PyroOptim(torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.75)}), 1).tolist()
+    [[0.2, 0.5, 0.25, 2.0, 1e-08]]
+    """
+    if optim.pt_optim_constructor is not torch.optim.Adam:
+        return None
+    optim, probe, factors = fresh(optim), torch.zeros(1), []
+    probe.grad = torch.zeros(1)
+    for step in range(1, steps + 1):
+        optim([probe])
+        held = optim.optim_objs[probe]
+        (group,) = getattr(held, "optimizer", held).param_groups
+        if any(group.get(name) for name in _ADAM_OPTIONS):
+            return None
+        one, two = group["betas"]
+        rate = float(group["lr"]) / (1 - one**step)
+        factors.append([rate, 1 - one, 1 - two, (1 - two**step) ** -0.5, group["eps"]])
+        decay(optim)
+    return torch.tensor(factors, dtype=torch.float64)
+
+
+def fused(optim: PyroOptim) -> PyroOptim:
+    """Return the optimiser with torch's one-pass implementation where it has one."""
+    constructor: Callable[..., Any] = optim.pt_optim_constructor
+    if "fused" not in inspect.signature(constructor).parameters:
+        return optim
+    faster = copy.copy(optim)
+    faster.pt_optim_args = {"fused": True, **optim.pt_optim_args}
+    return faster
