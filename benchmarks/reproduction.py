@@ -29,7 +29,7 @@ from bdpvi.accounting.worst_case import (
     RenyiAccountant,
     WorstCaseAccountant,
 )
-from bdpvi.compare.evaluate import accuracy
+from bdpvi.compare.metrics import accuracy
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField

@@ -3,7 +3,7 @@
     python examples/abalone.py [FOLDER OF abalone.data]
 
 The draws are real releases, so accuracies differ from run to run by what one draw differs from the
-next; ``bdpvi.compare.evaluate.expected_accuracy`` gives their mean.
+next; ``bdpvi.compare.metrics.expected_accuracy`` gives their mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 import bdpvi
 from bdpvi import datasets, guides
-from bdpvi.compare.evaluate import accuracy
+from bdpvi.compare.metrics import accuracy
 from bdpvi.inference.svi import default_optimiser
 
 STEPS, TEMPERATURE, DELTA = 1000, 5.0, 1e-5

@@ -21,8 +21,7 @@ from bdpvi._runtime.store import replacing
 from bdpvi.compare import report
 from bdpvi.compare.hyperparameters import describe
 from bdpvi.compare.methods import NONE, Method, Prepared
-from bdpvi.compare.metrics import Metrics, correct, metrics
-from bdpvi.compare.paired import behind
+from bdpvi.compare.metrics import Metrics, behind, correct, metrics
 from bdpvi.models.logistic import predictive_means
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
@@ -143,7 +142,7 @@ def compare(
     for name, frame in (("results.csv", table), ("summary.csv", summary)):
         with replacing(out / name) as temporary:
             frame.to_csv(temporary, index=False)
-    report.write(out, split, plan.methods, table, summary, settings)
+    report.write(out, split, plan.methods, summary, settings)
     return table
 
 
@@ -299,7 +298,7 @@ def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.
         table: rows of all cells.
         right: of each cell, how many seeds are right about each test record, None if it was not
             reached. By it a method is set against the best at its target, see
-            :func:`bdpvi.compare.paired.behind`.
+            :func:`bdpvi.compare.metrics.behind`.
     """
     keys = ["data", "method", "guarantee", "target_epsilon"]
     groups = table.groupby(keys, sort=False, dropna=False)
