@@ -26,9 +26,9 @@ TABLES = {
     "adult": (datasets.load_adult, 1000, 0.3, 0.3, 2000),
 }
 
-name, *folder = sys.argv[1:] or ["abalone"]
+name = sys.argv[1] if len(sys.argv) > 1 else "abalone"
 load, public_steps, public_rate, private_rate, records = TABLES[name]
-split = load(*folder)
+split = load(sys.argv[2] if len(sys.argv) > 2 else None)
 
 # Not private: the likelihood as it is, and the fewest neighbours, as nothing will be released.
 model = bdpvi.BayesianLogisticRegression()
