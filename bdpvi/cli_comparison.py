@@ -30,7 +30,7 @@ Drop = Annotated[
     ),
 ]
 TestFraction = Annotated[
-    float, typer.Option(help="Share of a CSV file's rows that is kept out of training.")
+    float, typer.Option(help="Fraction of a CSV file's rows that is kept out of training.")
 ]
 Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
 Delta = Annotated[float, typer.Option(help="δ of every guarantee.")]
@@ -123,7 +123,7 @@ def tune(
         int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
     ] = 1,
     finalists: Annotated[
-        int, typer.Option(help="So many of the best at each ε, if there are repeats.")
+        int, typer.Option(help="Number of the best at each ε that all repeats score.")
     ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,
