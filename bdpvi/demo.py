@@ -15,7 +15,7 @@ from bdpvi._fit import fit
 from bdpvi._runtime.store import check_writable
 from bdpvi.accounting.ledger import Charge
 from bdpvi.compare import figures
-from bdpvi.compare.evaluate import accuracy, expected_accuracy
+from bdpvi.compare.metrics import accuracy, expected_accuracy
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.releases import release, spent

@@ -6,8 +6,8 @@ Every method has the settings that it has now, random points of its space, and s
 so far, as in ``bdpvi tune``, but scored by the mean over the tables, of cross-validation on the
 training rows of each. At each ε the best are chosen, and for other ε the best on average over all.
 A public correlation of features suits some tables only, so it stays out. The raw files are found
-as ``bdpvi compare`` finds them. Finished trials are kept in the folder OUT.trials, and a run that
-was stopped goes on.
+as ``bdpvi compare`` finds them. Finished trials are kept in the file OUT.trials, and a run that was
+stopped goes on; delete that file before another search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -25,18 +25,16 @@ from typing import Any
 
 import pandas as pd
 import torch
-from rich.progress import track
 from sklearn.datasets import load_diabetes, load_digits
 
 from bdpvi import Dataset, datasets
-from bdpvi._runtime.cells import Cells
 from bdpvi.compare.comparison import EPSILONS
-from bdpvi.compare.hyperparameters import DEFAULT, build, load
+from bdpvi.compare.hyperparameters import DEFAULT, Entry, build, load
 from bdpvi.compare.methods import Method
-from bdpvi.compare.tuning import Search, Trial, configurations, refinement, score
+from bdpvi.compare.trials import Study, Trial
+from bdpvi.compare.tuning import Search, cross_validated, proposal
 
 TUNED = ("bdp-vi-mean-field", "bdp-vi-full-rank", "dpvi-pld", "dp-sgld-pld", "dp-gd")
-Tried = tuple[Trial, dict[str, Any]]
 FIRST_SEED = 1_000  # comparisons count from 0
 OF_ADULT = 3_000
 PIXELS = 12
@@ -89,33 +87,43 @@ def plain(method: Method) -> Method:
     return type("Plain", (type(method),), {"space": space})(**vars(method))  # type: ignore[no-any-return]
 
 
-def accuracies(search: Search, job: tuple[Trial, str]) -> list[float]:
+def accuracies(search: Search, job: tuple[str, Entry, str]) -> Sequence[float]:
     """Return what a configuration scores on a table, at each ε."""
     torch.set_num_threads(1)
-    trial, where = job
-    parts = []
-    for fold, split in enumerate(datasets.folds(table(where), search.folds, search.seed)):
-        first = FIRST_SEED + fold * search.seeds
-        seeds = range(first, first + search.seeds)
-        parts.append(score(build(trial.name, trial.entry), split, search, seeds)["accuracies"])
-    return [fmean(column) for column in zip(*parts, strict=True)]
+    name, entry, where = job
+    splits = datasets.folds(table(where), search.folds, search.seed)
+    return cross_validated(build(name, entry), splits, search, FIRST_SEED).accuracies
 
 
-def run(trials: Sequence[Trial], search: Search, store: Cells, pool: Executor) -> list[Tried]:
-    """Return all trials with their means over the tables; what is finished is read."""
-    missing = [(t, w) for t in trials for w in TABLES if store.get(_cell(t, w)) is None]
-    results = zip(missing, pool.map(partial(accuracies, search), missing), strict=True)
-    for job, found in track(results, "trials", total=len(missing), disable=not missing):
-        store.put(_cell(*job), found)
-    tried: list[Tried] = []
-    for trial in trials:
-        columns = zip(*(store.get(_cell(trial, where)) for where in TABLES), strict=True)
-        tried.append((trial, {"accuracies": [fmean(column) for column in columns]}))
-    return tried
+def extend(studies: Mapping[str, Study], search: Search, pool: Executor) -> bool:
+    """Try one more configuration of every method, False if there is none."""
+    found = {
+        name: proposal(study.method, study.trials(), search) for name, study in studies.items()
+    }
+    entries = {name: entry for name, entry in found.items() if entry is not None}
+    jobs = [(name, entry, where) for name, entry in entries.items() for where in TABLES]
+    results = pool.map(partial(accuracies, search), jobs)
+    for name, entry in entries.items():
+        columns = zip(*(next(results) for _ in TABLES), strict=True)
+        studies[name].add(Trial(entry, [fmean(column) for column in columns]))
+    return bool(entries)
 
 
-def _cell(trial: Trial, where: str) -> str:
-    return f"{trial.name}-{where}-{trial.number}"
+def rows(name: str, trials: Sequence[Trial]) -> tuple[dict[str, Any], list[str]]:
+    """Return the best configurations, as the file of hyper-parameters has them, and table lines."""
+    whole = max(trials, key=lambda trial: trial.score)
+    at = [max(trials, key=lambda trial, i=i: trial.accuracies[i]) for i in range(len(EPSILONS))]  # type: ignore[misc]
+    shown = {
+        "before": trials[0].accuracies,
+        "best on average": whole.accuracies,
+        "best at each": [trial.accuracies[i] for i, trial in enumerate(at)],
+    }
+    lines = [
+        f"| {name} | {words} | " + " | ".join(f"{value:.4f}" for value in row) + " |"
+        for words, row in shown.items()
+    ]
+    best = {f"{epsilon:g}": trial.entry for epsilon, trial in zip(EPSILONS, at, strict=True)}
+    return {"methods": whole.entry, "at": best}, lines
 
 
 def main() -> None:
@@ -129,21 +137,12 @@ def main() -> None:
     search = Search(
         configurations=options.configurations, refinements=options.refinements, seeds=6, folds=2
     )
+    file = options.out.with_name(f"{options.out.name}.trials")
     methods = {name: plain(load(DEFAULT).methods[name]) for name in TUNED}
-    entries = {name: configurations(method, search) for name, method in methods.items()}
-    store = Cells(
-        options.out.with_name(f"{options.out.name}.trials"),
-        {"tables": {w: table(w).fingerprint() for w in TABLES}, "entries": entries},
-    )
+    studies = {n: Study(file, n, method, len(EPSILONS)) for n, method in methods.items()}
     with ProcessPoolExecutor(options.workers) as pool:
-        first = [Trial(name, n, e) for name in TUNED for n, e in enumerate(entries[name])]
-        tried = run(first, search, store, pool)
-        for _ in range(search.refinements):
-            steps = [
-                refinement(method, [one for one in tried if one[0].name == name], search)
-                for name, method in methods.items()
-            ]
-            tried += run([step for step in steps if step is not None], search, store, pool)
+        while extend(studies, search, pool):
+            print(sum(len(study.trials()) for study in studies.values()), "trials", file=sys.stderr)
     print("python", " ".join(sys.argv))
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print("Tables: " + ", ".join(f"{w} ({len(table(w))} rows)" for w in TABLES))
@@ -153,19 +152,12 @@ def main() -> None:
     )
     print("| method | settings | " + " | ".join(f"ε {epsilon:g}" for epsilon in EPSILONS) + " |")
     print("| --- " * (2 + len(EPSILONS)) + "|")
-    found: dict[str, Any] = {"methods": {}, "at": {}}
-    for name in TUNED:
-        mine = [
-            (trial.entry, result["accuracies"]) for trial, result in tried if trial.name == name
-        ]
-        whole = max(mine, key=lambda one: fmean(one[1]))
-        at = [max(mine, key=lambda one, i=i: one[1][i]) for i in range(len(EPSILONS))]  # type: ignore[misc]
-        found["methods"][name] = whole[0]
-        found["at"][name] = {f"{e:g}": entry for e, (entry, _) in zip(EPSILONS, at, strict=True)}
-        rows = {"before": mine[0][1], "best on average": whole[1]}
-        rows["best at each"] = [values[i] for i, (_, values) in enumerate(at)]
-        for words, row in rows.items():
-            print(f"| {name} | {words} | " + " | ".join(f"{value:.4f}" for value in row) + " |")
+    found: dict[str, dict[str, Any]] = {"methods": {}, "at": {}}
+    for name, study in studies.items():
+        best, lines = rows(name, study.trials())
+        for part, entry in best.items():
+            found[part][name] = entry
+        print("\n".join(lines))
     options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

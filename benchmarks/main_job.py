@@ -29,7 +29,7 @@ from pyro.optim import PyroOptim
 import bdpvi
 from bdpvi import datasets
 from bdpvi.accounting.ledger import Charge
-from bdpvi.compare.evaluate import accuracy, expected_accuracy
+from bdpvi.compare.metrics import accuracy, expected_accuracy
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.svi import default_optimiser
 

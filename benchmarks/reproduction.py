@@ -29,7 +29,7 @@ from bdpvi.accounting.worst_case import (
     RenyiAccountant,
     WorstCaseAccountant,
 )
-from bdpvi.compare.evaluate import accuracy
+from bdpvi.compare.metrics import accuracy
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField
@@ -149,33 +149,24 @@ def authors(data: str, seeds: int) -> str:
     return markdown(head, rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--abalone", type=Path, required=True, help="folder of the comparison")
-    parser.add_argument("--adult", type=Path, required=True, help="folder of the comparison")
-    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
-    parser.add_argument("--seeds", type=int, default=10)
-    options = parser.parse_args()
-    folders = {"abalone": options.abalone, "adult": options.adult}
-    summaries = {data: pd.read_csv(folder / "summary.csv") for data, folder in folders.items()}
-    figures = options.out.parent / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    for data, folder in folders.items():
-        shutil.copyfile(folder / "curve.png", figures / f"{data}.png")
-    abalone = summaries["abalone"]
-    gd = at_least(abalone, "dp-gd", 0.760)
-    adult = summaries["adult"]
+def best_of_gd(summary: pd.DataFrame, epsilon: float) -> pd.Series | None:
+    near = summary[(summary["method"] == "dp-gd") & (summary["epsilon"] <= epsilon)]
+    return near.sort_values("accuracy").iloc[-1] if len(near) else None
+
+
+def page(summaries: dict[str, pd.DataFrame], seeds: int) -> str:
+    """Return docs/reproduction.md."""
+    abalone, adult = summaries["abalone"], summaries["adult"]
     plain = adult[adult["method"] == "non-private"]["accuracy"].mean()
-    near = abalone[(abalone["method"] == "dp-gd") & (abalone["epsilon"] <= 0.2)]
-    best = near.sort_values("accuracy").iloc[-1] if len(near) else None
-    text = f"""# Reproduction
+    best, enough = best_of_gd(abalone, 0.2), at_least(abalone, "dp-gd", 0.760)
+    return f"""# Reproduction
 
 Written by `benchmarks/reproduction.py` (Python {platform.python_version()}, torch
 {torch.__version__}, pyro-ppl {version("pyro-ppl")}, dp-accounting {version("dp-accounting")}).
 δ = 1e-5 unless said otherwise; ours is the mean of 10 seeds on the papers' test rows, with the
-settings of `bdpvi/hyperparameters.json`, which says how they were chosen. A Bayesian ε and a
-worst-case ε are different guarantees: columns say which is which, and only numbers of one kind can
-be compared.
+settings of `bdpvi/compare/hyperparameters.json`, which says how they were chosen. A Bayesian ε and
+a worst-case ε are different guarantees: columns say which is which, and only numbers of one kind
+can be compared.
 
 ## Table I of {ICML}, and Table 1 of {FIRST}
 
@@ -203,29 +194,44 @@ tells what each change buys.
 
 Worst-case baselines that the papers do not have, tuned like everything else and with the same
 features, are close on Abalone: with ε (accuracy), full-batch gradient descent with exact
-Gaussian-DP accounting has at best {cost(best)} up to ε = 0.2, and 0.760 from {cost(gd)}.
+Gaussian-DP accounting has at best {cost(best)} up to ε = 0.2, and 0.760 from {cost(enough)}.
 A Bayesian ε and a worst-case ε of one size are different promises, so a tie in these figures is not
 a tie in protection.
 
 ## DPVI with its authors' settings ({DPVI}), δ = 1e-3
 
-Ours: {options.seeds} seeds. Beside them the accuracies of the authors' own runs; worst-case ε by
+Ours: {seeds} seeds. Beside them the accuracies of the authors' own runs; worst-case ε by
 the moments accountant of that time, by Rényi DP with today's conversion, and by privacy loss
 distributions. On Abalone the authors' noise levels between 1.22 and 148 are not on record and are
 spaced evenly in the logarithm here.
 
 Abalone, T = 1000, q = 0.05, C = 5:
 
-{authors("abalone", options.seeds)}
+{authors("abalone", seeds)}
 Adult, T = 2000, q = 0.005, C = 50:
 
-{authors("adult", options.seeds)}
+{authors("adult", seeds)}
 The Adult accuracies are below the published ones: with these settings and one optimiser for all
 noise levels, privacy noise of norm σC = 20 to 100 in every step is not averaged out. The authors'
 learning rates are not on record.
 """
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--abalone", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument("--adult", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    parser.add_argument("--seeds", type=int, default=10)
+    options = parser.parse_args()
+    folders = {"abalone": options.abalone, "adult": options.adult}
+    summaries = {data: pd.read_csv(folder / "summary.csv") for data, folder in folders.items()}
+    figures = options.out.parent / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for data, folder in folders.items():
+        shutil.copyfile(folder / "curve.png", figures / f"{data}.png")
     temporary = options.out.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(page(summaries, options.seeds), encoding="utf-8")
     temporary.rename(options.out)
     print(f"Wrote {options.out}")
 

@@ -116,7 +116,7 @@ def tune(
         int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
     ] = 1,
     finalists: Annotated[
-        int, typer.Option(help="So many of the best at each ε, if there are repeats.")
+        int, typer.Option(help="Number of the best at each ε that all repeats score.")
     ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,

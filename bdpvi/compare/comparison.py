@@ -21,14 +21,13 @@ from bdpvi._runtime.store import replacing
 from bdpvi.compare import report
 from bdpvi.compare.hyperparameters import describe
 from bdpvi.compare.methods import NONE, Method, Prepared
-from bdpvi.compare.metrics import Metrics, correct, metrics
-from bdpvi.compare.paired import behind
+from bdpvi.compare.metrics import behind, correct, metrics
 from bdpvi.models.logistic import predictive_means
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LANDING = 0.055
-"""A calibrated ε lies below its target by at most this share, unless its row says why not; a
+"""A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
 temperature on the public grid needs nearly all of it."""
 
 COLUMNS = (
@@ -143,7 +142,7 @@ def compare(
     for name, frame in (("results.csv", table), ("summary.csv", summary)):
         with replacing(out / name) as temporary:
             frame.to_csv(temporary, index=False)
-    report.write(out, split, plan.methods, table, summary, settings)
+    report.write(out, split, plan.methods, summary, settings)
     return table
 
 
@@ -192,56 +191,37 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
     if not isinstance(found, dict) or found.keys() != {"rows", "right"}:
         raise ValueError("it must be an object with rows and right")
     rows, right = found["rows"], found["right"]
-    about = _about(cell, split)
-    needed = {*about, "delta", "reason", "seconds"}
-    if right is not None:
-        needed = {*about, *_REACHED}
+    wanted, records = _about(cell, split), len(split.test)
+    if right is None:
+        count, needed, allowed = 1, {"delta", "reason", "seconds"}, {"delta", "reason", "seconds"}
+    else:
+        count, needed, allowed = plan.seeds, set(_REACHED), set(COLUMNS)
         if cell.method.guarantee != NONE:
             needed |= {"epsilon", "delta", "reason", "accountant"}
-        if not isinstance(right, list) or len(right) != len(split.test):
-            raise ValueError(f"right must have {len(split.test)} entries, one for a test record")
-        _whole("right", right, plan.seeds)
-    if not isinstance(rows, list) or len(rows) != (1 if right is None else plan.seeds):
-        raise ValueError(f"rows must be a list, of {plan.seeds} where the target was reached")
+        numbers = isinstance(right, list) and all(type(one) is int for one in right)
+        if not numbers or len(right) != records or not 0 <= min(right) <= max(right) <= count:
+            raise ValueError(f"right must be {records} whole numbers from 0 to {count}")
+    if not isinstance(rows, list) or len(rows) != count:
+        raise ValueError(f"rows must be a list of {count}")
     for seed, row in enumerate(rows):
-        if not isinstance(row, dict) or not needed <= row.keys() <= set(COLUMNS):
-            raise ValueError(f"rows[{seed}] must have {sorted(needed)}")
-        wanted = about | ({} if right is None else {"seed": seed})
+        if not isinstance(row, dict) or not {*wanted, *needed} <= row.keys() <= {*wanted, *allowed}:
+            raise ValueError(f"rows[{seed}] must have {sorted({*wanted, *needed})}")
+        same = wanted if right is None else {**wanted, "seed": seed}
         for name, value in row.items():
-            if name in wanted and (value != wanted[name] or isinstance(value, bool)):
-                raise ValueError(f"{name} must be {wanted[name]!r}, got {value!r}")
-            _check_value(name, value)
-        epsilon, accuracy = row.get("epsilon"), row.get("accuracy", 0.0)
-        if epsilon is not None and not 0 < epsilon <= cell.epsilon:
-            raise ValueError(f"epsilon must lie in (0, {cell.epsilon}], got {epsilon!r}")
-        if right is None and ("accuracy" in row or "seed" in row):
-            raise ValueError("accuracy is there, but right is not")
-        if not 0 <= accuracy <= 1:
-            raise ValueError(f"accuracy must lie in [0, 1], got {accuracy!r}")
+            good = _fits(name, value, cell) if name not in same else value == same[name]
+            if not good or (isinstance(value, bool) and name != "reliable"):
+                raise ValueError(f"{name} of rows[{seed}] cannot be {value!r}")
 
 
-def _check_value(name: str, value: Any) -> None:
-    """Raise ValueError unless a column may hold this value."""
-    if name in _TEXTS:
-        good = isinstance(value, str)
-    elif name == "reliable":
-        good = isinstance(value, bool)
-    else:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        may_lack = name in ("target_epsilon", "worst_case_epsilon")
-        good = (value is None and may_lack) or (number and abs(value) <= math.inf)
-        good = good or (number and value != value)  # NaN, such as the AUC of one class
-        if number and isinstance(value, int):
-            good = abs(value) < 2**53
-    if not good:
-        raise ValueError(f"{name} cannot be {value!r}")
-
-
-def _whole(name: str, values: Sequence[Any], most: int) -> None:
-    """Raise ValueError unless these are whole numbers from 0 to ``most``."""
-    for value in values:
-        if type(value) is not int or not 0 <= value <= most:
-            raise ValueError(f"{name} must hold whole numbers from 0 to {most}, got {value!r}")
+def _fits(name: str, value: Any, cell: Cell) -> bool:
+    """Return whether a cell's column may hold this value."""
+    if name in _TEXTS or name == "reliable":
+        return isinstance(value, str if name in _TEXTS else bool)
+    if type(value) is not float and (type(value) is not int or abs(value) >= 2**53):
+        return False
+    most = {"epsilon": cell.epsilon, "accuracy": 1.0}
+    # Others are any number, perhaps none, such as the AUC of records of one class.
+    return name not in most or (0 <= value <= most[name] and (value > 0 or name != "epsilon"))
 
 
 def _about(cell: Cell, split: Split) -> dict[str, Any]:
@@ -256,11 +236,6 @@ def _about(cell: Cell, split: Split) -> dict[str, Any]:
 def predict(method: Method, outcome: Outcome, split: Split) -> Tensor:
     """Return the test records' probabilities of 1, (N,): the released samples' mean prediction."""
     return predictive_means(method.model, outcome.latents, split.test.x).mean(0).cpu()
-
-
-def measure(method: Method, outcome: Outcome, split: Split) -> Metrics:
-    """Return the metrics on the test records."""
-    return metrics(predict(method, outcome, split), split.test.y.cpu())
 
 
 def price(outcome: Outcome, target: float) -> dict[str, Any]:
@@ -299,7 +274,7 @@ def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.
         table: rows of all cells.
         right: of each cell, how many seeds are right about each test record, None if it was not
             reached. By it a method is set against the best at its target, see
-            :func:`bdpvi.compare.paired.behind`.
+            :func:`bdpvi.compare.metrics.behind`.
     """
     keys = ["data", "method", "guarantee", "target_epsilon"]
     groups = table.groupby(keys, sort=False, dropna=False)
@@ -312,9 +287,9 @@ def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.
     summary[["behind", "behind_error"]] = math.nan
     for _, cells in summary.groupby("target_epsilon"):
         reached = cells.index[cells["seeds"] > 0]
-        shares = [torch.tensor(right[i]).double() / int(cells["seeds"][i]) for i in reached]
-        if shares:
-            summary.loc[reached, ["behind", "behind_error"]] = behind(shares)
+        fractions = [torch.tensor(right[i]).double() / int(cells["seeds"][i]) for i in reached]
+        if fractions:
+            summary.loc[reached, ["behind", "behind_error"]] = behind(fractions)
     return summary
 
 

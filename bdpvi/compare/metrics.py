@@ -1,14 +1,21 @@
-"""How well probabilities predict yes/no targets."""
+"""How well posterior samples predict yes/no targets, and how far methods can be told apart."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
+from bdpvi._fit import Fit
+from bdpvi.models.logistic import Model, predictive_means
+from bdpvi.releasing.releases import rehearse
+from bdpvi.types import Dataset
+
 BINS = 15
+"""Of the expected calibration error, as in most papers that give one."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,7 @@ class Metrics:
     """On records whose targets are 0 or 1.
 
     Attributes:
-        accuracy: share of records on whose side of ½ the probability lies.
+        accuracy: fraction of records on whose side of ½ the probability lies.
         nll: mean negative log-likelihood, nats.
         ece: expected calibration error.
         auc: area under the receiver operating characteristic.
@@ -69,3 +76,49 @@ def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS)
     where = (probability.double() * bins).long().clamp(max=bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, where, (y - probability).double())
     return float(gap.abs().sum()) / len(y)
+
+
+def accuracy(model: Model, latents: Mapping[str, Tensor], data: Dataset) -> float:
+    """Return the accuracy on ``data`` of the prediction averaged over k samples.
+
+    Args:
+        model: a model with a target in {0, 1}.
+        latents: samples of its latent variables, each (k, ...).
+        data: records with targets in {0, 1}.
+    """
+    return float(correct(predictive_means(model, latents, data.x).mean(0), data.y).double().mean())
+
+
+def expected_accuracy(
+    fit: Fit, data: Dataset, draws: int, temperature: float, *, repeats: int = 100, seed: int = 0
+) -> float:
+    """Return the mean accuracy over ``repeats`` simulated releases of ``draws`` samples each.
+
+    Nothing is charged. On held-out records it tells what a release would be worth; if ``data``
+    were training records, neither the number nor a choice made by it may be published.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    latents = rehearse(fit, draws * repeats, temperature=temperature, generator=generator)
+    means = predictive_means(fit.model, latents, data.x)
+    means = means.reshape(repeats, draws, len(data)).mean(1)
+    return float(correct(means, data.y).double().mean())
+
+
+def behind(right: Sequence[Tensor]) -> list[tuple[float, float]]:
+    """Return how far each method's accuracy lies below the best one's, and the standard error.
+
+    The error is that of a mean of paired differences, one for every record: records that all
+    methods get right, or none, contribute nothing. It holds for further records from the same
+    population, with the seeds as given. The best of many is partly the luckiest, so on further
+    records it is expected to be less ahead.
+
+    Args:
+        right: for every method the fraction of seeds that are right about each record, (N,), N ≥ 2.
+
+    >>> best, other = torch.tensor([1.0, 1.0, 0.5, 1.0]), torch.tensor([1.0, 0.0, 0.5, 1.0])
+    >>> behind([other, best])
+    [(0.25, 0.25), (0.0, 0.0)]
+    """
+    best = max(right, key=lambda fractions: float(fractions.double().mean()))
+    differences = [best.double() - fractions.double() for fractions in right]
+    return [(float(d.mean()), float(d.std() / len(d) ** 0.5)) for d in differences]

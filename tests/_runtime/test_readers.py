@@ -205,7 +205,7 @@ def test_state_of_a_fit_that_was_begun(
         (
             "tune",
             TUNE,
-            [".trials/settings.json", ".trials/cells/first.json", ".trials/cells/dp-gd-0-0.json"],
+            [".trials/settings.json", ".trials/cells/journal.log"],
         ),
     ],
 )
@@ -233,7 +233,7 @@ def test_cells(
 
     for name in files:
         file = tmp_path / f"out{name}" if command == "tune" else out / name
-        for change in (rewritten, damaged):
+        for change in (rewritten, damaged) if file.suffix == ".json" else (damaged,):
             check_file(file, go_on, change, 30, every=False)
 
 
@@ -248,8 +248,8 @@ class _nowhere:
         self.path.unlink()
 
 
-def _scored(*_: Any) -> dict[str, Any]:
-    return {"score": 0.5, "accuracies": [0.5], "reached": 1, "reliable": 1}
+def _scored(*_: Any) -> list[float]:
+    return [0.5]
 
 
 def test_state_of_a_stream(tmp_path: Path) -> None:

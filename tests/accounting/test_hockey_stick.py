@@ -27,8 +27,6 @@ from bdpvi.accounting.hockey_stick import (
 )
 from bdpvi.accounting.inversion import equal_covariance
 from bdpvi.accounting.panel import Panel
-from bdpvi.compare.methods.temperature import TemperatureSearch
-from bdpvi.types import Spent
 
 F64 = torch.float64
 DELTA = 1e-5
@@ -204,32 +202,3 @@ def test_larger_direction_counts_whichever_comes_first() -> None:
     forth, back = account(of).spent(DELTA), account(of.reverse()).spent(DELTA)
     assert forth.epsilon == back.epsilon
     assert {forth.direction, back.direction} == {"remove D‖D′", "remove D′‖D"}
-
-
-def test_calibrated_within_one_per_cent_below_in_few_evaluations() -> None:
-    of, looked = pairs(6, spread=0.003), [0]
-
-    def price(temperature: float) -> Spent:
-        return account(of, temperature).spent(DELTA)
-
-    def excess(temperature: float, epsilon: float) -> float:
-        looked[0] += 1
-        return math.log(account(of, temperature).get_delta(epsilon, near=DELTA) / DELTA)
-
-    search = TemperatureSearch(price, excess)
-    for epsilon in (0.02, 0.1, 0.5, 2.0):
-        paid = price(search.solve(epsilon)).epsilon
-        assert 0.99 * epsilon <= paid <= epsilon
-    assert looked[0] <= 4 * 10
-    with pytest.raises(ValueError, match=r"epsilon=1e-05 cannot be reached"):
-        search.solve(1e-5)
-
-
-def test_an_excess_that_says_too_little_is_not_believed() -> None:
-    def price(temperature: float) -> Spent:
-        return account(pairs(7, spread=0.0), temperature, "cks").spent(DELTA)
-
-    search = TemperatureSearch(
-        price, lambda tau, epsilon: math.log(max(price(tau).epsilon, 1e-9) / epsilon) - 1e-3
-    )
-    assert price(search.solve(0.1)).epsilon <= 0.1

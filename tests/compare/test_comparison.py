@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import math
@@ -22,6 +21,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 import torch
+from markupsafe import escape
 from rich.console import Console
 from scipy.stats import ttest_rel
 from simulated import logistic_data
@@ -35,13 +35,15 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
+from bdpvi.compare.figures import HEADINGS, STYLES, curve
 from bdpvi.compare.hyperparameters import build
 from bdpvi.compare.methods import BAYESIAN, METHODS, NONE, SENTENCES, WORST_CASE, Method
-from bdpvi.compare.methods.temperature import COLDEST, TemperatureSearch
+from bdpvi.compare.methods.temperature import COLDEST, coldest, within
 from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
 from bdpvi.compare.metrics import expected_calibration_error, metrics
-from bdpvi.compare.report import HEADINGS, STYLES, curve, overview, report
+from bdpvi.compare.report import overview, report
 from bdpvi.neighbours.published import ORDERS
+from bdpvi.releasing.guarantees import on_grid
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 ENTRIES: dict[str, dict[str, Any]] = {
@@ -169,14 +171,14 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
     out = Path(table["out"].iloc[0])
     page = (out / "report.html").read_text(encoding="utf-8")
     for sentence in SENTENCES.values():
-        assert html.escape(sentence) in page
+        assert escape(sentence) in page
     assert "guessed &lt;b&gt;" in page
     assert "guessed <b>" not in page
     assert 'src="data:image/png;base64,' in page
     assert not re.search(r"(src|href)=.(?!data:)", page)
     for method in METHODS.values():
-        assert html.escape(method.label) in page
-        assert html.escape(method.note) in page
+        assert escape(method.label) in page
+        assert escape(method.note) in page
     assert "Constants of the preprocessing count as public. The number of training records" in page
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "curve.svg").read_text(encoding="utf-8")
@@ -398,17 +400,41 @@ def test_a_kill_before_the_first_cell_leaves_a_folder_that_goes_on(tmp_path: Pat
 
 def test_temperature_of_a_known_price() -> None:
     # ε = 0.3 + 2/√τ is 1 at τ = (2/0.7)², 0.35 at 1600, and below 0.3 nowhere.
-    search = TemperatureSearch(lambda tau: SimpleNamespace(epsilon=0.3 + 2 / math.sqrt(tau)))  # type: ignore[arg-type, return-value]
+    looked: set[float] = set()
+
+    def price(tau: float) -> Any:
+        looked.add(tau)
+        return SimpleNamespace(epsilon=0.3 + 2 / math.sqrt(tau))
+
     for epsilon in (1.0, 0.35, 0.301, 20.0):
         exact = (2 / (epsilon - 0.3)) ** 2
-        tau = search.solve(epsilon)
-        assert tau >= exact
-        assert 0.995 * epsilon <= 0.3 + 2 / math.sqrt(tau) <= epsilon
+        tau = coldest(price, epsilon)
+        assert exact <= tau < exact * 2 ** (1 / 8)
+        assert tau == on_grid(round(8 * math.log2(tau)))
+    assert len(looked) <= 4 * 10
     with pytest.raises(ValueError, match=r"epsilon=0.2 cannot be reached.* 0.3 "):
-        search.solve(0.2)
-    assert search.solve(1e9) == pytest.approx(COLDEST)
+        coldest(price, 0.2)
+    assert coldest(price, 1e9) == COLDEST
     with pytest.raises(ValueError, match="epsilon"):
-        search.solve(math.nan)
+        coldest(price, math.nan)
+
+
+def test_a_price_that_cannot_be_had_is_no_price() -> None:
+    def price(tau: float) -> Any:
+        if tau < 1000:
+            raise ValueError("too cold")
+        return SimpleNamespace(epsilon=0.1)
+
+    assert float(coldest(price, 0.1)) == 1024.0
+
+
+def test_a_price_above_the_target_is_never_taken() -> None:
+    # ε = 1/√τ is 0.5 at τ = 4, of which rounding may leave a little more or less.
+    def price(tau: float) -> Any:
+        return SimpleNamespace(epsilon=1.001 / math.sqrt(tau))
+
+    assert within(price, 0.5, 4.0) == on_grid(17)
+    assert within(price, 0.5, 8.0) == 8.0
 
 
 def test_costs_of_all_steps_at_any_temperature() -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 import torch
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data
 
 from bdpvi import Dataset
@@ -18,7 +21,8 @@ from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare import tuning
 from bdpvi.compare.hyperparameters import FILE, build, describe, load, read
 from bdpvi.compare.methods import DPGD, METHODS, TUNED, Accounting, Method
-from bdpvi.compare.tuning import Search, Trial, configurations, refinement, score, tune
+from bdpvi.compare.trials import Trial, configurations, refinement, value_at
+from bdpvi.compare.tuning import Search, score, tune
 from bdpvi.datasets import abalone, folds
 from bdpvi.types import Split
 
@@ -26,16 +30,9 @@ QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, fo
 DATA = logistic_data(300, 2)
 
 
-def value_at(entry: Any, path: str) -> Any:
-    """Return the field at a dotted path."""
-    for key in path.split("."):
-        entry = entry[key]
-    return entry
-
-
 @pytest.mark.parametrize("name", TUNED)
 def test_every_method_has_room_for_the_default_effort(name: str) -> None:
-    entries = configurations(METHODS[name](), Search())
+    entries = configurations(METHODS[name](), 24)
     assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == 24
     for entry in entries:
         method = build(name, entry)
@@ -46,21 +43,24 @@ def test_every_method_has_room_for_the_default_effort(name: str) -> None:
 
 
 def test_configurations_cover_the_space() -> None:
-    # All points are tried: every combination comes up once.
+    # 200 random points: every value of every hyper-parameter comes up, and about as often.
     method = METHODS["dp-gd"]()
+    entries = configurations(method, 200)
+    assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == 200
+    assert configurations(method, 200, seed=1)[1:] != entries[1:]
+    for path, values in method.space.items():
+        counts = [sum(value_at(entry, path) == value for entry in entries) for value in values]
+        assert min(counts) > 200 / len(values) / 3
     points = math.prod(len(values) for values in method.space.values())
-    entries = configurations(method, Search(configurations=points))
-    assert len({json.dumps(entry, sort_keys=True) for entry in entries}) == points
     with pytest.raises(ValueError, match=f"configurations={points + 1} is more than the {points}"):
-        configurations(method, Search(configurations=points + 1))
+        configurations(method, points + 1)
 
 
 def test_values_of_targets_are_tried_first() -> None:
     method, other, point = (build("dp-gd", {"steps": steps}) for steps in (30, 100, 500))
-    search = Search(configurations=4)
-    entries = configurations(method, search, [other, method, point])
+    entries = configurations(method, 4, at=[other, method, point])
     assert entries[:3] == [describe(one) for one in (method, other, point)]
-    assert entries[3] == configurations(method, search)[1]
+    assert entries[3] == configurations(method, 2)[1]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -125,8 +125,7 @@ def test_groups_of_abalone_are_what_its_columns_measure() -> None:
 def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:
     out = tmp_path / "h.json"
     entry = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
-    trials = [json.loads(p.read_text()) for p in (tmp_path / "h.json.trials/cells").glob("dp-gd-*")]
-    assert len(trials) == 3 * 2
+    assert len(kept(out, "dp-gd-0")) == 3
     result = entry["chosen"]["result"]["dp-gd"]
     assert entry["chosen"]["configurations"] == 3
     assert entry["chosen"]["folds"] == 2
@@ -138,16 +137,22 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     def by_hand(method: Method) -> Any:
         pieces = zip(folds(DATA, 2), (range(1000, 1002), range(1002, 1004)), strict=True)
         scores = [score(method, split, QUICK, seeds) for split, seeds in pieces]
-        return np.mean([one["accuracies"] for one in scores], axis=0)
+        return np.mean(scores, axis=0)
 
     before = load("data")
-    tried = configurations(before.methods["dp-gd"], QUICK, before.at["dp-gd"].values())
+    tried = configurations(before.methods["dp-gd"], 3, at=before.at["dp-gd"].values())
     means = [by_hand(build("dp-gd", entry)) for entry in tried]
     assert result["score"] == pytest.approx(max(mean.mean() for mean in means), abs=1e-12)
     for index, epsilon in enumerate(QUICK.epsilons):
         there = by_hand(again.at["dp-gd"][epsilon])[index]
         assert there == pytest.approx(max(mean[index] for mean in means), abs=1e-12)
     assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
+
+
+def kept(out: Path, name: str) -> list[Any]:
+    """Return the trials of a study, read by Optuna alone."""
+    backend = JournalFileBackend(str(out.with_name(f"{out.name}.trials") / "cells/journal.log"))
+    return optuna.load_study(study_name=name, storage=JournalStorage(backend)).trials
 
 
 def places(method: Method, entry: Any) -> list[int]:
@@ -160,69 +165,48 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
     method = METHODS[name]()
     sizes = [len(values) for values in method.space.values()]
     goals = [[0] * len(sizes), [size - 1 for size in sizes]]
-    search = Search(configurations=2, epsilons=(0.5, 2.0))
 
-    def result(entry: Any) -> dict[str, Any]:
+    def trial(entry: Any) -> Trial:
         here = places(method, entry)
         far = [sum(abs(a - b) for a, b in zip(here, goal, strict=True)) for goal in goals]
-        return {"accuracies": [-distance for distance in far]}
+        return Trial(entry, [-distance for distance in far])
 
-    _, middle = configurations(method, search)
-    tried = [(Trial(name, 0, middle), result(middle))]
-    while max(found["accuracies"][0] for _, found in tried) < 0:
-        trial = refinement(method, tried, search)
-        assert trial is not None
-        assert trial.number == len(tried)
-        assert trial.entry not in [known.entry for known, _ in tried]
+    _, middle = configurations(method, 2)
+    tried = [trial(middle)]
+    while max(one.accuracies[0] for one in tried) < 0:
+        entry = refinement(method, tried)
+        assert entry is not None
+        assert entry not in [known.entry for known in tried]
         turn = len(tried) % 2
         ways = []
         for target in (turn, 1 - turn):
-            best = max(tried, key=lambda one: one[1]["accuracies"][target])[0]
-            pairs = zip(places(method, trial.entry), places(method, best.entry), strict=True)
+            best = max(tried, key=lambda one: one.accuracies[target])
+            pairs = zip(places(method, entry), places(method, best.entry), strict=True)
             ways.append(sorted(abs(a - b) for a, b in pairs))
         # The other target has the turn once all steps from the best at this one were tried.
-        done = max(found["accuracies"][turn] for _, found in tried) == 0
+        done = max(one.accuracies[turn] for one in tried) == 0
         assert [0] * (len(sizes) - 1) + [1] in (ways if done else ways[:1])
-        tried.append((trial, result(trial.entry)))
+        tried.append(trial(entry))
         assert len(tried) < 4 * sum(sizes) * len(sizes)
 
 
+def neighbours(method: Method) -> list[Trial]:
+    """Return the method's trial as the best, and those of all refinements that follow."""
+    (entry,) = configurations(method, 1)
+    tried = [Trial(entry, [1.0])]
+    while (found := refinement(method, tried)) is not None:
+        tried.append(Trial(found, [0.0]))
+    return tried
+
+
 def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None:
-    method, search = DPGD(clip=0.3), Search(configurations=1)
-    (entry,) = configurations(method, search)
-    tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
-    while (trial := refinement(method, tried, search)) is not None:
-        tried.append((trial, {"accuracies": [0.0]}))
-    assert {trial.entry["clip"] for trial, _ in tried} == {0.25, 0.3, 0.5}
-
-
-def test_a_step_that_lost_elsewhere_is_taken_last() -> None:
-    method, search = METHODS["dp-gd"](), Search(configurations=1)
-    (entry,) = configurations(method, search)
-    lost = {**entry, "steps": 30}  # from 100, from the first
-    worse, best = ({**one, "clip": 0.25} for one in (lost, entry))
-    assert (entry["steps"], entry["clip"]) == (100, 0.5)
-    reached = [(entry, 0.6), (lost, 0.5), (best, 0.7)]
-    tried = [(Trial("dp-gd", i, e), {"accuracies": [a]}) for i, (e, a) in enumerate(reached)]
-    order = []
-    while (trial := refinement(method, tried, search)) is not None:
-        order.append(trial.entry)
-        tried.append((trial, {"accuracies": [0.65]}))
-    assert order[-1] == worse
-    gained = [(entry, 0.5), (lost, 0.6), (best, 0.7)]
-    tried = [(Trial("dp-gd", i, e), {"accuracies": [a]}) for i, (e, a) in enumerate(gained)]
-    first = refinement(method, tried, search)
-    assert first is not None
-    assert first.entry == worse
+    assert {trial.entry["clip"] for trial in neighbours(DPGD(clip=0.3))} == {0.25, 0.3, 0.5}
 
 
 def test_refinement_ends_where_nothing_is_left_to_try() -> None:
-    method, search = METHODS["dp-gd"](), Search(configurations=1)
-    (entry,) = configurations(method, search)
-    tried = [(Trial("dp-gd", 0, entry), {"accuracies": [1.0]})]
-    while (trial := refinement(method, tried, search)) is not None:
-        tried.append((trial, {"accuracies": [0.0]}))
-    here = places(method, entry)
+    method = METHODS["dp-gd"]()
+    tried = neighbours(method)
+    here = places(method, tried[0].entry)
     sizes = [len(values) for values in method.space.values()]
     steps = [(p > 0) + (p < size - 1) for p, size in zip(here, sizes, strict=True)]
     assert len(tried) == 1 + sum(steps)
@@ -232,7 +216,7 @@ def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     out, search = tmp_path / "h.json", replace(QUICK, configurations=1, refinements=2)
     done = 0
 
-    def stops(*arguments: object) -> dict[str, object]:
+    def stops(*arguments: object) -> list[float]:
         nonlocal done
         if done == 2:
             raise KeyboardInterrupt
@@ -258,7 +242,7 @@ def test_a_finished_search_goes_on_with_more(
     more = replace(less, refinements=2, repeats=3, finalists=1)
     tune(DATA, load("data"), ["dp-gd"], less, out)
 
-    def counting(*arguments: object) -> dict[str, object]:
+    def counting(*arguments: object) -> list[float]:
         nonlocal scored
         scored += 1
         return score(*arguments)  # type: ignore[arg-type]
@@ -269,8 +253,8 @@ def test_a_finished_search_goes_on_with_more(
     assert found["methods"] == at_once["methods"]
     assert found["at"] == at_once["at"]
     assert found["chosen"]["result"] == at_once["chosen"]["result"]
-    cells = len(list((tmp_path / "other.json.trials" / "cells").glob("dp-gd-*")))
-    assert scored == 2 * cells - 3 * 2  # three configurations in two folds were there already
+    trials = sum(len(kept(tmp_path / "other.json", f"dp-gd-{repeat}")) for repeat in range(3))
+    assert scored == 2 * (2 * trials - 3)  # three configurations in two folds were there already
     with pytest.raises(ValueError, match=r"search was .* is "):
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
@@ -280,14 +264,13 @@ def test_finalists_are_scored_in_folds_of_their_own(
 ) -> None:
     scored: list[tuple[str, frozenset[int], int]] = []
 
-    def luck(method: object, split: Split, search: Search, seeds: range) -> dict[str, object]:
+    def luck(method: object, split: Split, search: Search, seeds: range) -> list[float]:
         # The first cross-validation favours some configurations, the second all others more.
         entry, again = json.dumps(describe(method), sort_keys=True), seeds[0] >= 1000 + 2 * 2  # type: ignore[arg-type]
         number = order.setdefault(entry, len(order))
         scored.append((entry, frozenset(split.test.ids.tolist()), seeds[0]))
         gain = (0.02 * number, -0.06 * number)[again]
-        accuracies = [0.5 + gain, 0.5 - gain]
-        return {"score": 0.0, "accuracies": accuracies, "reached": 0, "reliable": 0}
+        return [0.5 + gain, 0.5 - gain]
 
     order: dict[str, int] = {}
     monkeypatch.setattr(tuning, "score", luck)
@@ -312,21 +295,19 @@ def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
     split = Split(logistic_data(60, 2), held_out)
     assert float(split.train.y.mean()) > 0.5
     result = score(METHODS["dpvi-ma"](), split, search, [0])
-    assert result == {"score": pytest.approx(0.3), "accuracies": [pytest.approx(0.3)],
-                      "reached": 0, "reliable": 0}  # fmt: skip
+    assert result == [pytest.approx(0.3)]
 
 
 def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
     held_out_ids: list[int] = []
 
-    def spying(method: object, split: Split, search: Search, seeds: object) -> dict[str, object]:
+    def spying(method: object, split: Split, search: Search, seeds: object) -> list[float]:
         held_out, fitted = set(split.test.ids.tolist()), set(split.train.ids.tolist())
         assert not held_out & fitted
         seen.update(held_out | fitted)
         held_out_ids.extend(held_out)
-        nothing = [0.0] * len(search.epsilons)
-        return {"score": 0.0, "accuracies": nothing, "reached": 0, "reliable": 0}
+        return [0.0] * len(search.epsilons)
 
     monkeypatch.setattr(tuning, "score", spying)
     train = DATA.select(torch.arange(200))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.compare.evaluate import accuracy
+from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd, dp_gd_runs
 from bdpvi.dp.noise import Run, Stream

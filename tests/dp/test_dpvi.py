@@ -22,7 +22,7 @@ from torch.distributions import transform_to
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.worst_case import MomentsAccountant, RenyiAccountant
-from bdpvi.compare.evaluate import accuracy
+from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dpvi import (
     DPVIGradient,

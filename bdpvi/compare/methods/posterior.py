@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +16,7 @@ from bdpvi.accounting.bayesian import HOCKEY_STICK
 from bdpvi.accounting.ledger import Charge
 from bdpvi.compare.methods.accounting import Accounting
 from bdpvi.compare.methods.method import MODEL_SPACE, Prepared
-from bdpvi.compare.methods.temperature import TemperatureSearch, reliable_from
+from bdpvi.compare.methods.temperature import COLDEST, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.route import Optimum
@@ -25,9 +24,9 @@ from bdpvi.neighbours.route import Remove
 from bdpvi.releasing.guarantees import (
     BAYESIAN,
     WORST_CASE,
+    BayesianDP,
     WorstCaseDP,
     account,
-    coarse,
     worst_case,
 )
 from bdpvi.releasing.releases import calibrate, rehearse
@@ -180,21 +179,14 @@ class PreparedRelease:
     """A fit to draw from; every outcome is priced as the only one."""
 
     def __init__(self, fitted: Fit, draws: int, delta: float, accountant: Accounting) -> None:
-        self.fit, self.draws = fitted, draws
-
-        def charge(temperature: float) -> Charge:
-            return Charge(draws, temperature, from_data=True)
+        self.fit, self.draws, self.delta, self.accountant = fitted, draws, delta, accountant
 
         @cache
         def price(temperature: float) -> Spent:
-            return account(fitted, charge(temperature), accountant).spent(delta)
-
-        def excess(temperature: float, epsilon: float) -> float:
-            planned = account(fitted, charge(temperature), accountant)
-            return math.log(planned.get_delta(epsilon, near=delta) / delta)
+            charge = Charge(draws, temperature, from_data=True)
+            return account(fitted, charge, accountant).spent(delta)
 
         self._price = price
-        self._search = TemperatureSearch(price, excess)
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
@@ -202,7 +194,17 @@ class PreparedRelease:
 
         What is not reliable at this ε may be at a smaller one, which is within this one too.
         """
-        return reliable_from(self._price, coarse(self._search.solve(epsilon)))
+        found = calibrate(
+            self.fit,
+            self.draws,
+            epsilon=epsilon,
+            delta=self.delta,
+            guarantee=BayesianDP(),
+            least=COLDEST,
+            accountant=self.accountant,
+            large_delta=True,
+        )
+        return reliable_from(self._price, within(self._price, epsilon, found))
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""

@@ -19,7 +19,7 @@ from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.panel import Panel
 from bdpvi.compare.methods.accounting import Accounting
 from bdpvi.compare.methods.method import MODEL_SPACE
-from bdpvi.compare.methods.temperature import HOTTEST, TemperatureSearch
+from bdpvi.compare.methods.temperature import HOTTEST, coldest
 from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, run_svi
@@ -28,7 +28,7 @@ from bdpvi.neighbours.published import ORDERS
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.neighbours.route import Remove
 from bdpvi.neighbours.rows import train_rows
-from bdpvi.releasing.guarantees import BAYESIAN, coarse
+from bdpvi.releasing.guarantees import BAYESIAN
 from bdpvi.types import Dataset, Outcome, Spent
 
 
@@ -153,11 +153,10 @@ class PreparedTraining:
             return ledger.spent(delta)
 
         self._price = price
-        self._search = TemperatureSearch(price)
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the public grid that costs ``epsilon``."""
-        return coarse(self._search.solve(epsilon))
+        return coldest(self._price, epsilon)
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Return each temperature's and seed's last published draws, and the price of all."""
