@@ -120,7 +120,7 @@ def test_an_interrupted_job_goes_on_and_ends_alike(tmp_path: Path) -> None:
     interruptions, resumed = 0, None
     while resumed is None:
         try:
-            resumed = streamed(path, state=state, save_every=0.0, track=Interrupted(60))
+            resumed = streamed(path, state=state, save_every=0.0, track=Interrupted(40))
         except KeyboardInterrupt:
             interruptions += 1
     assert 2 <= interruptions < 20
