@@ -28,8 +28,9 @@ import torch
 from bdpvi import BayesianLogisticRegression
 from bdpvi._runtime import progress
 from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.neighbours.optimum.stream import fit_stream
+from bdpvi.neighbours.optimum.stream import Accounting, Streaming, fit_stream
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18
@@ -101,11 +102,9 @@ def main() -> None:
             model,
             GUIDES[arguments.guide](model),
             target="y",
-            temperature=arguments.temperature,
-            delta=arguments.delta,
-            orders=ORDERS,
-            state=arguments.state,
-            track=clock,
+            planned=Charge(1, arguments.temperature),
+            accounting=Accounting(delta=arguments.delta, orders=ORDERS),
+            streaming=Streaming(state=arguments.state, track=clock),
         )
         seconds = time.perf_counter() - began
     one = clock.seconds["neighbours"]

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.neighbours.optimum.columns import Columns, pack, unpack
 from bdpvi.neighbours.optimum.elbo import Point, inverse_root
-from bdpvi.neighbours.optimum.monomials import indices
+from bdpvi.neighbours.optimum.packed import indices, pack, unpack
 
 
 class Coordinates(Protocol):
@@ -28,10 +27,6 @@ class Coordinates(Protocol):
     stretch: float
     """Largest ratio of a gradient's norm in these units to that in the guide's, and of the length
     of a mean in the guide's units to that of m; at least 1."""
-    swell: float
-    """Largest ratio of the Frobenius norm of S to the norm of y."""
-    arithmetic: Columns
-    """What is done to many columns."""
 
     def features(self, x: Tensor) -> Tensor:
         """Return the gradient of xᵀSx/2 in y for the columns of x (d, m): (q, m)."""
@@ -76,13 +71,13 @@ class FullCovariance:
     """F Fᵀ = Σ, and y the upper triangle of S, scaled so that ‖S‖ = √2 ‖y‖."""
 
     def __init__(self, point: Point) -> None:
-        self.frame, self.mean, self.arithmetic = point.root, point.mean, Columns()
+        self.frame, self.mean = point.root, point.mean
         d = len(self.frame)
         self.index = indices(d, 2).to(self.frame.device)
         self.unit = (self.index[0] == self.index[1]).to(self.frame).unsqueeze(1)
         self.scale = 1 + (math.sqrt(2) - 1) * self.unit
         self.level = self.vector(self._eye)
-        self.stretch, self.swell = 1.0, math.sqrt(2)
+        self.stretch = 1.0
 
     @property
     def _eye(self) -> Tensor:
@@ -98,7 +93,8 @@ class FullCovariance:
         return matrix[self.index[0], self.index[1]] / self.scale.squeeze(1)
 
     def entropy(self, y: Tensor) -> Tensor:  # noqa: D102
-        inverse = self.arithmetic.inverses(torch.addcmul(self.unit, y, self.scale))
+        # Where an iteration diverges a matrix may be singular: its column is not finite then.
+        inverse = pack(torch.linalg.inv_ex(unpack(torch.addcmul(self.unit, y, self.scale))).inverse)
         return inverse.div_(self.scale).sub_(self.level.unsqueeze(1)).add_(y)
 
     def growth(self, x: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
@@ -122,9 +118,9 @@ class FullCovariance:
             cross = whole @ squared
             change = pack(unit @ (whole + ridge * (cross + cross.mT + cross @ whole)) @ unit)
             m = unit @ m
-        size, squares = self.arithmetic.spectra(change, m)
-        grown = 1 + size.T
-        return GaussianPairs(1 / grown, squares.T / grown)
+        size, axes = torch.linalg.eigh(unpack(change))
+        grown = 1 + size
+        return GaussianPairs(1 / grown, (axes.mT @ m.T.unsqueeze(2)).squeeze(2).square() / grown)
 
     def spill(self, y: Tensor, error: Tensor, ridge: float) -> Tensor:  # noqa: D102
         largest_square = float(torch.linalg.matrix_norm(self.frame, 2)) ** 2
@@ -136,10 +132,8 @@ class DiagonalCovariance:
 
     def __init__(self, point: Point) -> None:
         self.frame, self.mean = inverse_root(point.curvature), point.mean
-        self.arithmetic = Columns()
         self.deviation = deviation = point.root.diagonal()
         self.columns = torch.linalg.solve(self.frame, torch.diag(deviation))
-        self.swell = math.sqrt(2) * float(torch.linalg.matrix_norm(self.columns, 2)) ** 2
         self.back = self.frame / deviation.unsqueeze(1)
         self.level = torch.full_like(deviation, 1 / math.sqrt(2))
         self.stretch = max(1.0, float(torch.linalg.matrix_norm(self.back, 2)))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bdpvi._runtime.workers import Alone, Reduction
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.narrow import derivatives
+from bdpvi.neighbours.optimum.quadrature import derivatives
 from bdpvi.types import Dataset
 
 _STEPS = 500

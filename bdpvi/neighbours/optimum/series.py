@@ -1,8 +1,8 @@
 """Taylor series of a record's expected log-likelihood in the mean and variance of its logit.
 
-With the derivatives ``D_k`` in units of the logit's standard deviation, and the mean moved by a of
-them, the variance by a share s, every derivative is ``D_n(a, s) = Σ_k D_{n+k} h_k``, where
-``h_k = Σ_b a^{k-2b} s^b / (2^b b! (k-2b)!)`` are the heat polynomials: ∂/∂v = ½ ∂²/∂m².
+With the derivatives ``D_k`` in units of the logit's standard deviation, the mean shifted by a of
+them and the variance changed by the fraction s, every derivative is ``D_n(a, s) = Σ_k D_{n+k} h_k``
+where ``h_k = Σ_b a^{k-2b} s^b / (2^b b! (k-2b)!)`` are the heat polynomials: ∂/∂v = ½ ∂²/∂m².
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 
-def changes(
-    slopes: Tensor, a: Tensor, s: Tensor, degree: int, lowest: int = 1
-) -> tuple[Tensor, Tensor]:
+def changes(slopes: Tensor, a: Tensor, s: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """Return D_1(a, s) - D_1 and D_2(a, s) - D_2, of the series up to ``degree``.
 
     Args:
@@ -23,20 +21,17 @@ def changes(
         a: shift of the mean in standard deviations.
         s: relative change of the variance.
         degree: largest k.
-        lowest: smallest k; the terms below it are left away.
 
     >>> slopes = torch.arange(6.0).unsqueeze(1)
-    >>> [round(float(x), 4) for x in changes(slopes, torch.ones(1), torch.ones(1), 3, lowest=2)]
-    [5.6667, 7.3333]
+    >>> [round(float(x), 4) for x in changes(slopes, torch.ones(1), torch.ones(1), 3)]
+    [7.6667, 10.3333]
     """
     before, heat = torch.ones_like(a), a
-    first, second = torch.zeros_like(a), torch.zeros_like(a)
-    for k in range(1, degree + 1):
-        if k > 1:
-            before, heat = heat, (a * heat).addcmul_(s, before).div_(k)
-        if k >= lowest:
-            first.addcmul_(slopes[k + 1], heat)
-            second.addcmul_(slopes[k + 2], heat)
+    first, second = slopes[2] * a, slopes[3] * a
+    for k in range(2, degree + 1):
+        before, heat = heat, (a * heat).addcmul_(s, before).div_(k)
+        first.addcmul_(slopes[k + 1], heat)
+        second.addcmul_(slopes[k + 2], heat)
     return first, second
 
 

@@ -9,8 +9,6 @@ a whole.
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,23 +22,22 @@ from torch.distributions import Distribution
 
 from bdpvi import _validate
 from bdpvi._runtime import progress, secure
-from bdpvi._runtime.checkpoint import alike, read_tensors, write_tensors
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import make_folder
 from bdpvi.accounting.bayesian import Solution, settle, solve_by_order, with_rounding
 from bdpvi.accounting.composition import ByPanel
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
 from bdpvi.accounting.estimators import Estimate, log_student_t_bound, student_t, student_t_of
 from bdpvi.accounting.events import WITH, WITHOUT
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.record_costs import posterior_draws_cost as close_draws_cost
+from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.record_costs import posterior_draws_cost
 from bdpvi.accounting.streaming_moments import Folded
 from bdpvi.inference.svi import Guide
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.blocks import ROWS, ModelTable, Table
 from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, climb, start
 from bdpvi.neighbours.optimum.expansion import Expansion, Moves
-from bdpvi.neighbours.optimum.route import KeptMoves, Optimum, pairs, scale_name
+from bdpvi.neighbours.optimum.route import Optimum, pairs, scale_name
+from bdpvi.neighbours.optimum.stream_state import State
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.types import Spent
 
@@ -52,10 +49,8 @@ _COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
 """The search looks at every 64th order, then at every 8th near the best, then at each."""
 _PILOT = 2048
 _ENTRIES = 1 << 22
-_COLUMNS = 1024
-_MOVES = ("m", "y", "error")
 _HELD = 1 << 14
-"""Records that wait for more than the polynomial of degree 2, so that they share the passes."""
+"""Records that wait for more than the polynomial, so that they share the passes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +92,60 @@ class StreamFit:
         return secure.sample(released, self.draws, self.temperature, lattice=lattice)
 
 
+@dataclass(frozen=True, eq=False)
+class Accounting:
+    """How draws from a streamed fit are accounted for.
+
+    Attributes:
+        delta: δ.
+        failure_probability: γ of each estimate, which is by Student's t.
+        orders: λ that ε is minimised over; all of them count as estimates.
+        conversion: "cks" or "chernoff".
+        large_delta: take a δ of 1/N or more, see :func:`bdpvi.release`.
+    """
+
+    delta: float = 1e-5
+    failure_probability: float = 1e-15
+    orders: Orders = REAL_ORDERS
+    conversion: str = "cks"
+    large_delta: bool = False
+
+    def __post_init__(self) -> None:
+        if self.conversion not in ("cks", "chernoff"):
+            raise ValueError(f"conversion must be 'cks' or 'chernoff', got {self.conversion!r}")
+        _validate.probability("delta", self.delta)
+        _validate.probability("failure_probability", self.failure_probability)
+
+    @property
+    def beta(self) -> float:
+        """What is left of δ for one estimate."""
+        choices = len(DIRECTIONS) * len(self.orders)
+        return split_delta(self.delta, self.failure_probability, choices)
+
+
+@dataclass(frozen=True, eq=False)
+class Streaming:
+    """How a table is streamed: numerics, progress, and what is kept.
+
+    Attributes:
+        tolerance, precision: see :class:`Optimum`; the proven errors are added to the costs. Here
+            records that are not proven to this precision by a polynomial are held back and cost
+            further passes over the file, which they share.
+        rows: of a block.
+        state: file that finished blocks are kept in, and that a job that was cut off goes on from;
+            secret, and deleted by nobody. By default nothing is kept.
+        save_every: seconds between two writes of it.
+        track: progress of every pass, in blocks.
+    """
+
+    tolerance: float = 1e-12
+    precision: float = 1e-4
+    rows: int = ROWS
+    state: str | Path | None = None
+    save_every: float = 60.0
+    track: Track[Any] = progress.bar
+
+
 def fit_stream(
     path: str | Path,
     model: BayesianLogisticRegression,
@@ -104,19 +153,9 @@ def fit_stream(
     *,
     target: str,
     features: Sequence[str] | None = None,
-    draws: int = 1,
-    temperature: float = 1.0,
-    delta: float = 1e-5,
-    failure_probability: float = 1e-15,
-    orders: Orders = REAL_ORDERS,
-    conversion: str = "cks",
-    tolerance: float = 1e-12,
-    precision: float = 1e-4,
-    rows: int = ROWS,
-    state: str | Path | None = None,
-    save_every: float = 60.0,
-    track: Track[Any] = progress.bar,
-    large_delta: bool = False,
+    planned: Charge = Charge(1, 1.0),  # noqa: B008
+    accounting: Accounting = Accounting(),
+    streaming: Streaming = Streaming(),
 ) -> StreamFit:
     """Fit a guide to a table on disk, and account for draws from it, every record left out once.
 
@@ -129,139 +168,182 @@ def fit_stream(
         guide: a full-rank or mean-field guide for it.
         target: name of the column of targets, 0 or 1.
         features: names of the columns of features; by default all but the target.
-        draws: number k of samples that will be released.
-        temperature: τ that they will be released at.
-        delta: δ.
-        failure_probability: γ of each estimate, which is by Student's t.
-        orders: λ that ε is minimised over; all of them count as estimates.
-        conversion: "cks" or "chernoff".
-        tolerance, precision: see :class:`Optimum`; the proven errors are added to the costs. Here
-            records that are not proven to this precision by a polynomial of degree 2 are held back
-            and cost further passes over the file, which they share.
-        rows: of a block.
-        state: file that finished blocks are kept in, and that a job that was cut off goes on from;
-            secret, and deleted by nobody. By default nothing is kept.
-        save_every: seconds between two writes of it.
-        track: progress of every pass, in blocks.
-        large_delta: take a δ of 1/N or more, see :func:`bdpvi.release`.
+        planned: number of samples that will be released, and their temperature τ.
+        accounting: δ, and how ε is found.
+        streaming: numerics, progress, and where finished blocks are kept.
 
     Raises:
         ValueError: on data that cannot be accounted for, or a ``state`` of another job or of files
             that have changed since, naming the argument.
         FloatingPointError: if rounding keeps the gradient above the tolerance.
     """
-    if conversion not in ("cks", "chernoff"):
-        raise ValueError(f"conversion must be 'cks' or 'chernoff', got {conversion!r}")
-    _validate.positive_int("draws", draws)
-    _validate.positive("temperature", temperature)
-    _validate.probability("delta", delta)
-    gamma = _validate.probability("failure_probability", failure_probability)
-    optimum = Optimum(tolerance=tolerance, precision=precision)
     scale = scale_name(model, guide)
-    table = Table(path, target, features, rows=rows, track=track)
-    _validate.mean_delta(delta, len(table), large_delta)
+    track = streaming.track
+    table = Table(path, target, features, rows=streaming.rows, track=track)
+    _validate.mean_delta(accounting.delta, len(table), accounting.large_delta)
     like = torch.zeros(3, len(table.features), dtype=torch.float64)
     guide.setup(like, like[:, 0])
-    settings = {
-        "files": table.fingerprint(),
-        "columns": [table.target, *table.features],
-        "model": repr(model),
-        "guide": type(guide).__name__,
-        "released": [guide.ridge, guide.noise_scale],
-        "release": [draws, temperature],
-        "orders": hashlib.sha256(orders.values.numpy().tobytes()).hexdigest(),
-        "search": [conversion, delta, gamma],
-        "numerics": [tolerance, precision, rows],
-    }
-    kept = _Kept(None if state is None else Path(state), settings, save_every)
-    kept.check(
+    settings = _settings(table, model, guide, planned, accounting, streaming)
+    state = State(
+        None if streaming.state is None else Path(streaming.state), settings, streaming.save_every
+    )
+    state.check(
         guide.initial(like)["loc"].shape[0],
         diagonal=scale == "scale",
-        choices=len(orders),
+        choices=len(accounting.orders),
         blocks=table.blocks,
         records=len(table),
     )
     source = ModelTable(table, model)
-    point = _fit(Objective(source, model.prior_scale**-2, scale == "scale"), tolerance, kept)
-    expansion = Expansion(point, tolerance)
+    objective = Objective(source, model.prior_scale**-2, scale == "scale")
+    point = _fit(objective, streaming.tolerance, state)
+    expansion = Expansion(point, streaming.tolerance)
+    job = _Job(source, guide, planned, accounting, streaming, expansion, state)
     parameters = {"loc": point.mean, scale: point.scale}
-    choices = len(orders)
-    beta = split_delta(delta, gamma, len(DIRECTIONS) * choices)
-
-    def add(folded: Sequence[Folded], moves: Moves, looked: Sequence[Tensor]) -> None:
-        pair = pairs(expansion, moves, guide)
-        _REACH.check(pair)
-        for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
-            _add_costs(fold, one, orders.values[index], draws, temperature)
-
-    nobody = Records(point.mean.new_empty(0, len(point.mean)), point.mean.new_empty(0))
-    every = torch.arange(choices)
-    looked = kept.orders()
-    if looked is None and choices <= _FEW:
-        looked = [every, every]
-    elif looked is None:
-        few = next(source.read()).select(slice(_PILOT))
-        folds = [Folded(choices, len(few)) for _ in DIRECTIONS]
-        add(folds, optimum.moves(expansion, few, -1.0), (every, every))
-        looked = _pilot(folds, orders, len(table), beta, gamma, conversion)
+    looked = job.expected_orders()
     while True:
-        folded = [Folded(len(index), len(table)) for index in looked]
-        begin, held = kept.restore(folded)
-        held = nobody if held is None else held
-        turns = track(range(begin, table.blocks), "neighbours")
-        for block, records in zip(turns, source.read(begin), strict=False):
-            moves = _near(expansion, records)
-            rough = expansion.rough(moves, precision, cheap=True)
-            proven = torch.ones(len(records), dtype=torch.bool).index_fill_(0, rough, False)
-            held = held.joined(records.select(rough))
-            if bool(proven.any()):
-                add(folded, moves.select(proven), looked)
-            if len(held) >= _HELD:
-                add(folded, optimum.moves(expansion, held, -1.0), looked)
-                held = nobody
-            final = block + 1 == table.blocks
-            kept.blocks(block + 1, looked, folded, held, final=final)
-        if len(held):
-            last = optimum.moves(expansion, held, -1.0, track, "held back", kept=kept)
-            add(folded, last, looked)
-        known = _Known(orders, looked, [student_t_of(fold, gamma) for fold in folded])
+        known = job.known(looked)
         try:
-            spent = with_rounding(
-                partial(
-                    settle,
-                    partial(known.solve, rule=conversion),
-                    DIRECTIONS,
-                    delta,
-                    orders=orders,
-                    choices=choices,
-                    failure_probability=gamma,
-                    composition=ByPanel.name,
-                    conversion=conversion,
-                    estimator=student_t.__name__,
-                ),
-                rounding_error(guide, guide.released(parameters), _REACH, draws, temperature),
-                delta,
-            )
+            spent = job.settled(known, parameters)
             break
         except _NotKnownError as missing:
             looked = [torch.cat([index, missing.index]).unique() for index in looked]
-            kept.forget()
+            state.forget()
     guide.parameters = dict(parameters)
     return StreamFit(
         guide=guide,
         parameters=parameters,
         spent=spent,
-        draws=draws,
-        temperature=temperature,
+        draws=planned.draws,
+        temperature=planned.temperature,
         records=len(table),
         feature_names=table.features,
         gradient_norm=point.gradient_norm,
     )
 
 
-def _fit(objective: Objective, tolerance: float, kept: _Kept) -> Point:
+def _settings(
+    table: Table,
+    model: BayesianLogisticRegression,
+    guide: Guide,
+    planned: Charge,
+    accounting: Accounting,
+    streaming: Streaming,
+) -> dict[str, Any]:
+    """Return all that the result depends on."""
+    return {
+        "files": table.fingerprint(),
+        "columns": [table.target, *table.features],
+        "model": repr(model),
+        "guide": type(guide).__name__,
+        "released": [guide.ridge, guide.noise_scale],
+        "release": [planned.draws, planned.temperature],
+        "orders": hashlib.sha256(accounting.orders.values.numpy().tobytes()).hexdigest(),
+        "search": [accounting.conversion, accounting.delta, accounting.failure_probability],
+        "numerics": [streaming.tolerance, streaming.precision, streaming.rows],
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """The passes that turn every record into what it costs, after the fit."""
+
+    source: ModelTable
+    guide: Guide
+    planned: Charge
+    accounting: Accounting
+    streaming: Streaming
+    expansion: Expansion
+    state: State
+
+    @property
+    def optimum(self) -> Optimum:
+        """The route to neighbours that the polynomial leaves rough."""
+        return Optimum(tolerance=self.streaming.tolerance, precision=self.streaming.precision)
+
+    def add(self, folded: Sequence[Folded], moves: Moves, looked: Sequence[Tensor]) -> None:
+        """Add what these neighbours cost, at the orders looked at, in either direction."""
+        pair = pairs(self.expansion, moves, self.guide)
+        _REACH.check(pair)
+        for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
+            orders = self.accounting.orders.values[index]
+            for records in torch.arange(len(one)).split(max(1, _ENTRIES // len(orders))):
+                part = one.select(records)
+                cost = posterior_draws_cost(
+                    part, orders, self.planned.draws, self.planned.temperature
+                )
+                fold.add(cost)
+
+    def expected_orders(self) -> list[Tensor]:
+        """Return the positions of the orders that the search will look at, by direction."""
+        choices = len(self.accounting.orders)
+        every = [torch.arange(choices) for _ in DIRECTIONS]
+        looked = self.state.orders()
+        if looked is not None or choices <= _FEW:
+            return looked or every
+        few = next(self.source.read()).select(slice(_PILOT))
+        folds = [Folded(choices, len(few)) for _ in DIRECTIONS]
+        self.add(folds, self.optimum.moves(self.expansion, few, -1.0), every)
+        return _pilot(folds, self.accounting, len(self.source.table))
+
+    def known(self, looked: Sequence[Tensor]) -> _Known:
+        """Return what is known of the cost after a pass that leaves out every record in turn.
+
+        Records that the polynomial leaves rough are held back, so that they share further passes.
+        """
+        table, streaming, expansion = self.source.table, self.streaming, self.expansion
+        nobody = Records(expansion.fixed.new_empty(0, len(expansion.point.mean)), torch.empty(0))
+        folded = [Folded(len(index), len(table)) for index in looked]
+        begin, held = self.state.restore(folded)
+        held = held or nobody
+        turns = streaming.track(range(begin, table.blocks), "neighbours")
+        for block, records in zip(turns, self.source.read(begin), strict=False):
+            moves = expansion.solve_all(expansion.terms(records), -1.0)
+            rough = expansion.rough(moves, streaming.precision)
+            proven = torch.ones(len(records), dtype=torch.bool).index_fill_(0, rough, False)
+            held = held.joined(records.select(rough))
+            if bool(proven.any()):
+                self.add(folded, moves.select(proven), looked)
+            if len(held) >= _HELD:
+                self.add(folded, self.optimum.moves(expansion, held, -1.0), looked)
+                held = nobody
+            final = block + 1 == table.blocks
+            self.state.blocks(block + 1, looked, folded, held, final=final)
+        if len(held):
+            last = self.optimum.moves(
+                expansion, held, -1.0, streaming.track, "held back", kept=self.state
+            )
+            self.add(folded, last, looked)
+        gamma = self.accounting.failure_probability
+        return _Known(self.accounting.orders, looked, [student_t_of(f, gamma) for f in folded])
+
+    def settled(self, known: _Known, parameters: Mapping[str, Tensor]) -> Spent:
+        """Return what the planned draws cost, rounding included.
+
+        Raises:
+            _NotKnownError: if the search asks for other orders.
+        """
+        accounting, guide, planned = self.accounting, self.guide, self.planned
+        released = guide.released(parameters)
+        rounding = rounding_error(guide, released, _REACH, planned.draws, planned.temperature)
+        solve = partial(
+            settle,
+            partial(known.solve, rule=accounting.conversion),
+            DIRECTIONS,
+            accounting.delta,
+            orders=accounting.orders,
+            choices=len(accounting.orders),
+            failure_probability=accounting.failure_probability,
+            composition=ByPanel.name,
+            conversion=accounting.conversion,
+            estimator=student_t.__name__,
+        )
+        return with_rounding(solve, rounding, accounting.delta)
+
+
+def _fit(objective: Objective, tolerance: float, state: State) -> Point:
     """Return the maximum, found from what was kept or from that of the first block."""
-    begun = kept.point()
+    begun = state.point()
     if begun is not None:
         point = objective.at(*begun)
     else:
@@ -273,26 +355,7 @@ def _fit(objective: Objective, tolerance: float, kept: _Kept) -> Point:
             point = climb(point, 1e-3)[-1]
         prior = objective.precision * torch.eye(len(point.mean)).to(point.metric)
         point = objective.at(point.mean, prior + more * (point.metric - prior))
-    return climb(point, tolerance, kept.reached)[-1]
-
-
-def _near(expansion: Expansion, records: Records) -> Moves:
-    """Return what the polynomial of degree 2 says, nothing where it is not worth a try."""
-    terms = expansion.terms(records)
-    moves = Moves.none(len(expansion.jacobian), terms)
-    if expansion.degrees[0] > 2:
-        return moves
-    for part in torch.arange(len(terms)).split(_COLUMNS):
-        moves.put(part, expansion.solve(terms.select(part), -1.0))
-    return moves
-
-
-def _add_costs(
-    fold: Folded, pair: GaussianPairs, orders: Tensor, draws: int, temperature: float
-) -> None:
-    """Add the costs of these neighbours, in parts that leave the memory small."""
-    for records in torch.arange(len(pair)).split(max(1, _ENTRIES // len(orders))):
-        fold.add(close_draws_cost(pair.select(records), orders, draws, temperature))
+    return climb(point, tolerance, state.reached)[-1]
 
 
 class _NotKnownError(Exception):
@@ -331,159 +394,25 @@ class _Known:
         return solve_by_order(cost, beta, self.orders, rule)
 
 
-def _pilot(
-    folds: Sequence[Folded], orders: Orders, records: int, beta: float, gamma: float, rule: str
-) -> list[Tensor]:
+def _pilot(folds: Sequence[Folded], accounting: Accounting, records: int) -> list[Tensor]:
     """Return the positions of the orders that the search is expected to look at, by direction.
 
     They follow from a few records' costs at all orders. Which ones they are changes no result: if
     the search asks for others there is another pass.
     """
-    last, looked = len(orders) - 1, []
+    orders, looked = accounting.orders, []
+    last = len(orders) - 1
     for fold in folds:
-        bound = log_student_t_bound(fold.expected(records), gamma)
-        best = minimise_epsilon(lambda order: bound[orders.index(order)], beta, orders, rule).order  # noqa: B023
+        bound = log_student_t_bound(fold.expected(records), accounting.failure_probability)
+        best = minimise_epsilon(
+            lambda order: bound[orders.index(order)],  # noqa: B023
+            accounting.beta,
+            orders,
+            accounting.conversion,
+        ).order
         (at,) = orders.index(torch.tensor([best], dtype=torch.float64)).tolist()
         eighth = at // _MIDDLE * _MIDDLE
         index = {*range(0, last, _COARSE), last, *range(at - _NEAR, at + _NEAR + 1)}
         index |= set(range(eighth - _FAR, eighth + _FAR + 1, _MIDDLE))
         looked.append(torch.tensor(sorted(i for i in index if 0 <= i <= last)))
     return looked
-
-
-class _Kept(KeptMoves):
-    """What a job has finished, in a file of its own, written whole or not at all.
-
-    Args:
-        path: the file; None keeps nothing.
-        settings: all that the result depends on, as JSON has it.
-        every: seconds between two writes.
-    """
-
-    def __init__(self, path: Path | None, settings: Mapping[str, Any], every: float) -> None:
-        self.path, self.every = path, _validate.non_negative("save_every", every)
-        self.settings = {name: json.dumps(value) for name, value in settings.items()}
-        self.tensors: dict[str, Tensor] = {}
-        self.written = time.monotonic()
-        if path is None or not path.exists():
-            return
-        self.tensors, about = read_tensors("state", path)
-        for name, now in self.settings.items():
-            if about.get(name) != now:
-                raise ValueError(
-                    f"state={str(path)!r} was begun with {name}={about.get(name)}, not {now}; use "
-                    "another file, or delete this one"
-                )
-
-    def check(self, d: int, *, diagonal: bool, choices: int, blocks: int, records: int) -> None:
-        """Raise ValueError unless what was read is what such a job writes, in names and shapes."""
-        if self.path is None or not self.tensors:
-            return
-        like = {"mean": _empty(d), "metric": _empty(d, d)}
-        found = self.tensors
-        if "blocks" in found:
-            held = len(found["held"]) if "held" in found else 0
-            like |= {"blocks": _empty(dtype=torch.int64)}
-            like |= {"held": _empty(held, d), "bound": _empty(held)}
-            for place in range(len(DIRECTIONS)):
-                looked = found.get(f"{place}.looked", _empty(0, dtype=torch.int64))
-                tail = found.get(f"{place}.tail", _empty(0, 0))
-                count = looked.numel()
-                like |= {
-                    f"{place}.looked": _empty(count, dtype=torch.int64),
-                    f"{place}.size": _empty(dtype=torch.int64),
-                    f"{place}.moments": _empty(4, count),
-                    f"{place}.tail": _empty(count, tail.shape[-1] if tail.ndim else 0),
-                }
-            if "stage" in found:
-                free = d if diagonal else d * (d + 1) // 2
-                like |= {"stage": _empty(dtype=torch.int64), "error": _empty(held)}
-                like |= {"m": _empty(d, held), "y": _empty(free, held)}
-        alike("state", self.path, found, like)
-        if "blocks" in found:
-            most = {"blocks": blocks}
-            for place in range(len(DIRECTIONS)):
-                most |= {f"{place}.looked": choices - 1, f"{place}.size": records}
-            for name, top in most.items():
-                good = (found[name] >= 0) & (found[name] <= top)
-                rule = f"lie between 0 and {top}"
-                _validate.every(f"state: {self.path}: {name}", found[name], good, rule)
-
-    def point(self) -> tuple[Tensor, Tensor] | None:
-        """Return mean and metric of the last point that the fit reached."""
-        return (self.tensors["mean"], self.tensors["metric"]) if "mean" in self.tensors else None
-
-    def reached(self, point: Point) -> None:
-        """Keep a point of the fit."""
-        self.tensors = {"mean": point.mean, "metric": point.metric}
-        self._write()
-
-    def orders(self) -> list[Tensor] | None:
-        """Return the positions of the orders that the finished blocks were looked at."""
-        names = [f"{place}.looked" for place in range(len(DIRECTIONS))]
-        return [self.tensors[name] for name in names] if names[0] in self.tensors else None
-
-    def restore(self, folded: Sequence[Folded]) -> tuple[int, Records | None]:
-        """Set the moments to those of the finished blocks.
-
-        Returns:
-            How many blocks there are, and those of their records that are still held back.
-        """
-        if "blocks" not in self.tensors:
-            return 0, None
-        for place, fold in enumerate(folded):
-            start = f"{place}."
-            fold.restore(
-                {k[len(start) :]: v for k, v in self.tensors.items() if k.startswith(start)}
-            )
-        held = Records(self.tensors["held"], self.tensors["bound"])
-        return int(self.tensors["blocks"]), held
-
-    def blocks(
-        self,
-        count: int,
-        looked: Sequence[Tensor],
-        folded: Sequence[Folded],
-        held: Records,
-        *,
-        final: bool,
-    ) -> None:
-        """Keep that ``count`` blocks are finished but for records held back, if it is time to."""
-        if self.path is None or not (final or self._due()):
-            return
-        self.tensors |= {"blocks": torch.tensor(count), "held": held.x, "bound": held.bound}
-        for place, (index, fold) in enumerate(zip(looked, folded, strict=True)):
-            state = {"looked": index, **fold.state()}
-            self.tensors |= {f"{place}.{name}": value for name, value in state.items()}
-        self._write()
-
-    def moves(self) -> tuple[int, Moves] | None:
-        """Return how far the records were that are held back to the end."""
-        if "stage" not in self.tensors:
-            return None
-        return int(self.tensors["stage"]), Moves(*(self.tensors[name] for name in _MOVES))
-
-    def moved(self, stages: int, moves: Moves) -> None:
-        """Keep how far these records are, if it is time to."""
-        if self._due():
-            parts = zip(_MOVES, (moves.m, moves.y, moves.error), strict=True)
-            self.tensors |= {"stage": torch.tensor(stages), **dict(parts)}
-            self._write()
-
-    def _due(self) -> bool:
-        return self.path is not None and time.monotonic() - self.written >= self.every
-
-    def forget(self) -> None:
-        """Forget the finished blocks; the fit stays."""
-        self.tensors = {k: v for k, v in self.tensors.items() if k in ("mean", "metric")}
-
-    def _write(self) -> None:
-        if self.path is None:
-            return
-        make_folder(self.path.parent)
-        write_tensors(self.path, self.tensors, self.settings)
-        self.written = time.monotonic()
-
-
-def _empty(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")

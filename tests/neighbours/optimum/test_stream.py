@@ -6,7 +6,7 @@ import builtins
 import math
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from bdpvi.accounting.streaming_moments import Folded
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.neighbours.optimum import stream
 from bdpvi.neighbours.optimum.blocks import Table
-from bdpvi.neighbours.optimum.stream import StreamFit, fit_stream
+from bdpvi.neighbours.optimum.stream import Accounting, StreamFit, Streaming, fit_stream
 
 pytest.importorskip("pyarrow")
 
@@ -60,9 +60,11 @@ def written(data: Dataset, folder: Path, kind: str) -> Path:
 
 
 def streamed(path: Path, guide: type[GaussianGuide] = FullRank, **options: Any) -> StreamFit:
-    chosen: dict[str, Any] = {"target": "y", "temperature": 3.0, "draws": 2, "track": silent}
-    chosen |= {"precision": PRECISION, "rows": 300}
-    return fit_stream(path, MODEL, guide(MODEL), **{**chosen, **options})
+    chosen: dict[str, Any] = {"target": "y", "planned": Charge(2, 3.0)}
+    numerics: dict[str, Any] = {"track": silent, "precision": PRECISION, "rows": 300}
+    numerics |= {f.name: options.pop(f.name) for f in fields(Streaming) if f.name in options}
+    streaming = Streaming(**numerics)
+    return fit_stream(path, MODEL, guide(MODEL), streaming=streaming, **{**chosen, **options})
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_an_interrupted_job_goes_on_and_ends_alike(tmp_path: Path) -> None:
     interruptions, resumed = 0, None
     while resumed is None:
         try:
-            resumed = streamed(path, state=state, save_every=0.0, track=Interrupted(30))
+            resumed = streamed(path, state=state, save_every=0.0, track=Interrupted(40))
         except KeyboardInterrupt:
             interruptions += 1
     assert 2 <= interruptions < 20
@@ -133,7 +135,7 @@ def test_a_state_of_another_job_is_refused(tmp_path: Path) -> None:
     path = written(data, tmp_path, "parquet")
     streamed(path, state=state)
     with pytest.raises(ValueError, match=r"state=.*release=\[2, 3\.0\], not \[1, 3\.0\]"):
-        streamed(path, state=state, draws=1)
+        streamed(path, state=state, planned=Charge(1, 3.0))
     frame(logistic_data(601, 3)).to_parquet(path)
     with pytest.raises(ValueError, match=r"state=.*files="):
         streamed(path, state=state)
@@ -164,7 +166,7 @@ def test_refusals_name_the_column_and_the_value(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="path="):
         streamed(tmp_path / "none.csv")
     with pytest.raises(ValueError, match="conversion"):
-        streamed(path, conversion="hockey-stick")
+        Accounting(conversion="hockey-stick")
     for column, value, words in (
         ("x1", np.nan, "column 'x1' .* nan in row 17"),
         ("y", 2, r"column 'y' .* must be 0 or 1, got 2\.0 in row 17"),
@@ -270,7 +272,7 @@ def test_records_that_are_held_back_share_passes_and_count(
     monkeypatch.setattr(stream, "_HELD", held)
     found = streamed(path, track=counted)
     assert found.spent.epsilon == pytest.approx(straight.spent.epsilon, rel=1e-10)
-    assert ("held back, degree 4" in passes) == (held == 400)
+    assert ("held back, pass 1" in passes) == (held == 400)
 
 
 def exact_log_mgf(r: list[float], b2: list[float], s: float, temperature: float) -> float:
@@ -308,6 +310,6 @@ def test_close_pairs_cost_what_all_pairs_do(seed: int, size: float, direction: b
 def test_few_orders_are_all_looked_at(tmp_path: Path) -> None:
     data = logistic_data(600, 3)
     orders = Orders(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]))
-    found = streamed(written(data, tmp_path, "csv"), orders=orders, rows=250)
+    found = streamed(written(data, tmp_path, "csv"), accounting=Accounting(orders=orders), rows=250)
     assert found.spent.estimates == 10
     assert found.spent.order in orders.values.tolist()
