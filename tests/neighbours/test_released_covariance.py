@@ -28,7 +28,7 @@ def fitted(
 ) -> bdpvi.Fit:
     model = bdpvi.BayesianLogisticRegression(clip=clip)
     guide = kind(model, ridge=ridge)
-    return bdpvi.fit(model, guide, data, neighbours=Optimum(), progress=False)
+    return bdpvi.fit(model, guide, data, neighbours=Optimum(precision=1e-9), progress=False)
 
 
 @pytest.mark.parametrize("kind", GUIDES)
@@ -57,7 +57,7 @@ def test_neighbours_are_compared_as_they_would_be_released(kind: type[GaussianGu
         for one, two in ((found, exact), (found.reverse(), exact.reverse())):
             cost, truth = one.renyi(orders)[:, record], two.renyi(orders)[:, 0]
             assert bool((cost >= truth * (1 - 1e-9)).all())
-            # An error proven to 1e-7 is priced at about its power ⅔.
+            # An error proven to 1e-9 is priced at about its power ⅔.
             torch.testing.assert_close(cost, truth, rtol=1e-4, atol=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_a_public_noise_scale_leaves_the_means_alone_to_tell(kind: type[Gaussian
 
     def train(records: bdpvi.Dataset) -> bdpvi.Fit:
         guide = kind(model, noise_scale=scale)
-        return bdpvi.fit(model, guide, records, neighbours=Optimum(), progress=False)
+        return bdpvi.fit(model, guide, records, neighbours=Optimum(precision=1e-9), progress=False)
 
     fit = train(data)
     torch.testing.assert_close(fit.released.variance, torch.full((3,), scale**2).double())
