@@ -16,7 +16,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Guide, Problem, default_optimiser
-from bdpvi.models.logistic import Model
+from bdpvi.models.contract import Model
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.published import Training
 from bdpvi.neighbours.route import Neighbours
@@ -87,7 +87,7 @@ def fit(
     """Fit ``guide`` to the posterior of ``model`` by SVI, and train the neighbours of ``data``.
 
     Args:
-        model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.logistic`.
+        model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it, see :mod:`bdpvi.guides`.
         data: N ≥ 3 records.
         steps: optimiser steps.

@@ -18,7 +18,7 @@ from torch.distributions.constraints import Constraint
 
 from bdpvi._runtime.secure import Lattice
 from bdpvi._validate import non_negative, positive
-from bdpvi.models.logistic import Model, latent_sites
+from bdpvi.models.contract import Model, latent_sites
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]
 """Takes the gradient of a loss in the latents to that in a guide's parameters."""

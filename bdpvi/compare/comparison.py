@@ -22,7 +22,7 @@ from bdpvi.compare import report
 from bdpvi.compare.hyperparameters import describe
 from bdpvi.compare.methods import NONE, Method, Prepared
 from bdpvi.compare.metrics import behind, correct, metrics
-from bdpvi.models.logistic import predictive_means
+from bdpvi.models.contract import predictive_means
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

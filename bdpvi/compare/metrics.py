@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from bdpvi._fit import Fit
-from bdpvi.models.logistic import Model, predictive_means
+from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing.releases import rehearse
 from bdpvi.types import Dataset
 

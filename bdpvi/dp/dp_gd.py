@@ -18,7 +18,7 @@ from bdpvi.accounting.worst_case import GaussianAccountant, guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
 from bdpvi.inference.svi import isolated
-from bdpvi.models.logistic import Model
+from bdpvi.models.contract import Model
 from bdpvi.types import Dataset, Outcome
 
 
@@ -61,7 +61,7 @@ def dp_gd(
     """Return a private maximum of the posterior density, and its exact price.
 
     Args:
-        model: a Pyro model of records, see :mod:`bdpvi.models.logistic`.
+        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         data: N records, on the device and of the type to train with.
         noise_multiplier: σ; :func:`bdpvi.accounting.worst_case.calibrate` with a
             :class:`~bdpvi.accounting.worst_case.GaussianAccountant` finds it for an ε.

@@ -20,7 +20,7 @@ from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccounta
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
 from bdpvi.inference.svi import isolated
-from bdpvi.models.logistic import Model
+from bdpvi.models.contract import Model
 from bdpvi.types import REPLACE, Dataset, Outcome
 
 
@@ -127,7 +127,7 @@ def dp_sgld(
     """Return iterates of Langevin dynamics, and the worst-case price of all of them.
 
     Args:
-        model: a Pyro model of records, see :mod:`bdpvi.models.logistic`.
+        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         data: N records, on the device and of the type to train with.
         noise_multiplier: σ, which stands for K = (Lσ/q)²;
             :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε, with

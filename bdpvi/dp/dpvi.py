@@ -25,7 +25,7 @@ from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
 from bdpvi.inference.optimisers import check_elementwise, fused
 from bdpvi.inference.svi import Guide, decay, default_optimiser, fresh, isolated
-from bdpvi.models.logistic import Model
+from bdpvi.models.contract import Model
 from bdpvi.neighbours.row_gradients import Free, Reparameterised
 from bdpvi.types import Dataset, Outcome
 
@@ -77,7 +77,7 @@ def dpvi(
     """Train a guide with differential privacy and release samples from it.
 
     Args:
-        model: a Pyro model of records, see :mod:`bdpvi.models.logistic`.
+        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it.
         data: N records, on the device and of the type to train with.
         noise_multiplier: σ; :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε.

@@ -16,13 +16,8 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Transform, biject_to
 
-from bdpvi.models.logistic import (
-    BayesianLogisticRegression,
-    Model,
-    latent_sites,
-    likelihood_slope,
-    log_likelihood,
-)
+from bdpvi.models.contract import Model, latent_sites, log_likelihood
+from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope
 from bdpvi.types import Dataset
 
 Unpack = Callable[[Tensor], Mapping[str, Tensor]]
@@ -83,7 +78,7 @@ def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
     """Return the closed form where there is one, else the gradients of the traced model.
 
     Args:
-        model: a Pyro model of records, see :mod:`bdpvi.models.logistic`.
+        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         data: the records.
         unpack: a guide's order of the latents; by default that of the model's sample sites.
 

@@ -21,7 +21,7 @@ from torch.distributions.constraints import Constraint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.secure import Lattice
 from bdpvi.inference.plan import Plan
-from bdpvi.models.logistic import Model, RecordWeights
+from bdpvi.models.contract import Model, RecordWeights
 from bdpvi.types import Dataset
 
 

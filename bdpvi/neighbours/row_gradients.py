@@ -12,12 +12,8 @@ from torch import Tensor
 from torch.distributions import transform_to
 
 from bdpvi.inference.svi import Problem
-from bdpvi.models.logistic import (
-    BayesianLogisticRegression,
-    RecordWeights,
-    likelihood_slope_,
-    log_likelihood,
-)
+from bdpvi.models.contract import RecordWeights, log_likelihood
+from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope_
 from bdpvi.types import Dataset
 
 Free = dict[str, Tensor]

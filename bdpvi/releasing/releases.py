@@ -16,7 +16,7 @@ from bdpvi._fit import Fit
 from bdpvi._runtime import secure, store
 from bdpvi.accounting.bayesian import BayesianAccountant, nothing_spent
 from bdpvi.accounting.ledger import Charge
-from bdpvi.models.logistic import Model, predictive_means
+from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase

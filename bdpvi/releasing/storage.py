@@ -20,7 +20,8 @@ from bdpvi._runtime import store
 from bdpvi._runtime.store import claimed
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.svi import Guide
-from bdpvi.models.logistic import BayesianLogisticRegression, Model
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import saved
 from bdpvi.releasing.guarantees import Receipt
 from bdpvi.releasing.releases import Release

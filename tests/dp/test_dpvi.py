@@ -40,7 +40,7 @@ from bdpvi.dp.scores import Batch, Clip, scores
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.guides.gaussian import Pullback
 from bdpvi.inference.plan import Plan
-from bdpvi.models.logistic import Model
+from bdpvi.models.contract import Model
 from bdpvi.neighbours.row_gradients import Free
 from bdpvi.types import WorstCase
 

@@ -25,7 +25,8 @@ from bdpvi._runtime.workers import Alone, Reduction
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.svi import Convergence, Guide, Problem, isolated
-from bdpvi.models.logistic import BayesianLogisticRegression, Model
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, climb, start
 from bdpvi.neighbours.optimum.enclosing import enclosing
 from bdpvi.neighbours.optimum.expansion import Expansion, Moves, Terms

@@ -1,0 +1,103 @@
+"""Pyro models of records, and what bdpvi asks of any such model.
+
+A model is a callable ``model(x, y=None)`` that samples its global latent variables and then, inside
+one ``pyro.plate`` over the records it was handed, observes ``y``:
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+It never subsamples: the batch that it sees, and the weight of each record in it, come from the
+training plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+Model = Callable[..., Any]
+
+
+class RecordWeights(Messenger):  # type: ignore[misc]
+    """Multiply the log-likelihood of each record by its weight: 1/q in a batch of rate q."""
+
+    def __init__(self, weights: Tensor | float) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self.weights
+
+
+def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the log-likelihood of each record given the latent values, (N,)."""
+    trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x, y)
+    sites = [trace.nodes[name] for name in trace.observation_nodes if name not in latents]
+    return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
+
+
+def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the mean of each record's target for each of k values of the latents, (k, N)."""
+
+    def one(latent: dict[str, Tensor]) -> Tensor:
+        trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
+        sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
+        (target,) = (site for site in sites if per_record(site, x))
+        return target["fn"].mean  # type: ignore[no-any-return]
+
+    with pyro.validation_enabled(False), torch.no_grad():
+        means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
+    return means
+
+
+def per_record(site: Mapping[str, Any], x: Tensor) -> bool:
+    """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
+    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+    return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
+
+
+def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:
+    """Return the model's latent sites, after checking that bdpvi can account for the model.
+
+    Raises:
+        ValueError: if a latent variable belongs to single records or is discrete, if an observation
+            is not per record, or if the model subsamples by itself. Each would make the privacy
+            accounting wrong without a sign.
+    """
+    devices = [x.device] if x.is_cuda else []
+    with poutine.block(), torch.no_grad(), torch.random.fork_rng(devices):
+        trace = poutine.trace(model).get_trace(x, y)
+    latents, observed = {}, 0
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample":
+            continue
+        if type(site["fn"]).__name__ == "_Subsample":
+            if site["value"].shape[0] != len(x):
+                raise ValueError(
+                    f"model: plate {name!r} has {site['value'].shape[0]} entries for {len(x)} "
+                    "records; a model sees one batch and must not subsample by itself"
+                )
+        elif site["is_observed"]:
+            if not per_record(site, x) or site["fn"].batch_shape != (len(x),):
+                raise ValueError(
+                    f"model: observed site {name!r} is not inside one pyro.plate over the records"
+                )
+            observed += 1
+        elif site["cond_indep_stack"]:
+            raise ValueError(f"model: latent site {name!r} lies in a plate; latents must be global")
+        elif site["fn"].support.is_discrete:
+            raise ValueError(f"model: latent site {name!r} is discrete")
+        else:
+            latents[name] = site
+    if not observed or not latents:
+        raise ValueError(f"model: needs latent and observed sites, has {list(trace.nodes)}")
+    return latents
