@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-COMPILED = ["bdpvi/*/*compiled.py"]
+COMPILED = ["bdpvi/neighbours/*compiled*.py"]
 collect_ignore_glob = [] if find_spec("numba") else COMPILED
 
 

@@ -30,7 +30,8 @@ from bdpvi._runtime import progress
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.neighbours.optimum.stream import Accounting, Streaming, fit_stream
+from bdpvi.neighbours.optimum.stream import Streaming, fit_stream
+from bdpvi.neighbours.optimum.stream_orders import Accounting
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18

@@ -16,6 +16,7 @@ from bdpvi.commands import options
 from bdpvi.commands.options import Data, Drop, Json, Positive, Quiet, Seed, Target, TestFraction
 
 if TYPE_CHECKING:
+    from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
     from bdpvi.neighbours.route import Neighbours
 
@@ -109,14 +110,11 @@ def fit(
     Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
     """
     import bdpvi
-    from bdpvi import guides
     from bdpvi._runtime.workers import Alone
 
-    options.choice("guide", guide, GUIDES)
     options.choice("neighbours", neighbours, RATES)
     allowed = None if budget is None else bdpvi.Budget(budget, budget_delta)
     split = options.read_split(data, target, positive, test_fraction, drop)
-    _check_new(out)
     model = bdpvi.BayesianLogisticRegression(
         prior_scale=prior_scale,
         intercept=intercept,
@@ -129,32 +127,44 @@ def fit(
     run = partial(
         bdpvi.fit,
         model,
-        getattr(guides, GUIDES[guide])(model, noise_scale=noise_scale),
+        guide_of(guide, model, noise_scale),
         split.train,
         steps=steps,
         rate=RATES[neighbours] if rate is None else rate,
         seed=seed,
-        neighbours=_route(neighbours, out, bdpvi.Remove(records or None), workers),
+        neighbours=_route(neighbours, out, records, workers),
         budget=allowed,
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
     made = {"model": asdict(model), "guide": guide, "noise_scale": noise_scale}
     fitted = _kept(run, out, workers, made)
-    if workers.rank:
-        return
+    if workers.rank == 0:
+        _report(fitted, len(split.test), out, as_json)
+
+
+def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
     if as_json:
-        sizes = {"records": len(split.train), "held_out": len(split.test)}
+        sizes = {"records": fitted.records, "held_out": held_out}
         options.print_json({"out": str(out), **sizes})
     else:
-        print(f"{len(split.train)} records of {fitted.data_name}: {fitted.convergence}")
+        print(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def _route(name: str, out: Path, kind: Any, workers: Reduction) -> Neighbours:
+def guide_of(name: str, model: Any, noise_scale: float | None) -> Any:
+    """Return a guide by its name on the command line."""
+    from bdpvi import guides
+
+    options.choice("guide", name, GUIDES)
+    return getattr(guides, GUIDES[name])(model, noise_scale=noise_scale)
+
+
+def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:
     import bdpvi
     from bdpvi.neighbours.sharding import Sharded, ShardedRecords
 
+    kind = bdpvi.Remove(records or None)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
     kept = _unfinished(out) / f"workers-{workers.size}"

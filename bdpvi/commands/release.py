@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdpvi.commands import options
-from bdpvi.commands.fit import GUIDES
+from bdpvi.commands.fit import guide_of
 from bdpvi.commands.options import Delta, Folder, Json
 
 if TYPE_CHECKING:
@@ -171,14 +171,13 @@ def load(folder: Path) -> Fit:
     Raises:
         ValueError: if the folder does not hold one.
     """
-    from bdpvi import BayesianLogisticRegression, guides
+    from bdpvi import BayesianLogisticRegression
     from bdpvi.releasing import storage
 
     extra = storage.read_extra(folder)
     try:
         model = BayesianLogisticRegression(**extra["model"])
-        make = getattr(guides, GUIDES[extra["guide"]])
-        guide = make(model, noise_scale=extra.get("noise_scale"))
+        guide = guide_of(extra["guide"], model, extra.get("noise_scale"))
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error!r}") from error
     return storage.load_fit(folder, model, guide)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdpvi.studies import coverage, gaussian
+from bdpvi.studies import composition, coverage, gaussian
 from bdpvi.studies.study import Study
 
 STUDIES: Mapping[str, Study] = {
@@ -16,7 +16,7 @@ STUDIES: Mapping[str, Study] = {
     "orders": Study("ε against the order λ for several clipping norms.", gaussian.orders),
     "composition": Study(
         "Hölder's composition against naive composition and the panel.",
-        gaussian.composition,
+        composition.composition,
     ),
     "coverage": Study(
         "How often each estimator's bound falls below the truth, and the rule that tells when.",

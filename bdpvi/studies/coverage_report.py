@@ -195,10 +195,6 @@ def coverage_text(table: pd.DataFrame) -> str:
         shown = " | ".join(f"{rate:.1e}" for rate in rates)
         prices = " | ".join(f"{cell[c].mean():.0%}" for c in ("rule_price", "price_of_sound"))
         lines.append(f"| {gamma:g} | {shown} | {limit:.1e} | {prices} |")
-    worst = tilted[tilted["reliable_share"] >= 0.5].copy()
-    worst["excess"] = worst["miss_rate"] / worst["failure_probability"]
-    bad = tilted[tilted["miss_rate"] > 10 * tilted["failure_probability"] ** TOLERANCE]
-    deepest = _largest(worst, "excess") if len(worst) else None
     lines += [
         "",
         "Samples of 64 to 10,000 records, distributions pooled. *Harmless* results are all whose "
@@ -210,6 +206,19 @@ def coverage_text(table: pd.DataFrame) -> str:
         "symmetric by luck. A result of 64 records or more is both called reliable and wrong with "
         f"a probability of at most {large['worst_joint'].max():.2g} γ in each of these "
         "distributions (where ten such misses or more were seen).",
+    ]
+    lines += [*_tilted(tilted), *_hidden(t)]
+    lines += ["", "The other estimators:", "", *_others(table)]
+    return "\n".join(lines)
+
+
+def _tilted(tilted: pd.DataFrame) -> list[str]:
+    """Say what tilted sampling found."""
+    worst = tilted[tilted["reliable_share"] >= 0.5].copy()
+    worst["excess"] = worst["miss_rate"] / worst["failure_probability"]
+    bad = tilted[tilted["miss_rate"] > 10 * tilted["failure_probability"] ** TOLERANCE]
+    deepest = _largest(worst, "excess") if len(worst) else None
+    lines = [
         "",
         "**Below what simulation can see.** Tilted sampling gives the miss rate itself down to "
         f"γ = {tilted['failure_probability'].min():g} (second figure).",
@@ -226,22 +235,26 @@ def coverage_text(table: pd.DataFrame) -> str:
             f" Of the {len(bad)} cases that miss ten times more often than tolerated, at most "
             f"{bad['reliable_share'].max():.1%} of the samples are called reliable."
         )
+    return lines
+
+
+def _hidden(t: pd.DataFrame) -> list[str]:
+    """Say what no rule on a sample can see."""
     hidden = t[~t["visible"] & (t["failure_probability"] == t["failure_probability"].min())]
     fooled = hidden.assign(rate=hidden["reliable_misses"] / hidden["repeats"])
-    if len(fooled):
-        fooled = _largest(fooled, "rate")
-        lines += [
-            "",
-            "**What no rule can see.** Where the mean is made by records of which most samples "
-            f"have none ({fooled['population']}, dotted), a sample looks harmless: at "
-            f"m = {fooled['records']:,} and γ = {fooled['failure_probability']:g}, "
-            f"{fooled['rate']:.1%} of all results are called reliable and are wrong, the bound "
-            f"too small by a factor of up to {fooled['largest_factor']:.2f}. This distribution is "
-            "left out of the pooled numbers. Only a bound on y that is known beforehand (betting, "
-            "empirical Bernstein) or a certificate about a fraction of the records helps.",
-        ]
-    lines += ["", "The other estimators:", "", *_others(table)]
-    return "\n".join(lines)
+    if not len(fooled):
+        return []
+    fooled = _largest(fooled, "rate")
+    return [
+        "",
+        "**What no rule can see.** Where the mean is made by records of which most samples "
+        f"have none ({fooled['population']}, dotted), a sample looks harmless: at "
+        f"m = {fooled['records']:,} and γ = {fooled['failure_probability']:g}, "
+        f"{fooled['rate']:.1%} of all results are called reliable and are wrong, the bound "
+        f"too small by a factor of up to {fooled['largest_factor']:.2f}. This distribution is "
+        "left out of the pooled numbers. Only a bound on y that is known beforehand (betting, "
+        "empirical Bernstein) or a certificate about a fraction of the records helps.",
+    ]
 
 
 def _others(table: pd.DataFrame) -> list[str]:

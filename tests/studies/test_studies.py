@@ -17,7 +17,7 @@ from bdpvi.accounting.betting import betting
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Sample, student_t
 from bdpvi.accounting.reliability import reliable
-from bdpvi.studies import coverage, gaussian
+from bdpvi.studies import composition, coverage, gaussian
 from bdpvi.studies.catalogue import STUDIES
 from bdpvi.studies.coverage_report import pooled, upper_limit
 from bdpvi.studies.populations import POPULATIONS, Population, gaussian_square, weibull
@@ -37,8 +37,8 @@ def findings(folder: Path) -> dict[str, Finding]:
         patch.setattr(gaussian, "QUANTILES", ((0.5,),))
         patch.setattr(gaussian, "NOISES", (0.7, 1.0))
         patch.setattr(gaussian, "STEPS_NOISES", (1.0, 1.5))
-        patch.setattr(gaussian, "COMPOSED_STEPS", (1, 3))
-        patch.setattr(gaussian, "COMPOSED_ORDERS", Orders(torch.arange(1, 17)))
+        patch.setattr(composition, "COMPOSED_STEPS", (1, 3))
+        patch.setattr(composition, "COMPOSED_ORDERS", Orders(torch.arange(1, 17)))
         patch.setattr(coverage, "POPULATIONS", populations)
         patch.setattr(coverage, "SIZES", (16, 256))
         patch.setattr(coverage, "RARE_SIZES", (256,))

@@ -27,9 +27,10 @@ from bdpvi.accounting.panel import Panel
 from bdpvi.inference.svi import Convergence, Guide, Problem, isolated
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.optimum.displacements import Moves, Terms
 from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, climb, start
 from bdpvi.neighbours.optimum.enclosing import enclosing
-from bdpvi.neighbours.optimum.expansion import Expansion, Moves, Terms
+from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.route import Add, Remove, Trained
 from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset

@@ -23,30 +23,33 @@ from torch.distributions import Distribution
 from bdpvi import _validate
 from bdpvi._runtime import progress, secure
 from bdpvi._runtime.progress import Track
-from bdpvi.accounting.bayesian import Solution, settle, solve_by_order, with_rounding
+from bdpvi.accounting.bayesian import settle, with_rounding
 from bdpvi.accounting.composition import ByPanel
-from bdpvi.accounting.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
-from bdpvi.accounting.estimators import Estimate, log_student_t_bound, student_t, student_t_of
-from bdpvi.accounting.events import WITH, WITHOUT
+from bdpvi.accounting.estimators import student_t, student_t_of
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.record_costs import posterior_draws_cost
 from bdpvi.accounting.streaming_moments import Folded
 from bdpvi.inference.svi import Guide
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.blocks import ROWS, ModelTable, Table
+from bdpvi.neighbours.optimum.displacements import Moves
 from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, climb, start
-from bdpvi.neighbours.optimum.expansion import Expansion, Moves
+from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.optimum.route import Optimum, pairs, scale_name
+from bdpvi.neighbours.optimum.stream_orders import (
+    DIRECTIONS,
+    Accounting,
+    Known,
+    NotKnownError,
+    expected_orders,
+)
 from bdpvi.neighbours.optimum.stream_state import State
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.types import Spent
 
-DIRECTIONS = (f"remove {WITH}", f"remove {WITHOUT}")
 _REACH = Reach(ratio=4.0, shift=16.0)
 """How far a neighbour may be from the fit for the draws' rounding to be priced."""
 _FEW = 256
-_COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
-"""The search looks at every 64th order, then at every 8th near the best, then at each."""
 _PILOT = 2048
 _ENTRIES = 1 << 22
 _HELD = 1 << 14
@@ -93,37 +96,6 @@ class StreamFit:
 
 
 @dataclass(frozen=True, eq=False)
-class Accounting:
-    """How draws from a streamed fit are accounted for.
-
-    Attributes:
-        delta: δ.
-        failure_probability: γ of each estimate, which is by Student's t.
-        orders: λ that ε is minimised over; all of them count as estimates.
-        conversion: "cks" or "chernoff".
-        large_delta: take a δ of 1/N or more, see :func:`bdpvi.release`.
-    """
-
-    delta: float = 1e-5
-    failure_probability: float = 1e-15
-    orders: Orders = REAL_ORDERS
-    conversion: str = "cks"
-    large_delta: bool = False
-
-    def __post_init__(self) -> None:
-        if self.conversion not in ("cks", "chernoff"):
-            raise ValueError(f"conversion must be 'cks' or 'chernoff', got {self.conversion!r}")
-        _validate.probability("delta", self.delta)
-        _validate.probability("failure_probability", self.failure_probability)
-
-    @property
-    def beta(self) -> float:
-        """What is left of δ for one estimate."""
-        choices = len(DIRECTIONS) * len(self.orders)
-        return split_delta(self.delta, self.failure_probability, choices)
-
-
-@dataclass(frozen=True, eq=False)
 class Streaming:
     """How a table is streamed: numerics, progress, and what is kept.
 
@@ -154,7 +126,7 @@ def fit_stream(
     target: str,
     features: Sequence[str] | None = None,
     planned: Charge = Charge(1, 1.0),  # noqa: B008
-    accounting: Accounting = Accounting(),
+    accounting: Accounting = Accounting(),  # noqa: B008
     streaming: Streaming = Streaming(),
 ) -> StreamFit:
     """Fit a guide to a table on disk, and account for draws from it, every record left out once.
@@ -206,7 +178,7 @@ def fit_stream(
         try:
             spent = job.settled(known, parameters)
             break
-        except _NotKnownError as missing:
+        except NotKnownError as missing:
             looked = [torch.cat([index, missing.index]).unique() for index in looked]
             state.forget()
     guide.parameters = dict(parameters)
@@ -284,9 +256,9 @@ class _Job:
         few = next(self.source.read()).select(slice(_PILOT))
         folds = [Folded(choices, len(few)) for _ in DIRECTIONS]
         self.add(folds, self.optimum.moves(self.expansion, few, -1.0), every)
-        return _pilot(folds, self.accounting, len(self.source.table))
+        return expected_orders(folds, self.accounting, len(self.source.table))
 
-    def known(self, looked: Sequence[Tensor]) -> _Known:
+    def known(self, looked: Sequence[Tensor]) -> Known:
         """Return what is known of the cost after a pass that leaves out every record in turn.
 
         Records that the polynomial leaves rough are held back, so that they share further passes.
@@ -315,13 +287,13 @@ class _Job:
             )
             self.add(folded, last, looked)
         gamma = self.accounting.failure_probability
-        return _Known(self.accounting.orders, looked, [student_t_of(f, gamma) for f in folded])
+        return Known(self.accounting.orders, looked, [student_t_of(f, gamma) for f in folded])
 
-    def settled(self, known: _Known, parameters: Mapping[str, Tensor]) -> Spent:
+    def settled(self, known: Known, parameters: Mapping[str, Tensor]) -> Spent:
         """Return what the planned draws cost, rounding included.
 
         Raises:
-            _NotKnownError: if the search asks for other orders.
+            NotKnownError: if the search asks for other orders.
         """
         accounting, guide, planned = self.accounting, self.guide, self.planned
         released = guide.released(parameters)
@@ -356,63 +328,3 @@ def _fit(objective: Objective, tolerance: float, state: State) -> Point:
         prior = objective.precision * torch.eye(len(point.mean)).to(point.metric)
         point = objective.at(point.mean, prior + more * (point.metric - prior))
     return climb(point, tolerance, state.reached)[-1]
-
-
-class _NotKnownError(Exception):
-    """The search asked for orders that were not looked at."""
-
-    def __init__(self, index: Tensor) -> None:
-        super().__init__()
-        self.index = index
-
-
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """The cost at the orders that were looked at: for each direction their positions, and bounds.
-
-    Attributes:
-        orders: all that an answer could have.
-        looked: positions, ascending.
-        estimates: there.
-    """
-
-    orders: Orders
-    looked: Sequence[Tensor]
-    estimates: Sequence[Estimate]
-
-    def solve(self, direction: str, beta: float, enough: float, *, rule: str) -> Solution:
-        """Return the smallest ε of one direction."""
-        place = DIRECTIONS.index(direction)
-
-        def cost(order: Tensor) -> Estimate:
-            asked, looked = self.orders.index(order), self.looked[place]
-            at = torch.searchsorted(looked, asked).clamp(max=len(looked) - 1)
-            if not torch.equal(looked[at], asked):
-                raise _NotKnownError(torch.arange(int(asked.min()), int(asked.max()) + 1))
-            return self.estimates[place].at(at)
-
-        return solve_by_order(cost, beta, self.orders, rule)
-
-
-def _pilot(folds: Sequence[Folded], accounting: Accounting, records: int) -> list[Tensor]:
-    """Return the positions of the orders that the search is expected to look at, by direction.
-
-    They follow from a few records' costs at all orders. Which ones they are changes no result: if
-    the search asks for others there is another pass.
-    """
-    orders, looked = accounting.orders, []
-    last = len(orders) - 1
-    for fold in folds:
-        bound = log_student_t_bound(fold.expected(records), accounting.failure_probability)
-        best = minimise_epsilon(
-            lambda order: bound[orders.index(order)],  # noqa: B023
-            accounting.beta,
-            orders,
-            accounting.conversion,
-        ).order
-        (at,) = orders.index(torch.tensor([best], dtype=torch.float64)).tolist()
-        eighth = at // _MIDDLE * _MIDDLE
-        index = {*range(0, last, _COARSE), last, *range(at - _NEAR, at + _NEAR + 1)}
-        index |= set(range(eighth - _FAR, eighth + _FAR + 1, _MIDDLE))
-        looked.append(torch.tensor(sorted(i for i in index if 0 <= i <= last)))
-    return looked

@@ -15,8 +15,8 @@ from bdpvi import _validate
 from bdpvi._runtime.checkpoint import alike, read_tensors, write_tensors
 from bdpvi._runtime.store import make_folder
 from bdpvi.accounting.streaming_moments import Folded
+from bdpvi.neighbours.optimum.displacements import Moves
 from bdpvi.neighbours.optimum.elbo import Point, Records
-from bdpvi.neighbours.optimum.expansion import Moves
 from bdpvi.neighbours.optimum.route import KeptMoves
 
 _MOVES = ("m", "y", "error")

@@ -35,9 +35,10 @@ from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.models.logistic import ClippedBernoulli
 from bdpvi.neighbours.optimum import quadrature
+from bdpvi.neighbours.optimum.displacements import Moves
 from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, climb, start
 from bdpvi.neighbours.optimum.enclosing import enclosing
-from bdpvi.neighbours.optimum.expansion import Expansion, Moves
+from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.optimum.packed import (
     indices,
     monomials,

@@ -30,7 +30,8 @@ from bdpvi.accounting.streaming_moments import Folded
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.neighbours.optimum import stream
 from bdpvi.neighbours.optimum.blocks import Table
-from bdpvi.neighbours.optimum.stream import Accounting, StreamFit, Streaming, fit_stream
+from bdpvi.neighbours.optimum.stream import StreamFit, Streaming, fit_stream
+from bdpvi.neighbours.optimum.stream_orders import Accounting
 
 pytest.importorskip("pyarrow")
 
