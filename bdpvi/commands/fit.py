@@ -113,7 +113,6 @@ def fit(
     from bdpvi._runtime.workers import Alone
 
     options.choice("neighbours", neighbours, RATES)
-    allowed = None if budget is None else bdpvi.Budget(budget, budget_delta)
     split = options.read_split(data, target, positive, test_fraction, drop)
     model = bdpvi.BayesianLogisticRegression(
         prior_scale=prior_scale,
@@ -133,7 +132,7 @@ def fit(
         rate=RATES[neighbours] if rate is None else rate,
         seed=seed,
         neighbours=_route(neighbours, out, records, workers),
-        budget=allowed,
+        budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
