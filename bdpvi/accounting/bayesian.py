@@ -225,13 +225,14 @@ class BayesianAccountant:
         )
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
-        if worst is not None and worst.epsilon < found.epsilon:
+        if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
             found = replace(
                 found,
                 epsilon=worst.epsilon,
                 order=None,
                 reliable=True,
-                reason="the worst-case guarantee is the smaller one, and implies this one",
+                reason="it is the worst-case ε, whose guarantee implies this one; no smaller ε is "
+                "reliable by this conversion",
             )
         return replace(found, guarantee=guarantee, worst_case=worst, from_data=self._from_data)
 

@@ -90,6 +90,9 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
     assert released.spent.worst_case is not None
     assert 0.999 * 0.3 <= released.spent.worst_case.epsilon <= 0.3
     assert released.spent.epsilon <= released.spent.worst_case.epsilon
+    # By CKS 60 records are reliable at no ε of their own; the worst-case one implies the Bayesian.
+    assert released.spent.reliable
+    assert released.spent.epsilon == released.spent.worst_case.epsilon
     assert released.receipt.guarantee == "worst-case DP"
     assert released.receipt.epsilon == 0.3
     assert released.receipt.source == "aimed at"
