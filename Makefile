@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-NUMERICS := $(addprefix tests/,$(foreach f,gaussian_pairs log_moments,accounting/test_$(f).py) neighbours/test_rows_compiled.py neighbours/optimum/test_columns.py test_distributed.py)
+NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test_log_moments.py neighbours/test_rows_compiled.py test_distributed.py)
 
 .PHONY: demo test plain lint benchmark reliability clean
 
