@@ -89,8 +89,7 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
 
     Returns:
         δ, (m,) or (E, m), to about 1e-14 (1 + a²) relative where a < 0, as a is rounded in φ(a).
-        That is 1e-12 where δ is about 1e-22, and 1e-11 where it is 1e-217. Where a > 2, at ε far
-        below 0, the eight nodes leave up to 2e-11.
+        That is 1e-12 at δ = 1e-22, 1e-11 at 1e-217; for a > 2 the eight nodes leave up to 2e-11.
 
     Raises:
         ValueError: if the variance is negative or either argument is not finite.

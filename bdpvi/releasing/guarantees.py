@@ -220,15 +220,6 @@ def on_grid(place: int) -> float:
     return float(2.0 ** (place / OCTAVE))
 
 
-def coarse(temperature: float) -> FoundFromData:
-    """Return the first temperature of the public grid from this one on.
-
-    >>> coarse(1.0), coarse(1.01) == on_grid(1)
-    (1.0, True)
-    """
-    return FoundFromData(on_grid(math.ceil(OCTAVE * math.log2(temperature) - 1e-9)))
-
-
 def usual(fit: Fit) -> Guarantee:
     """Return worst-case DP where the fit can give it, Bayesian DP elsewhere."""
     return BayesianDP() if without_worst_case(fit) else WorstCaseDP()
@@ -251,10 +242,7 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCa
 
     None without any release, or where there is no such guarantee.
     """
-    accountant = BayesianAccountant()
-    for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
-        accountant.step(_event(fit, charge))
-    return accountant.worst_case(delta)
+    return account(fit, planned).worst_case(delta)
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from decimal import ROUND_CEILING, Context
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ def release(
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
             give it: at the optimum of a clipped model, with a public noise scale and all earlier
-                temperatures public.
+            temperatures public.
         delta: δ at which the cost is reported; ``budget`` brings its own.
         budget: refuse to go beyond this, counting all earlier releases from ``fit``. A budget that
             is stored with the fit holds besides.
@@ -314,12 +315,11 @@ def _two_digits(value: float) -> float:
 
     >>> _two_digits(0.12345), _two_digits(0.2), _two_digits(1234.0), _two_digits(0.0)
     (0.13, 0.2, 1300.0, 0.0)
+    >>> _two_digits(0.2000000000001)
+    0.21
     """
-    if value == 0:
-        return 0.0
-    unit = math.floor(math.log10(value)) - 1
-    scaled = math.ceil(value * 10.0**-unit - 1e-9)
-    return float(f"{scaled}e{unit}")
+    # In decimal, as binary products round: never down, and 0.2 stays 0.2.
+    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))
 
 
 def _unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:
