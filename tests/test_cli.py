@@ -315,7 +315,7 @@ def test_identifiers_are_refused_until_they_are_dropped(
 
 def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
-    assert tuple(catalogue.STUDIES) == show.STUDIES
+    assert tuple(catalogue.STUDIES) == tuple(show.STUDIES)
     assert releasing.CONVERSIONS == bayesian.CONVERSIONS
     assert set(fitting.GUIDES.values()) <= set(dir(guides))
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))

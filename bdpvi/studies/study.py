@@ -55,14 +55,6 @@ class Run(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Study:
-    """One study: what it asks, and the function that answers."""
-
-    help: str
-    run: Run
-
-
 def sized(full: int, scale: float, least: int = 1) -> int:
     """Return ``scale`` times the full size, at least ``least``.
 

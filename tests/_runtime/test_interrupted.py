@@ -35,7 +35,6 @@ from bdpvi.compare import tuning
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.neighbours import coupled
 from bdpvi.studies.catalogue import STUDIES
-from bdpvi.studies.study import Study
 
 
 class Killed(BaseException):
@@ -227,7 +226,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bdpvi.demo.fit", never)
     monkeypatch.setattr("bdpvi.compare.comparison.run", never)
     monkeypatch.setattr(tuning, "score", never)
-    monkeypatch.setitem(STUDIES, "orders", Study("", never))
+    monkeypatch.setitem(STUDIES, "orders", never)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

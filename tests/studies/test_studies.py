@@ -44,9 +44,7 @@ def findings(folder: Path) -> dict[str, Finding]:
         patch.setattr(coverage, "RARE_SIZES", (256,))
         patch.setattr(coverage, "RARE_GAMMAS", (1e-2, 1e-9))
         return {
-            name: study.run(
-                folder, seed=0, track=silent, scale=1.0 if name == "composition" else 0.003
-            )
+            name: study(folder, seed=0, track=silent, scale=1.0 if name == "composition" else 0.003)
             for name, study in STUDIES.items()
         }
 
@@ -70,7 +68,7 @@ def test_every_study_writes_table_figure_and_text(
 
 def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
     first, second = (
-        STUDIES["orders"].run(tmp_path, seed=3, track=silent, scale=0.003) for _ in range(2)
+        STUDIES["orders"](tmp_path, seed=3, track=silent, scale=0.003) for _ in range(2)
     )
     pd.testing.assert_frame_equal(first.table, second.table)
 
