@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
     from bdpvi.accounting.bayesian import BayesianAccountant
+    from bdpvi.accounting.settings import Accounting
+    from bdpvi.compare.hyperparameters import recommended
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "_fit": ("Fit", "fit"),
     "accounting.bayesian": ("BayesianAccountant",),
+    "accounting.settings": ("Accounting",),
+    "compare.hyperparameters": ("recommended",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
@@ -52,6 +56,7 @@ _WHERE = {
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "Accounting",
     "Add",
     "BayesianAccountant",
     "BayesianDP",
@@ -75,6 +80,7 @@ __all__ = [
     "fit_stream",
     "load_fit",
     "load_release",
+    "recommended",
     "rehearse",
     "release",
     "save_fit",

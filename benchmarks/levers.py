@@ -25,7 +25,7 @@ import torch
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
 from bdpvi.accounting.ledger import Charge
-from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods.temperature import HOTTEST, coldest
 from bdpvi.compare.metrics import expected_accuracy
 from bdpvi.datasets import abalone

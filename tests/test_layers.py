@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "neighbours": PLAIN | {"accounting", "guides", "inference", "models", "neighbours.optimum"},
     "neighbours.optimum": PLAIN | {"accounting", "inference", "models", "neighbours"},
     "dp": PLAIN | {"accounting", "inference", "models", "neighbours"},
-    "_fit": PLAIN | {"accounting", "inference", "models", "neighbours"},
-    "releasing": PLAIN | {"_fit", "accounting", "inference", "models", "neighbours"},
+    "_fit": PLAIN | {"accounting", "inference", "models", "neighbours", "neighbours.optimum"},
+    "releasing": PLAIN
+    | {"_fit", "accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
     "studies": PLAIN | {"accounting"},
 }
 """What each room may import. ``compare`` and the face put the rooms together."""

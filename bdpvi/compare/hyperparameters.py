@@ -19,7 +19,8 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._runtime.store import read_json
-from bdpvi.compare.methods import METHODS, Accounting, Method
+from bdpvi.compare.methods import METHODS, Accounting, MeanFieldRelease, Method
+from bdpvi.compare.methods.posterior import PosteriorRelease
 from bdpvi.models.logistic import BayesianLogisticRegression
 
 FILE = Path(__file__).with_name("hyperparameters.json")
@@ -107,6 +108,37 @@ def load(data: str, path: Path = FILE) -> Chosen:
     except ValueError as error:
         raise ValueError(f"{path}: {known!r}: {error}") from error
     return Chosen(known, how, methods, at)
+
+
+def recommended(
+    epsilon: float, *, data: str = DEFAULT, path: Path = FILE, method: str = MeanFieldRelease.name
+) -> PosteriorRelease:
+    """Return settings for a release at ε that nothing was searched for on the table itself.
+
+    They follow from ε alone: the settings that were best on average, at the nearest ε of the file,
+    over five public tables. ``recommended(1.0).fit(data)`` fits with them.
+
+    Args:
+        epsilon: ε that releases will aim at.
+        data: name of an entry of the file; a name that it lacks gets the default's.
+        path: file of hyper-parameters; by default the one that comes with bdpvi.
+        method: a release of this library, "bdp-vi-mean-field" or "bdp-vi-full-rank".
+
+    Raises:
+        ValueError: if the method is no release from a posterior, or the file cannot be used.
+
+    >>> recommended(1.0).noise_scale
+    1.0
+    """
+    _validate.positive("epsilon", epsilon)
+    chosen = load(data, path)
+    names = [n for n, kind in METHODS.items() if issubclass(kind, PosteriorRelease)]
+    if method not in names:
+        raise ValueError(f"method must be one of {names}, got {method!r}")
+    at = chosen.at.get(method, {})
+    found = at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else chosen.methods[method]
+    assert isinstance(found, PosteriorRelease)
+    return found
 
 
 def _owner(name: str) -> str:

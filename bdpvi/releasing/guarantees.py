@@ -97,7 +97,7 @@ class Guarantee(Protocol):
         epsilon: float,
         delta: float,
         least: float,
-        accountant: Accountant,
+        accountant: Accountant | None,
     ) -> float:
         """Return a temperature at which ``draws`` more samples keep ε within ``epsilon``."""
 
@@ -128,7 +128,7 @@ class WorstCaseDP:
         epsilon: float,
         delta: float,
         least: float,
-        accountant: Accountant,
+        accountant: Accountant | None,
     ) -> float:
         """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it."""
 
@@ -174,7 +174,7 @@ class BayesianDP:
         epsilon: float,
         delta: float,
         least: float,
-        accountant: Accountant,
+        accountant: Accountant | None,
     ) -> FoundFromData:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``."""
 
@@ -196,7 +196,7 @@ class BayesianDP:
         """Return the Bayesian guarantee."""
         return total
 
-    def _floor(self, fit: Fit, draws: int, delta: float, accountant: Accountant) -> str:
+    def _floor(self, fit: Fit, draws: int, delta: float, accountant: Accountant | None) -> str:
         hottest = account(fit, Charge(draws, _HOTTEST, from_data=True), accountant)
         return (
             f"with {draws} draws the covariances alone cost {hottest.spent(delta)}. Fewer draws, a "
@@ -226,10 +226,13 @@ def usual(fit: Fit) -> Guarantee:
 
 
 def account(
-    fit: Fit, planned: Charge | None = None, accountant: Accountant = BayesianAccountant
+    fit: Fit, planned: Charge | None = None, accountant: Accountant | None = None
 ) -> BayesianAccountant:
-    """Return an accountant with all releases from ``fit`` charged, and ``planned`` on top."""
-    ledger = accountant()
+    """Return an accountant with all releases from ``fit`` charged, and ``planned`` on top.
+
+    It is made by ``accountant``, by default as the fit's accounting says.
+    """
+    ledger = (accountant or fit.accounting)()
     if fit.training is not None:
         ledger.step(fit.training.panel.tally())
     for charge in (*fit.ledger.charges(), *([planned] if planned else [])):

@@ -15,10 +15,11 @@ from torch import Tensor
 from bdpvi import _validate
 from bdpvi._fit import Fit
 from bdpvi._runtime import secure, store
-from bdpvi.accounting.bayesian import BayesianAccountant, nothing_spent
+from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
+from bdpvi.releasing.advice import advice
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
 
@@ -90,7 +91,7 @@ def release(
     guarantee: Guarantee | None = None,
     delta: float = 1e-5,
     budget: Budget | None = None,
-    accountant: Accountant = BayesianAccountant,
+    accountant: Accountant | None = None,
     generator: torch.Generator | None = None,
     large_delta: bool = False,
 ) -> Release:
@@ -111,7 +112,8 @@ def release(
         delta: δ at which the cost is reported; ``budget`` brings its own.
         budget: refuse to go beyond this, counting all earlier releases from ``fit``. A budget that
             is stored with the fit holds besides.
-        accountant: makes the accountant: ``partial(BayesianAccountant, conversion="chernoff")``.
+        accountant: makes the accountant, ``Accounting(conversion="chernoff")``; by default the
+            fit's own.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
             result is no release, says so, and cannot be saved as one. By default the operating
             system's secure randomness is used.
@@ -178,7 +180,7 @@ def spent(
     *,
     delta: float = 1e-5,
     planned: Charge | None = None,
-    accountant: Accountant = BayesianAccountant,
+    accountant: Accountant | None = None,
     large_delta: bool = False,
 ) -> Spent:
     """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing.
@@ -194,7 +196,10 @@ def spent(
     if planned is None and fit.training is None and not fit.ledger.charges():
         return nothing_spent(delta, fit.panels)
     total = account(fit, planned, accountant)
-    return replace(total.spent(delta), exposure=total.exposure(delta))
+    found = replace(total.spent(delta), exposure=total.exposure(delta))
+    if found.reliable:
+        return found
+    return replace(found, reason=f"{found.reason}. {advice(fit, delta)}")
 
 
 def rehearse(
@@ -212,8 +217,8 @@ def calibrate(
     epsilon: float,
     delta: float = 1e-5,
     guarantee: Guarantee | None = None,
-    least: float | None = None,
-    accountant: Accountant = BayesianAccountant,
+    least: float = 1e-9,
+    accountant: Accountant | None = None,
     large_delta: bool = False,
 ) -> float:
     """Return the smallest temperature at which ``draws`` more samples keep ε within ``epsilon``.
@@ -228,8 +233,8 @@ def calibrate(
             whose temperature was found from the records and is therefore taken from a coarse grid.
         delta: δ of the target.
         guarantee: as for :func:`release`.
-        least: lowest temperature to consider; by default 1, the posterior itself, or where the
-            noise scale is public 1e-9.
+        least: lowest temperature to consider. Below 1, the posterior itself, samples lie closer to
+            the mean than the posterior's own, and cost more.
         accountant, large_delta: as for :func:`release`.
 
     Returns:
@@ -242,8 +247,6 @@ def calibrate(
     """
     _validate.positive("epsilon", epsilon)
     _validate.probability("delta", delta)
-    if least is None:
-        least = 1.0 if fit.guide.noise_scale is None else 1e-9
     _validate.positive("least", least)
     guarantee = guarantee or guarantees.usual(fit)
     guarantees.check_delta(fit, delta, guarantee, large_delta)
@@ -253,7 +256,7 @@ def calibrate(
 
 
 def _check(
-    limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accountant: Accountant
+    limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accountant: Accountant | None
 ) -> None:
     """Raise unless everything together, ``charge`` included, is within the limit."""
     total = account(fit, charge, accountant).spent(limit.delta)

@@ -15,10 +15,11 @@ from torch import Tensor
 from bdpvi import _validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.settings import Accounting
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Guide
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class About:
         plan, data_name, feature_names, preprocessing, fingerprint: as of :class:`bdpvi.Fit`.
         records: N, the size of the training data.
         ridge, noise_scale, grid: of its guide.
+        accounting: how its releases are priced.
         largest: for each panel, by its kind, what no record exceeds, if that is known.
         extra: what whoever saved it added.
     """
@@ -44,6 +46,7 @@ class About:
     ridge: float
     noise_scale: float | None
     grid: float
+    accounting: Accounting
     largest: dict[str, float | None]
     extra: dict[str, Any]
 
@@ -69,6 +72,7 @@ class About:
             if not names or not all(type(name) is str for name in names):
                 raise ValueError(f"feature_names must be strings, got {_short(names)}")
             noise_scale = content.get("noise_scale")
+            accounting = _object("accounting", content.get("accounting"))
             return cls(
                 sha256=_typed(content, "sha256", str),
                 plan=Plan(
@@ -84,6 +88,12 @@ class About:
                 grid=_positive("grid", content.get("grid")),
                 ridge=_validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
                 noise_scale=None if noise_scale is None else _positive("noise_scale", noise_scale),
+                accounting=Accounting(
+                    conversion=_typed(accounting, "conversion", str),
+                    failure_probability=_positive(
+                        "failure_probability", accounting.get("failure_probability")
+                    ),
+                ),
                 largest={
                     kind: None if value is None else _positive(f"largest.{kind}", value)
                     for kind, value in largest.items()

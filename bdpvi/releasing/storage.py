@@ -66,6 +66,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         "ridge": fit.guide.ridge,
         "grid": fit.guide.grid,
         "noise_scale": fit.guide.noise_scale,
+        "accounting": asdict(fit.accounting),
         "largest": {panel.kind: panel.largest for panel in fit.panels},
         "extra": dict(extra or {}),
     }
@@ -132,6 +133,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         preprocessing=about.preprocessing,
         fingerprint=about.fingerprint,
         records=about.records,
+        accounting=about.accounting,
         ledger=open_ledger(folder),
     )
 

@@ -86,7 +86,7 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
 def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
     fit: bdpvi.Fit,
 ) -> None:
-    released = bdpvi.release(fit, 2, epsilon=0.3)
+    released = bdpvi.release(fit, 2, epsilon=0.3, accountant=bdpvi.Accounting(conversion="cks"))
     assert released.spent.worst_case is not None
     assert 0.999 * 0.3 <= released.spent.worst_case.epsilon <= 0.3
     assert released.spent.epsilon <= released.spent.worst_case.epsilon

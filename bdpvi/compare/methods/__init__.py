@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._fit import Fit, fit
-from bdpvi.accounting.bayesian import HOCKEY_STICK
 from bdpvi.accounting.ledger import Charge
-from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods.method import MODEL_SPACE, Prepared
 from bdpvi.compare.methods.temperature import COLDEST, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.route import Optimum
-from bdpvi.neighbours.route import Remove
+from bdpvi.neighbours.route import Neighbours, Remove
 from bdpvi.releasing.guarantees import (
     BAYESIAN,
     WORST_CASE,
@@ -30,7 +29,7 @@ from bdpvi.releasing.guarantees import (
     worst_case,
 )
 from bdpvi.releasing.releases import calibrate, rehearse
-from bdpvi.types import Dataset, Outcome, Spent
+from bdpvi.types import Budget, Dataset, Outcome, Spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +38,8 @@ class PosteriorRelease:
 
     Args:
         model: with the clip that bounds a record's influence.
-        accountant: makes the accountant that decides ε. None is the hockey-stick conversion, with
-            the γ that suits it: 1e-10 where a noise scale bounds what any record costs, 1e-30 where
-            Student's t has to be reliable.
+        accountant: makes the accountant that decides ε; None is :meth:`Accounting.of` the fit's
+            panels.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         noise_scale: of the guide; a number releases a covariance that no record can move.
         draws: released samples k.
@@ -80,18 +78,26 @@ class PosteriorRelease:
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide and its neighbours."""
-        fitted = self._fit(train, self.records)
-        gamma = 1e-30 if self.noise_scale is None else 1e-10
-        usual = Accounting(conversion=HOCKEY_STICK, failure_probability=gamma)
-        return PreparedRelease(fitted, self.draws, delta, self.accountant or usual)
+        fitted = self.fit(train, neighbours=Optimum(Remove(self.records)), progress=False)
+        return PreparedRelease(fitted, self.draws, delta)
 
-    def _fit(self, train: Dataset, records: int | None) -> Fit:
+    def fit(
+        self,
+        train: Dataset,
+        *,
+        neighbours: Neighbours | None = None,
+        budget: Budget | None = None,
+        progress: bool = True,
+    ) -> Fit:
+        """Fit the model with these settings; arguments as for :func:`bdpvi.fit`."""
         return fit(
             self.model,
             self.guide(self.model, ridge=self.ridge, noise_scale=self.noise_scale),
             train,
-            neighbours=Optimum(Remove(records)),
-            progress=False,
+            neighbours=neighbours,
+            accounting=self.accountant,
+            budget=budget,
+            progress=progress,
         )
 
 
@@ -123,7 +129,9 @@ class WorstCaseRelease(PosteriorRelease):
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
-        return PreparedWorstCase(self._fit(train, 3), self.draws, delta)
+        return PreparedWorstCase(
+            self.fit(train, neighbours=Optimum(Remove(3)), progress=False), self.draws, delta
+        )
 
 
 class FullRankWorstCase(WorstCaseRelease):
@@ -178,13 +186,13 @@ def rehearsed(fitted: Fit, draws: int, temperature: float, seed: int) -> dict[st
 class PreparedRelease:
     """A fit to draw from; every outcome is priced as the only one."""
 
-    def __init__(self, fitted: Fit, draws: int, delta: float, accountant: Accounting) -> None:
-        self.fit, self.draws, self.delta, self.accountant = fitted, draws, delta, accountant
+    def __init__(self, fitted: Fit, draws: int, delta: float) -> None:
+        self.fit, self.draws, self.delta = fitted, draws, delta
 
         @cache
         def price(temperature: float) -> Spent:
             charge = Charge(draws, temperature, from_data=True)
-            return account(fitted, charge, accountant).spent(delta)
+            return account(fitted, charge).spent(delta)
 
         self._price = price
 
@@ -201,7 +209,6 @@ class PreparedRelease:
             delta=self.delta,
             guarantee=BayesianDP(),
             least=COLDEST,
-            accountant=self.accountant,
             large_delta=True,
         )
         return reliable_from(self._price, within(self._price, epsilon, found))

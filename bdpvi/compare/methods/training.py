@@ -17,7 +17,7 @@ from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws, Tally
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.panel import Panel
-from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods.method import MODEL_SPACE
 from bdpvi.compare.methods.temperature import HOTTEST, coldest
 from bdpvi.guides import MeanField

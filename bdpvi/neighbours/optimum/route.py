@@ -82,6 +82,15 @@ class Optimum:
         self.tolerance = _validate.positive("tolerance", tolerance)
         self.precision = _validate.positive("precision", precision)
 
+    @staticmethod
+    def takes(model: Model, guide: Guide, rate: float = 1.0) -> bool:
+        """Return whether this route applies to the model, the guide and the sampling rate."""
+        try:
+            scale_name(model, guide)
+        except ValueError:
+            return False
+        return rate == 1
+
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
     ) -> Trained:
