@@ -95,7 +95,7 @@ class ByHolder:
         _validate.positive_int("steps", self.steps)
 
     @property
-    def limit(self) -> int:
+    def limit(self) -> int | None:
         """T."""
         return self.steps
 

@@ -15,6 +15,7 @@ from functools import singledispatch
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bdpvi import _validate
 from bdpvi.accounting.events import (
@@ -98,9 +99,7 @@ def posterior_draws_cost(
     >>> posterior_draws_cost(pairs, 3.0, draws=2, temperature=4.0).numpy().round(4)
     array([0.06])
     """
-    orders = _positive_orders(order)
-    draws = _validate.positive_int("draws", draws)
-    return draws * pairs.log_moment(orders, temperature)
+    return _validate.positive_int("draws", draws) * pairs.log_moment(order, temperature)
 
 
 def subsampled_gaussian_cost(
@@ -134,7 +133,10 @@ def subsampled_gaussian_cost(
     >>> [[f"{c:.2e}" for c in row] for row in cost.tolist()]
     [['0.00e+00', '6.45e-06'], ['0.00e+00', '3.57e-04']]
     """
-    scaled = _distance(distance) ** 2 / (2 * _validate.positive("noise", noise) ** 2)
+    distance = torch.as_tensor(distance, dtype=torch.float64)
+    holds = (distance >= 0) & distance.isfinite()
+    _validate.every("distance", distance, holds, "be finite and at least 0")
+    scaled = distance**2 / (2 * _validate.positive("noise", noise) ** 2)
     orders = _whole_orders(order)
     k = torch.arange(int(orders.max()) + 2, dtype=torch.float64, device=scaled.device)
     cost = _mixture(
@@ -144,16 +146,6 @@ def subsampled_gaussian_cost(
         _validate.rate("rate", rate),
     )
     return cost.reshape(orders.shape + scaled.shape)
-
-
-def subsampled_pairs_cost(pairs: GaussianPairs, rate: float, order: Tensor | int) -> Tensor:
-    """Return the larger of both directions for each record, as the papers count it.
-
-    Estimating each direction by itself, :func:`subsampled_pairs_remove` and
-    :func:`subsampled_pairs_add`, and taking the larger ε at the end is tighter.
-    """
-    remove = subsampled_pairs_remove(pairs, rate, order)
-    return torch.maximum(remove, subsampled_pairs_add(pairs, rate, order))
 
 
 def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | int) -> Tensor:
@@ -238,10 +230,8 @@ def _mixture(
         trials: the n, (K,).
         rate: q.
     """
-    log_weights = [_log_binomial(int(n), rate)[:, None].to(like.device) for n in trials]
-    weights = like.new_zeros(len(trials), int(trials.max()) + 1)
-    for i, log_weight in enumerate(log_weights):
-        weights[i, : len(log_weight)] = log_weight[:, 0].exp()
+    log_weights = [_log_binomial(int(n), rate).to(like.device) for n in trials]
+    weights = pad_sequence([one.exp() for one in log_weights], batch_first=True)
     result = like.new_empty(len(trials), len(like))
     width = max(1, _CHUNK // weights.shape[1])
     for start in range(0, len(like), width):
@@ -252,7 +242,7 @@ def _mixture(
             continue
         gain = _log_expm1(moments)
         for i, log_weight in enumerate(log_weights):
-            total = torch.logsumexp(log_weight + gain[: len(log_weight)], dim=0)
+            total = torch.logsumexp(log_weight[:, None] + gain[: len(log_weight)], dim=0)
             result[i, chunk] = _log1p_exp(total)
     return result
 
@@ -278,18 +268,7 @@ def _log1p_exp(value: Tensor) -> Tensor:
     return torch.logaddexp(torch.zeros_like(value), value)
 
 
-def _distance(distance: Tensor | float) -> Tensor:
-    distance = torch.as_tensor(distance, dtype=torch.float64)
-    holds = (distance >= 0) & distance.isfinite()
-    return _validate.every("distance", distance, holds, "be finite and at least 0")
-
-
-def _positive_orders(order: Tensor | float) -> Tensor:
-    orders = torch.as_tensor(order, dtype=torch.float64)
-    holds = (orders > 0) & orders.isfinite()
-    return _validate.every("order", orders, holds, "be finite and positive")
-
-
 def _whole_orders(order: Tensor | int) -> Tensor:
-    orders = _positive_orders(order)
-    return _validate.every("order", orders, orders == orders.round(), "be a whole number")
+    orders = torch.as_tensor(order, dtype=torch.float64)
+    holds = (orders > 0) & orders.isfinite() & (orders == orders.round())
+    return _validate.every("order", orders, holds, "be a whole number of at least 1")
