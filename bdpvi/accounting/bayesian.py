@@ -29,32 +29,9 @@ from bdpvi.accounting.hockey_stick import (
 )
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.quantiles import quantile_certificate
-from bdpvi.accounting.settling import (
-    CHANGES,
-    GUARANTEE,
-    MISSES,
-    Solution,
-    guarantee_for,
-    settle,
-    solve_by_order,
-    with_rounding,
-)
+from bdpvi.accounting.settling import Solution, Terms, guarantee_for, settle, solve_by_order
 from bdpvi.accounting.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
 from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
-
-__all__ = [
-    "CHANGES",
-    "CONVERSIONS",
-    "GUARANTEE",
-    "HOCKEY_STICK",
-    "MISSES",
-    "BayesianAccountant",
-    "Solution",
-    "nothing_spent",
-    "settle",
-    "solve_by_order",
-    "with_rounding",
-]
 
 FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
@@ -207,22 +184,15 @@ class BayesianAccountant:
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
         used = betting if ranged else self.estimator
         solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order
-        found = with_rounding(
-            partial(
-                settle,
-                solve,
-                directions,
-                delta,
-                orders=self._totals.orders,
-                choices=choices,
-                failure_probability=self.failure_probability,
-                composition=self.composition.name,
-                conversion=self.conversion,
-                estimator=getattr(used, "__name__", repr(used)),
-            ),
-            self._rounding,
-            delta,
+        terms = Terms(
+            orders=self._totals.orders,
+            choices=choices,
+            failure_probability=self.failure_probability,
+            composition=self.composition.name,
+            conversion=self.conversion,
+            estimator=getattr(used, "__name__", repr(used)),
         )
+        found = settle(solve, directions, delta, terms, self._rounding)
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):

@@ -15,7 +15,7 @@ from scipy import optimize
 from torch import Tensor
 
 from bdpvi import _validate
-from bdpvi.accounting.estimators import Estimate, Sample, within
+from bdpvi.accounting.estimators import Estimate, within
 
 _PRECISION = 1e-9
 
@@ -49,7 +49,7 @@ def betting(
     """
     sample, log_range = within(log_values, log_upper, log_lower)
     gamma = _validate.probability("failure_probability", failure_probability)
-    fraction = _fraction(sample, log_range, log_lower)
+    fraction = _fraction(torch.as_tensor(log_values).double(), log_range, log_lower)
     means = [_largest_mean(row, -math.log(gamma)) for row in fraction.reshape(-1, sample.size)]
     log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(fraction.shape[:-1])
     lower = torch.full_like(log_range, log_lower)
@@ -57,13 +57,13 @@ def betting(
     return sample.estimate(torch.maximum(log_bound, sample.log_mean), distribution_free=True)
 
 
-def _fraction(sample: Sample, log_range: Tensor, log_lower: float) -> Tensor:
+def _fraction(log_values: Tensor, log_range: Tensor, log_lower: float) -> Tensor:
     """Return how far up its range every value is, in [0, 1]: (..., m)."""
     scale = log_range[..., None]
     if log_lower == -math.inf:
-        fraction = torch.exp(sample.log_values - scale)
+        fraction = torch.exp(log_values - scale)
     else:  # the difference of values that are close must not be rounded away
-        fraction = torch.expm1(sample.log_values - log_lower) * torch.exp(log_lower - scale)
+        fraction = torch.expm1(log_values - log_lower) * torch.exp(log_lower - scale)
     return fraction.clamp(0, 1)
 
 

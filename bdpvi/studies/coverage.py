@@ -16,7 +16,7 @@ from torch import Tensor
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import (
-    Sample,
+    Moments,
     binary,
     empirical_bernstein,
     log_student_t_bound,
@@ -103,7 +103,7 @@ def student_t_rows(
         log_values = torch.tensor(population.log_value(rng.standard_normal((batch, m))))
         if len(typical) < _KEPT:
             typical = torch.cat([typical, log_values[:_KEPT]])
-        sample = Sample.of(log_values, least=3)
+        sample = Moments.of(log_values, least=3)
         for gamma, count in counts.items():
             gap = population.log_mean - log_student_t_bound(sample, gamma)
             missed = gap > 0
@@ -151,7 +151,7 @@ def _tilted_row(
     repeats = max(20, numbers // m)
     found = miss_rate(population, m, gamma, repeats, rng)
     plain = torch.tensor(population.log_value(rng.standard_normal((min(repeats, 2000), m))))
-    reliable = tolerable(Sample.of(plain, least=3).skewness, m, gamma)
+    reliable = tolerable(Moments.of(plain, least=3).skewness, m, gamma)
     return {
         "estimator": "student_t",
         "method": "tilted",

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting import conversions
-from bdpvi.accounting.bayesian import MISSES, BayesianAccountant
+from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import INTEGER_ORDERS
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.events import SubsampledGaussian
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.reliability import reliable
+from bdpvi.accounting.settling import MISSES
 from bdpvi.accounting.worst_case import MomentsAccountant
 from bdpvi.studies.study import (
     BAYESIAN,
