@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -15,10 +15,7 @@ from bdpvi.accounting import conversions
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.inversion import Inversion, contour_for, equal_covariance
-
-LogMgf = Callable[[Tensor], Tensor]
-"""From s (J,) or (J, n) to log E exp(s L) of n records, (J, n)."""
+from bdpvi.accounting.inversion import Inversion, LogMgf, equal_covariance, inversions
 
 Draws = Sequence[tuple[PosteriorDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""
@@ -30,11 +27,9 @@ _SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64)
 _NEGLIGIBLE = 1e-3
 _TRIES = ((24, 0.0), (128, 0.0015))
 """Nodes and smoothing tried in turn; the second where the first is loose."""
-_LOOSE = 1e-3
 _ANCHORS = EPSILONS[::32].clone()
 """The ε that contours are made for; one serves 16 of the grid on either side, up to 8.5 %."""
 _REACH = 1.085
-_RECORDS = 4096
 _GAP = 1.2
 """How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
 _GUESSES = 12
@@ -217,33 +212,18 @@ def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> De
         beta: the mean of δ that is looked for.
     """
     bound_of = moment_delta(log_mgf_of(slice(None)))
-    parts: list[tuple[Tensor, Inversion]] = []
-    made_for = math.nan
 
-    def prepare(anchor: float) -> None:
-        nonlocal made_for
-        parts.clear()
+    @lru_cache(maxsize=1)
+    def made_for(anchor: float) -> list[tuple[Tensor, Inversion]]:
         # Exposed at any ε that this contour will serve.
         exposed = (bound_of(anchor / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
-        for block in exposed.split(_RECORDS):
-            rows = block
-            for nodes, smoothing in _TRIES:
-                log_mgf = log_mgf_of(rows)
-                contour = contour_for(log_mgf, anchor, nodes, smoothing)
-                inversion = Inversion.of(log_mgf(contour.s), contour)
-                parts.append((rows, inversion))
-                delta, added = inversion.bound(anchor)
-                matters = delta * added > _LOOSE * _NEGLIGIBLE * beta
-                rows = rows[((added > _LOOSE) & matters)[0]]
-        made_for = anchor
+        return list(inversions(log_mgf_of, exposed, anchor, _TRIES, _NEGLIGIBLE * beta))
 
     def at(epsilon: float) -> Tensor:
         delta = bound_of(epsilon)
         anchor = float(_ANCHORS[(_ANCHORS.log() - math.log(epsilon)).abs().argmin()])
-        if anchor != made_for:
-            prepare(anchor)
-        for rows, inversion in parts:
-            delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0][0])
+        for rows, inversion in made_for(anchor):
+            delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0])
         return delta
 
     return Deltas(at, bound_of)

@@ -695,7 +695,7 @@ def delta(pair: GaussianPairs, epsilon: float) -> float:
         ((b2[i].sqrt() + r[i].sqrt() * z).square() - z.square() - r[i].log()) / 2 for i in (0, 1)
     )
     rest = epsilon - (u.unsqueeze(1) + v).flatten()
-    return float(equal_covariance(b2[2:], rest)[:, 0] @ torch.outer(weight, weight).flatten())
+    return float(equal_covariance(b2[2], rest) @ torch.outer(weight, weight).flatten())
 
 
 @pytest.mark.parametrize(
