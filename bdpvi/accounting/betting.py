@@ -1,4 +1,4 @@
-"""The tightest bound on the mean of values with a known range: a bet that the mean is as large.
+"""A bound on the mean of values with a known range, by betting against every larger mean.
 
 Whoever has a fraction c of the wealth in an asset that returns v/ν, v ≥ 0 with the mean ν, neither
 wins nor loses on average: the wealth Π(1 − c + c vᵢ/ν) after m values is 1 in expectation, and so
@@ -58,7 +58,7 @@ def betting(
 
 
 def _fraction(log_values: Tensor, log_range: Tensor, log_lower: float) -> Tensor:
-    """Return how far up its range every value is, in [0, 1]: (..., m)."""
+    """Return the position of every value in its range, from 0 to 1, (..., m)."""
     scale = log_range[..., None]
     if log_lower == -math.inf:
         fraction = torch.exp(log_values - scale)
@@ -68,7 +68,7 @@ def _fraction(log_values: Tensor, log_range: Tensor, log_lower: float) -> Tensor
 
 
 def _largest_mean(fraction: Tensor, log_odds: float) -> float:
-    """Return the least mean that the bets speak against, of values (m,) in [0, 1]."""
+    """Return the least mean that the bets reject, for values (m,) in [0, 1]."""
 
     def excess(mean: float) -> float:
         return _log_wealth(fraction, mean) - log_odds
@@ -86,7 +86,7 @@ def _largest_mean(fraction: Tensor, log_odds: float) -> float:
 
 
 def _log_wealth(fraction: Tensor, mean: float) -> float:
-    """Return the log of the wealth after values (m,) in [0, 1] that were said to have this mean."""
+    """Return the log of the wealth after values (m,) in [0, 1], under the hypothesis ``mean``."""
     count = len(fraction).bit_length() + 1
     k = torch.arange(count, dtype=torch.float64, device=fraction.device)
     gains = torch.log1p(0.5 ** k[:, None] * ((mean - fraction) / (1 - mean))).sum(1)

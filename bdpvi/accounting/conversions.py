@@ -1,4 +1,4 @@
-"""From the cost of a mechanism to (ε, δ), back again, and to what an attacker gains.
+"""From the cost of a mechanism to (ε, δ), and back.
 
 A cost is a log-moment: c(λ) = log E exp(λ L), where L is the privacy loss of a draw for a random
 record. The order λ > 0 belongs to the Rényi order α = λ + 1, and c(λ)/λ is the Rényi divergence
@@ -102,7 +102,7 @@ def delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Te
 
 
 def log_delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Tensor:
-    """Return the logarithm of :func:`delta`, which may be above 0; linear in ε with slope -λ.
+    """Return the logarithm of :func:`delta`, which may be above 0; its derivative in ε is −λ.
 
     >>> round(float(log_delta(0.5, order=10.0, epsilon=0.0) - 10.0 * 0.3), 4)
     -5.851
@@ -147,8 +147,8 @@ def split_delta(delta: float, failure_probability: float, estimates: int) -> flo
 class Orders:
     """The orders that a minimum may be taken at, fixed before any record is seen.
 
-    A search that picks its next order by what the records said at the last one could have ended
-    at any order of its grid. The union bound therefore counts them all, ``len(orders)``, however
+    A search whose next order depends on the records' cost at the last one could have ended at
+    any order of its grid. The union bound therefore counts them all, ``len(orders)``, however
     few the search looks at; at γ = 1e-15 that is cheap.
 
     Attributes:

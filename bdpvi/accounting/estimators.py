@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A bound on log E y, the plain mean, and what tells how far to trust the bound.
+    """A bound on log E y, the plain mean, and diagnostics of the bound.
 
     Every tensor has the leading dimensions of the values that were estimated.
 
@@ -44,7 +44,7 @@ class Estimate:
             does not change when y is shifted or scaled, so it is as telling at tiny costs, where
             every y is almost 1, as at large ones. +inf: all values are equal, or one is +inf.
         distribution_free: whether the bound holds with probability 1 − γ for every distribution
-            that the estimator accepts, whatever the diagnostics say.
+            that the estimator accepts, whatever the diagnostics are.
     """
 
     log_bound: Tensor
@@ -104,7 +104,7 @@ def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     4.866
     """
     gamma = _validate.probability("failure_probability", failure_probability)
-    # The lower quantile of γ: that of 1 − γ would lose γ below 1e-16.
+    # The lower quantile at γ, as 1 − γ is rounded to 1 below 1e-16.
     quantile = float(special.stdtrit(sample_size - 1, gamma))
     if not math.isfinite(quantile):
         # Of either sign: 0 would pass for no margin at all.
@@ -191,7 +191,7 @@ def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Es
 
 
 def binary(hits: Tensor, failure_probability: float) -> Estimate:
-    """Bound the probability of an event from how often it happened among m records.
+    """Bound the probability of an event from its number of occurrences among m records.
 
     The 1−γ quantile of Beta(N₁+1, N₀+1), the posterior under a flat prior (Triastcyn and
     Faltings 2020, eq. 12).
@@ -222,7 +222,7 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What bounds and diagnostics need of y, in units of its largest value M.
+    """Moments and tail of a sample of y, in units of its largest value M.
 
     The values enter as y/M − 1, because costs near 0 have y within rounding of 1.
 
@@ -312,7 +312,7 @@ def relative(log_values: Tensor, log_max: Tensor) -> Tensor:
 
 
 def tail_size(sample_size: int) -> int:
-    """Return how many values Pareto-smoothed importance sampling calls the tail.
+    """Return the number of values that Pareto-smoothed importance sampling calls the tail.
 
     min(m/5, 3√m) (Vehtari et al. 2024, §3).
     """

@@ -1,4 +1,4 @@
-"""ε from every record's own δ: the hockey-stick conversion, which goes by no order."""
+"""ε from every record's own δ: the hockey-stick conversion, which uses no Rényi orders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Deltas:
     Attributes:
         at: from ε to δ_x′(ε), (m,), or an upper bound on it.
         guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
-        bound: from ε to what δ_x′(ε) is at most for any record whatever, if that is known.
+        bound: from ε to an upper bound on δ_x′(ε) over all conceivable records, if one is known.
     """
 
     at: Callable[[float], Tensor]
@@ -65,10 +65,10 @@ def smallest_epsilon(
 
     Args:
         deltas: δ_x′(ε) of every record.
-        beta: what the mean may be.
+        beta: the largest allowed mean.
         estimator: bounds the mean from the log of δ per record; see :func:`estimate`.
         failure_probability: γ of each estimate.
-        enough: an ε of the grid: the answer if it suffices, whatever smaller ones do.
+        enough: an ε of the grid: the answer if it suffices, even if a smaller one would.
 
     Returns:
         ε, +inf where the largest of the grid is too small; and the estimate.
@@ -120,8 +120,8 @@ def estimate(
 ) -> Estimate:
     """Return the bound on the log of E_x′ δ_x′(ε).
 
-    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound for any
-    record whatever.
+    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound over
+    all conceivable records.
     """
     delta = deltas.at(epsilon)
     tiny = torch.finfo(delta.dtype).tiny
@@ -132,7 +132,7 @@ def estimate(
 
 
 def position(epsilon: float) -> int:
-    """Return where in :data:`EPSILONS` the largest that is at most ``epsilon`` stands, or -1.
+    """Return the index of the largest of :data:`EPSILONS` that is at most ``epsilon``, or -1.
 
     >>> position(float(EPSILONS[7])), position(0.0)
     (7, -1)
@@ -153,7 +153,7 @@ def loss_variance(draws: Draws, direction: str) -> Tensor | None:
 
 
 def variance_bound(draws: Draws, direction: str) -> float | None:
-    """Return what :func:`loss_variance` is at most for any record whatever, if that is known."""
+    """Return a bound on :func:`loss_variance` over all conceivable records, None if unknown."""
     total = 0.0
     for event, n in draws:
         largest = event.panel(direction).largest
@@ -167,9 +167,9 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
     """Return every record's own δ as a function of ε, exact where covariances are equal.
 
     Args:
-        draws: what was released.
+        draws: the releases.
         direction: one of the events' directions.
-        beta: the mean of δ that is looked for.
+        beta: the wanted mean of δ.
     """
     variance, bound = loss_variance(draws, direction), variance_bound(draws, direction)
     if variance is not None and bound is None:
@@ -205,11 +205,11 @@ def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> De
     A record keeps its moment bound where that is negligible beside ``beta``; the others are
     inverted (:mod:`bdpvi.accounting.inversion`). The inversion holds at every ε and is tight near
     the one its contour was made for, so nearby ε share a contour. Which ε contours are made for is
-    fixed beforehand: what a record's δ is said to be depends on that record and ε alone.
+    fixed beforehand: the bound on a record's δ depends on that record and ε alone.
 
     Args:
         log_mgf_of: from positions of records to log E exp(s L) of all releases together.
-        beta: the mean of δ that is looked for.
+        beta: the wanted mean of δ.
     """
     bound_of = moment_delta(log_mgf_of(slice(None)))
 

@@ -1,9 +1,9 @@
 """The hockey-stick divergence δ(ε) from a moment generating function: certified inversion.
 
 With the privacy loss ``L = log p/q`` under P and ``M(s) = E_P e^{sL}``,
-``δ(ε) = E_P (1 - e^{ε-L})_+``. Composition adds ``log M``, so whatever has a known ``M`` has a
-known δ. For two Gaussians L is a weighted sum of non-central χ² and δ has no closed form unless
-the covariances agree.
+``δ(ε) = E_P (1 - e^{ε-L})_+``. Composition adds ``log M``, so every composition of losses with
+known ``M`` has a known δ. For two Gaussians L is a weighted sum of non-central χ² and δ has no
+closed form unless the covariances agree.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Inversion:
 
     @classmethod
     def of(cls, log_mgf: Tensor, contour: Contour) -> Inversion:
-        """Prepare the inversion of ``log_mgf`` at the nodes; `hockey_stick_from_log_mgf` says how.
+        """Prepare the inversion of ``log_mgf`` at the nodes, as in `hockey_stick_from_log_mgf`.
 
         Raises:
             ValueError: if ``log_mgf`` does not have J rows, or a value is NaN.

@@ -1,6 +1,6 @@
 """What one release costs each record: the log-moment λ·D_{λ+1} of its privacy loss.
 
-Costs are shaped (orders, records), or (records,) at a single order, so that those of several
+Costs are shaped (orders, records), or (records,) at a single order, so that the costs of several
 releases add up record by record. Subsampled costs are expectations over k ~ Binomial, hence at
 whole orders λ only; a release from the posterior itself has a cost at every real λ > 0.
 
@@ -154,7 +154,7 @@ def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | i
     With p the posterior that saw the record and p′ the one that did not, the release is p′ under D′
     and (1−q)p′ + qp under D. Expanding the power under p′ gives, exactly,
         log E_{k ~ Binomial(λ+1, q)} e^{(k−1) D_k(p‖p′)}.
-    Triastcyn (2020, eq. 5.37) prints k·D_{k+1} in place of (k−1)·D_k, a looser bound.
+    Triastcyn (2020, eq. 5.37) has k·D_{k+1} instead of (k−1)·D_k, a looser bound.
 
     Args:
         pairs: m pairs (p, p′): what the sample gives with and without the record.
@@ -188,7 +188,7 @@ def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int)
       log E_{k ~ Binomial(λ, q)} e^{k D_{k+1}(p′‖p)};
     - Taylor's theorem, the remainder at its worst, u = −1, of second order in q:
       log(1 + ½ λ(λ+1) q² (1−q)^{−λ−2} (e^{D_2(p‖p′)} − 1));
-    - u ≥ −1 alone, whatever the pair: −λ log(1−q);
+    - u ≥ −1 alone, for every pair: −λ log(1−q);
     - where the covariances are equal, the cost of the other direction (Mironov, Talwar and Zhang
       2019, Theorem 5).
 
@@ -226,7 +226,7 @@ def _mixture(
 
     Args:
         log_moment: from a slice of the records to f_k ≥ 0 for k = 0 … max n, (max n + 1, records).
-        like: has as many rows as there are records, on the device where to compute.
+        like: one row per record, on the device of the computation.
         trials: the n, (K,).
         rate: q.
     """

@@ -44,7 +44,7 @@ nothing smaller is needed, to its ε."""
 
 @dataclass(frozen=True)
 class Terms:
-    """What an answer rests on, whatever ε comes out.
+    """Settings and names behind an answer; none depends on the ε that is found.
 
     Attributes:
         orders: λ that an answer may have.

@@ -20,7 +20,7 @@ class Folded:
 
     Args:
         rows: number of leading entries, orders for instance.
-        records: how many records there will be, which says how many of the largest are kept.
+        records: the number of records to come, which decides how many of the largest are kept.
 
     >>> folded = Folded(1, 4)
     >>> for block in (torch.tensor([[1.0, 10.0]]), torch.tensor([[2.0, 3.0]])):

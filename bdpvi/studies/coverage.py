@@ -127,7 +127,7 @@ def _samples(
 
 
 def _usual_share(rows: Tensor | list[Tensor]) -> float:
-    """Return the share of samples that k̂ ≤ 0.7 accepts."""
+    """Return the fraction of samples that k̂ ≤ 0.7 accepts."""
     if len(rows) == 0:
         return 0.0
     log_values = rows if isinstance(rows, Tensor) else torch.stack(rows)

@@ -33,7 +33,7 @@ def pooled(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each number of records and γ: the miss rate among all results, among those with
-        k̂ ≤ 0.7 and among those called reliable, how many there are, and the share of harmless
+        k̂ ≤ 0.7 and among those called reliable, their numbers, and the fraction of harmless
         results, whose bound holds, that each rule turns away.
     """
     rows = []

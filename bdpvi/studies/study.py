@@ -1,4 +1,4 @@
-"""What every study has in common: a table, figures, and a text that reads the numbers out."""
+"""Common to every study: a table, figures, and a text with the numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Run(Protocol):
             out: folder, made if it is not there.
             seed: of everything random.
             track: shows progress, see :mod:`bdpvi._runtime.progress`.
-            scale: in (0, 1], the share of the full size; 1 is what the documentation shows.
+            scale: in (0, 1], the fraction of the full size; the documentation shows 1.
         """
 
 

@@ -1,4 +1,4 @@
-"""What papers printed and no privacy guarantee follows from: only to reproduce their figures."""
+"""Rules from papers that give no privacy guarantee: only to reproduce published figures."""
 
 from __future__ import annotations
 
