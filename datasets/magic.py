@@ -7,7 +7,6 @@ import os
 
 import pandas as pd
 
-from bdpvi.datasets.encoding import Numeric
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
@@ -52,5 +51,5 @@ def load_magic(path: str | os.PathLike[str] | None = None) -> Split:
     torch.Size([15216, 10])
     """
     frame = pd.read_csv(io.BytesIO(fetch(FILE, path)), names=[*MEASURES, "class"])
-    columns = tuple(Numeric.measured(frame[name]) for name in MEASURES)
-    return shuffled(public_table("magic", frame, frame["class"] == "g", columns, "gamma ray"))
+    gamma = frame.pop("class") == "g"
+    return shuffled(public_table("magic", frame, gamma, "gamma ray"))

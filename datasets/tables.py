@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from bdpvi import _validate
 from bdpvi.datasets.encoding import (
     Column,
     Encoding,
@@ -37,37 +38,18 @@ _NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mr
 
 
 def from_frame(
-    frame: pd.DataFrame,
-    target: str,
-    *,
-    positive: object = None,
-    encoding: Literal["ordinal", "onehot"] = "onehot",
-    categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    missing: Literal["error", "drop"] = "error",
-    constants: Encoding | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    name: str = "data",
+    frame: pd.DataFrame, target: str, *, test_fraction: float = 0.2, seed: int = 0, **options: Any
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
 
     Rows are permuted with ``seed`` before the split, because tables are often sorted by outcome.
-    Everything else is as in :func:`dataset_from_frame`, which keeps all rows together.
 
     Args:
         frame: one row for each record.
         target: the yes/no column.
-        positive: which of its two values is y = 1.
-        encoding: what becomes of categories.
-        categorical: columns whose values are names of categories, though they are numbers or
-            nearly as many as the rows.
-        drop: columns to leave out, such as identifiers.
-        missing: what to do with rows that lack a value.
-        constants: an encoding made elsewhere, to be used as it is.
-        test_fraction: share of the rows kept for test, strictly between 0 and 1.
+        test_fraction: fraction of the rows kept for test, strictly between 0 and 1.
         seed: of the permutation; it is public.
-        name: what reports call the data.
+        options: see :func:`dataset_from_frame`.
 
     Raises:
         ValueError: as :func:`dataset_from_frame`, or if the split leaves one side empty.
@@ -77,18 +59,7 @@ def from_frame(
     >>> len(split.train), len(split.test), split.train.preprocessing["target"]["positive"]
     (8, 2, 'yes')
     """
-    data = dataset_from_frame(
-        frame,
-        target,
-        positive=positive,
-        encoding=encoding,
-        categorical=categorical,
-        drop=drop,
-        missing=missing,
-        constants=constants,
-        name=name,
-    )
-    return shuffled(data, test_fraction, seed)
+    return shuffled(dataset_from_frame(frame, target, **options), test_fraction, seed)
 
 
 def from_csv(path: str | os.PathLike[str], target: str, **options: Any) -> Split:
@@ -114,7 +85,6 @@ def dataset_from_frame(
     encoding: Literal["ordinal", "onehot"] = "onehot",
     categorical: Sequence[str] = (),
     drop: Sequence[str] = (),
-    missing: Literal["error", "drop"] = "error",
     constants: Encoding | None = None,
     name: str = "data",
 ) -> Dataset:
@@ -136,8 +106,6 @@ def dataset_from_frame(
         categorical: columns whose values are names of categories, though they are numbers or
             nearly as many as the rows.
         drop: columns to leave out, such as identifiers.
-        missing: ``"error"``, or ``"drop"`` to leave out the rows that lack a value in a column
-            that is used.
         constants: an encoding made elsewhere: it decides which columns are used and how, and
             ``encoding`` and ``categorical`` have no effect.
         name: what reports call the data.
@@ -150,7 +118,7 @@ def dataset_from_frame(
             infinite values; a target with other than two values; text where most values are
             numbers; text with more than 100 different values, or with more than 10 that are half as
             many as the rows, and integers that look like identifiers, see below; a category or
-            column that ``constants`` lacks; no row or no feature left.
+            column that ``constants`` lacks; no row or no feature.
 
     Categories are published as they are, so a column that tells the rows apart must not become any.
     List it in ``categorical`` if its values are harmless all the same. Integers are taken for
@@ -165,8 +133,7 @@ def dataset_from_frame(
     >>> data.preprocessing["encoding"]["source"]
     'Computed from the rows of the data; treated as public.'
     """
-    _choice("encoding", encoding, ("ordinal", "onehot"))
-    _choice("missing", missing, ("error", "drop"))
+    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
     frame = with_text_names(frame)
     _known("target", [target], frame)
     _known("drop", drop, frame)
@@ -179,15 +146,13 @@ def dataset_from_frame(
     if target in used:
         raise ValueError(f"target={target!r} is among the columns of constants")
     frame = frame[[*used, target]]
-    ids = np.flatnonzero(_complete_rows(frame, missing))
-    frame = frame.iloc[ids]
+    _check_complete(frame)
     y, meaning = _outcome(frame[target], positive)
     if constants is None:
         constants = _measured(frame[used], encoding, categorical)
     return Dataset(
         constants.apply(frame),
         torch.from_numpy(y),
-        ids=torch.from_numpy(ids),
         feature_names=constants.feature_names,
         name=name,
         preprocessing={"encoding": constants.to_dict(), "target": meaning},
@@ -231,20 +196,16 @@ def _check_shape(rows: Any, path: str) -> None:
         raise ValueError(f"{path} has a header but no rows")
 
 
-def _complete_rows(frame: pd.DataFrame, missing: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which rows have all values."""
-    lacking = frame.isna()
-    counts = lacking.sum()
-    if missing == "error" and counts.any():
+def _check_complete(frame: pd.DataFrame) -> None:
+    if not len(frame):
+        raise ValueError("the table has no rows")
+    counts = frame.isna().sum()
+    if counts.any():
         listed = ", ".join(f"{c!r} ({n})" for c, n in counts[counts > 0].items())
         raise ValueError(
-            f"missing values in {listed} of {len(frame)} rows; fill them in, "
-            "or pass missing='drop' to leave those rows out"
+            f"missing values in {listed} of {len(frame)} rows; "
+            "fill them in, or leave those rows out"
         )
-    complete = ~lacking.any(axis=1).to_numpy(dtype=np.bool_)
-    if not complete.any():
-        raise ValueError(f"no row of {len(frame)} has all values")
-    return complete
 
 
 def _outcome(
@@ -372,8 +333,3 @@ def _known(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:
     if unknown:
         has = ", ".join(map(repr, frame.columns))
         raise ValueError(f"{argument}: no column {', '.join(map(repr, unknown))} among {has}")
-
-
-def _choice(argument: str, value: str, among: tuple[str, ...]) -> None:
-    if value not in among:
-        raise ValueError(f"{argument} must be {' or '.join(map(repr, among))}, got {value!r}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.options import TABLES, Data, Delta, Drop, Positive, Quiet, Target, TestFraction
 
@@ -161,7 +162,7 @@ def _name(data: str) -> str:
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:
     for name in _words(text):
-        options.choice("methods", name, chosen)
+        _validate.choice("methods", name, chosen)
     return [chosen[name] for name in _words(text)]
 
 
