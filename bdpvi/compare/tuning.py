@@ -106,8 +106,7 @@ def tune(
         ValueError: if a name is unknown or a method has fewer configurations than are to be tried.
     """
     for name in names:
-        if name not in chosen.methods:
-            raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
+        _validate.choice("methods", name, chosen.methods)
     if out.exists():
         read(out)  # what cannot be read cannot get an entry
     check_writable(out.parent)

@@ -76,7 +76,12 @@ class TrainingRelease:
     }
 
     def __post_init__(self) -> None:
+        _validate.positive("learning_rate", self.learning_rate)
         _validate.rate("tail", self.tail)
+        self._plan()
+
+    def _plan(self) -> Plan:
+        return Plan(steps=self.steps, rate=self.rate, seed=self.plan)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
         """Train the guide and its neighbours along one plan, and add up what every step costs."""
@@ -86,7 +91,7 @@ class TrainingRelease:
             self.model,
             guide,
             data,
-            Plan(steps=self.steps, rate=self.rate, seed=self.plan),
+            self._plan(),
             default_optimiser(self.steps, self.learning_rate),
         )
         path: list[Distribution] = []
