@@ -18,17 +18,9 @@ FILE = RawFile(
     "e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",
 )
 MEASURES = (
-    "fLength",
-    "fWidth",
-    "fSize",
-    "fConc",
-    "fConc1",
-    "fAsym",
-    "fM3Long",
-    "fM3Trans",
-    "fAlpha",
+    "fLength", "fWidth", "fSize", "fConc", "fConc1", "fAsym", "fM3Long", "fM3Trans", "fAlpha",
     "fDist",
-)
+)  # fmt: skip
 
 
 def load_magic(path: str | os.PathLike[str] | None = None) -> Split:

@@ -1,4 +1,4 @@
-"""Public benchmark tables: what their loaders share."""
+"""Public benchmark tables: from raw columns to records, the last step of every loader."""
 
 from __future__ import annotations
 

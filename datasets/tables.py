@@ -31,9 +31,11 @@ from bdpvi.types import Dataset, Split
 
 MOST_CATEGORIES = 100
 _FEW = 10
-"""So many different values may be categories, or numbers, whatever the number of rows."""
+"""A column with at most this number of different values is not taken for an identifier."""
 _NEARLY_ALL = 0.95
+"""Integers with fewer different values than this fraction of the rows are no identifiers."""
 _DIGITS = 6
+"""Integers that all have the same number of digits, at least this one, are identifiers."""
 _NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mrn"})
 
 
@@ -68,7 +70,7 @@ def from_csv(path: str | os.PathLike[str], target: str, **options: Any) -> Split
     Args:
         path: the file.
         target: the yes/no column.
-        options: those of :func:`from_frame`; ``name`` is the file's if not given.
+        options: see :func:`from_frame`; ``name`` is by default the file's.
 
     Raises:
         ValueError: as :func:`read_table` and :func:`from_frame`.
@@ -120,11 +122,13 @@ def dataset_from_frame(
             many as the rows, and integers that look like identifiers, see below; a category or
             column that ``constants`` lacks; no row or no feature.
 
-    Categories are published as they are, so a column that tells the rows apart must not become any.
-    List it in ``categorical`` if its values are harmless all the same. Integers are taken for
-    identifiers where 95 % of the rows have values of their own, none is negative, and they nearly
-    fill a range, rise or fall from row to row, all have the same number of digits, six at least, or
-    stand under a name such as "id" or "patient_id". If they measure something, make them floats.
+    The names of categories are published, so a column that identifies rows must not become
+    categories. List it in ``categorical`` if its values are harmless all the same.
+
+    Integers are taken for identifiers where the number of different values is at least 95 % of the
+    number of rows, none is negative, and they nearly fill a range, rise or fall from row to row,
+    all have the same number of digits, six at least, or have a name such as "id" or "patient_id".
+    If they measure something, make them floats.
 
     >>> frame = pd.DataFrame({"age": [20.0, 40.0], "sex": ["F", "M"], "sick": [0, 1]})
     >>> data = dataset_from_frame(frame, target="sick")
@@ -211,7 +215,7 @@ def _check_complete(frame: pd.DataFrame) -> None:
 def _outcome(
     values: pd.Series[Any], positive: object
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, str]]:
-    """Return y and what its two values mean."""
+    """Return y, (N,), and which value of the target is 1 and which 0."""
     labels = values.map(label)
     numbers = pd.to_numeric(labels, errors="coerce")
     found = [str(v) for v in labels.unique()]
@@ -288,8 +292,8 @@ def _leave_out(values: pd.Series[Any]) -> str:
 def _numbers_rows(values: pd.Series[Any]) -> bool:
     """Return whether integers look like names of the rows rather than measurements.
 
-    Measurements may all differ too, as incomes do: what tells identifiers is that they nearly fill
-    a range, are in the order of the rows, all have equally many digits, or are called so.
+    Measurements may all differ too, as incomes do. Identifiers nearly fill a range, are in the
+    order of the rows, all have the same number of digits, or have the name of one.
     """
     if not pd.api.types.is_integer_dtype(values.dtype):
         return False
@@ -307,7 +311,7 @@ def _numbers_rows(values: pd.Series[Any]) -> bool:
 
 
 def _is_called_identifier(name: str) -> bool:
-    """Return whether a word of the name says so.
+    """Return whether a word of the column's name means an identifier.
 
     >>> _is_called_identifier("PatientID"), _is_called_identifier("humidity")
     (True, False)

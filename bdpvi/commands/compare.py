@@ -161,9 +161,7 @@ def _name(data: str) -> str:
 
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:
-    for name in _words(text):
-        _validate.choice("methods", name, chosen)
-    return [chosen[name] for name in _words(text)]
+    return [chosen[_validate.choice("methods", name, chosen)] for name in _words(text)]
 
 
 def _words(text: str) -> list[str]:

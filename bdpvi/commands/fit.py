@@ -155,8 +155,8 @@ def guide_of(name: str, model: Any, noise_scale: float | None) -> Any:
     """Return a guide by its name on the command line."""
     from bdpvi import guides
 
-    _validate.choice("guide", name, GUIDES)
-    return getattr(guides, GUIDES[name])(model, noise_scale=noise_scale)
+    kind = getattr(guides, GUIDES[_validate.choice("guide", name, GUIDES)])
+    return kind(model, noise_scale=noise_scale)
 
 
 def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command speaks."""
+"""Options of several commands; how a command reads its table and prints its result."""
 
 from __future__ import annotations
 

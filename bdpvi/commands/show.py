@@ -17,8 +17,8 @@ STUDIES = {
     "steps": "ε over 10,000 steps at several noise levels.",
     "orders": "ε against the order λ for several clipping norms.",
     "composition": "Hölder's composition against naive composition and the panel.",
-    "coverage": "How often each estimator's bound falls below the truth, and the rule that tells "
-    "when.",
+    "coverage": "How often each estimator's bound falls below the truth, and the rule that "
+    "predicts it.",
 }
 
 

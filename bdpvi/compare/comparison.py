@@ -65,12 +65,7 @@ class Plan:
         names = [method.name for method in self.methods]
         if len(set(names)) < len(names):
             raise ValueError(f"methods has a method twice: {names}")
-        if not self.epsilons:
-            raise ValueError("epsilons has no value")
-        for epsilon in self.epsilons:
-            _validate.positive("epsilons", epsilon)
-        if len(set(self.epsilons)) < len(self.epsilons):
-            raise ValueError(f"epsilons has a value twice: {list(self.epsilons)}")
+        check_epsilons(self.epsilons)
         _validate.probability("delta", self.delta)
         _validate.positive_int("seeds", self.seeds)
 
@@ -81,6 +76,16 @@ class Plan:
             for method in self.methods
             for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
         ]
+
+
+def check_epsilons(epsilons: Sequence[float]) -> None:
+    """Raise ValueError unless there are targets, each finite, above 0 and given once."""
+    if not epsilons:
+        raise ValueError("epsilons has no value")
+    for epsilon in epsilons:
+        _validate.positive("epsilons", epsilon)
+    if len(set(epsilons)) < len(epsilons):
+        raise ValueError(f"epsilons has a value twice: {list(epsilons)}")
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,12 @@ def _owner(name: str) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the file's content."""
+    """Return the file's content, by data set.
+
+    Raises:
+        ValueError: if it is no JSON object.
+        OSError: if the file cannot be opened.
+    """
     content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} does not hold a JSON object")
@@ -122,7 +127,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _built_at(name: str, values: Any) -> dict[float, Method]:
-    """Return a method with the hyper-parameters of each target."""
+    """Return the method for each target ε, from its entries by ε as text."""
     if not isinstance(values, dict):
         raise ValueError(f"at of {name} must be an object, got {values!r}")
     at = {}
@@ -163,4 +168,4 @@ def _fits(value: Any, hint: Any) -> bool:
 def _listed(value: object) -> object:
     if isinstance(value, Tensor):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no place in a JSON file")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -20,7 +20,7 @@ from bdpvi._runtime import progress as bars
 from bdpvi._runtime.cells import Cells
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import check_writable, replacing
-from bdpvi.compare.comparison import EPSILONS
+from bdpvi.compare.comparison import EPSILONS, check_epsilons
 from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe, read
 from bdpvi.compare.methods import NONE, Method, Prepared
 from bdpvi.compare.metrics import accuracy
@@ -72,10 +72,7 @@ class Search:
         _validate.positive_int("refinements", self.refinements, least=0)
         _validate.positive_int("folds", self.folds, least=2)
         _validate.probability("delta", self.delta)
-        if not self.epsilons:
-            raise ValueError("epsilons has no value")
-        for epsilon in self.epsilons:
-            _validate.positive("epsilons", epsilon)
+        check_epsilons(self.epsilons)
 
 
 def tune(

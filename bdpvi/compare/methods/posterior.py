@@ -44,8 +44,8 @@ class PosteriorRelease:
             Student's t has to be reliable.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         noise_scale: of the guide; a number releases a covariance that no record can move.
-        draws: released samples k.
-        records: how many are left out in turn; None is all.
+        draws: number k of released samples.
+        records: number of records left out in turn; None is all of them.
     """
 
     model: BayesianLogisticRegression = field(
