@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command speaks."""
+"""Options of several commands; how a command reads its table and prints its result."""
 
 from __future__ import annotations
 
@@ -54,13 +54,6 @@ def read_split(
     )
 
 
-def choice(name: str, value: str, among: object) -> None:
-    """Raise ValueError unless ``value`` is one of the names."""
-    names = list(among)  # type: ignore[call-overload]
-    if value not in names:
-        raise ValueError(f"{name} must be one of {names}, got {value!r}")
-
-
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
     """Say in one line what an interrupted command has kept in its folder."""
@@ -77,5 +70,5 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on a line."""
-    print(json.dumps(value, ensure_ascii=False))
+    """Print one JSON object on a line, paths as text."""
+    print(json.dumps(value, ensure_ascii=False, default=str))

@@ -20,7 +20,7 @@ from bdpvi._runtime import progress as bars
 from bdpvi._runtime.cells import Cells
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import check_writable, replacing
-from bdpvi.compare.comparison import EPSILONS
+from bdpvi.compare.comparison import EPSILONS, check_epsilons
 from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe, read
 from bdpvi.compare.methods import NONE, Method, Prepared
 from bdpvi.compare.metrics import accuracy
@@ -72,10 +72,7 @@ class Search:
         _validate.positive_int("refinements", self.refinements, least=0)
         _validate.positive_int("folds", self.folds, least=2)
         _validate.probability("delta", self.delta)
-        if not self.epsilons:
-            raise ValueError("epsilons has no value")
-        for epsilon in self.epsilons:
-            _validate.positive("epsilons", epsilon)
+        check_epsilons(self.epsilons)
 
 
 def tune(
@@ -106,8 +103,7 @@ def tune(
         ValueError: if a name is unknown or a method has fewer configurations than are to be tried.
     """
     for name in names:
-        if name not in chosen.methods:
-            raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
+        _validate.choice("methods", name, chosen.methods)
     if out.exists():
         read(out)  # what cannot be read cannot get an entry
     check_writable(out.parent)

@@ -300,7 +300,7 @@ def test_hyperparameters(tmp_path: Path) -> None:
         (("steps",), "many", "steps must be int, got 'many'"),
         (("steps",), 0, "steps must be a whole number of at least 1"),
         (("step_size",), True, "step_size must be float, got True"),
-        (("tail",), 1.5, r"tail must lie in \(0, 1\]"),
+        (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
         (("clip",), 10**400, "clip must be float"),
         (("model",), None, "model must be BayesianLogisticRegression, got None"),
         (("model", "intercept"), 1, "model.intercept must be bool, got 1"),

@@ -37,13 +37,13 @@ from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
 from bdpvi.compare.figures import HEADINGS, STYLES, curve
 from bdpvi.compare.hyperparameters import build
-from bdpvi.compare.methods import BAYESIAN, METHODS, NONE, SENTENCES, WORST_CASE, Method
+from bdpvi.compare.methods import METHODS, NONE, SENTENCES, Method
 from bdpvi.compare.methods.temperature import COLDEST, coldest, within
 from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
 from bdpvi.compare.metrics import expected_calibration_error, metrics
 from bdpvi.compare.report import overview, report
 from bdpvi.neighbours.published import ORDERS
-from bdpvi.releasing.guarantees import on_grid
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 ENTRIES: dict[str, dict[str, Any]] = {

@@ -18,9 +18,12 @@ from simulated import logistic_data
 
 from bdpvi import Dataset
 from bdpvi.commands import compare as cli_comparison
+from bdpvi.commands.compare import TUNED
 from bdpvi.compare import tuning
 from bdpvi.compare.hyperparameters import FILE, build, describe, load, read
-from bdpvi.compare.methods import DPGD, METHODS, TUNED, Accounting, Method
+from bdpvi.compare.methods import METHODS, Method
+from bdpvi.compare.methods.accounting import Accounting
+from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.trials import Trial, configurations, refinement, value_at
 from bdpvi.compare.tuning import Search, score, tune
 from bdpvi.datasets import abalone, folds
@@ -28,6 +31,10 @@ from bdpvi.types import Split
 
 QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
+
+
+def test_the_command_tunes_what_has_a_space_of_its_own() -> None:
+    assert tuple(name for name, method in METHODS.items() if method.space) == TUNED
 
 
 @pytest.mark.parametrize("name", TUNED)

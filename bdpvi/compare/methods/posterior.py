@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from bdpvi.releasing.guarantees import (
     worst_case,
 )
 from bdpvi.releasing.releases import calibrate, rehearse
-from bdpvi.types import Dataset, Outcome, Spent
+from bdpvi.types import Dataset, Outcome, Spent, WorstCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class PosteriorRelease:
             Student's t has to be reliable.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         noise_scale: of the guide; a number releases a covariance that no record can move.
-        draws: released samples k.
-        records: how many are left out in turn; None is all.
+        draws: number k of released samples.
+        records: number of records left out in turn; None is all of them.
     """
 
     model: BayesianLogisticRegression = field(
@@ -83,7 +83,14 @@ class PosteriorRelease:
         fitted = self._fit(train, self.records)
         gamma = 1e-30 if self.noise_scale is None else 1e-10
         usual = Accounting(conversion=HOCKEY_STICK, failure_probability=gamma)
-        return PreparedRelease(fitted, self.draws, delta, self.accountant or usual)
+        accountant = self.accountant or usual
+
+        @cache
+        def price(temperature: float) -> Spent:
+            charge = Charge(self.draws, temperature, from_data=True)
+            return account(fitted, charge, accountant).spent(delta)
+
+        return PreparedRelease(fitted, self.draws, delta, price, accountant)
 
     def _fit(self, train: Dataset, records: int | None) -> Fit:
         return fit(
@@ -123,7 +130,12 @@ class WorstCaseRelease(PosteriorRelease):
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
-        return PreparedWorstCase(self._fit(train, 3), self.draws, delta)
+        fitted = self._fit(train, 3)
+
+        def price(temperature: float) -> WorstCase | None:
+            return worst_case(fitted, delta, Charge(self.draws, temperature))
+
+        return PreparedWorstCase(fitted, self.draws, delta, price)
 
 
 class FullRankWorstCase(WorstCaseRelease):
@@ -146,11 +158,19 @@ class MeanFieldWorstCase(WorstCaseRelease):
 
 @dataclass(frozen=True, eq=False)
 class PreparedWorstCase:
-    """A fit to draw from, priced by public constants."""
+    """A fit to draw from, priced by public constants.
+
+    Args:
+        fit: where draws come from.
+        draws: number of samples of each outcome.
+        delta: δ of the price.
+        price: from a temperature to what the draws there cost, as if they were the only ones.
+    """
 
     fit: Fit
     draws: int
     delta: float
+    price: Callable[[float], Spent | WorstCase | None]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the lowest temperature that costs ``epsilon``."""
@@ -160,33 +180,25 @@ class PreparedWorstCase:
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""
-        return [
-            Outcome(
-                rehearsed(self.fit, self.draws, temperature, seed),
-                worst_case(self.fit, self.delta, Charge(self.draws, temperature)),
-            )
-            for temperature, seed in zip(settings, seeds, strict=True)
-        ]
+        pairs = zip(settings, seeds, strict=True)
+        return [Outcome(self._draws(tau, seed), self.price(tau)) for tau, seed in pairs]
+
+    def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return rehearse(self.fit, self.draws, temperature=temperature, generator=generator)
 
 
-def rehearsed(fitted: Fit, draws: int, temperature: float, seed: int) -> dict[str, Tensor]:
-    """Return draws at a temperature with a seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return rehearse(fitted, draws, temperature=temperature, generator=generator)
+@dataclass(frozen=True, eq=False)
+class PreparedRelease(PreparedWorstCase):
+    """A fit to draw from, priced by Bayesian DP.
 
+    Args:
+        fit, draws, delta, price: see :class:`PreparedWorstCase`.
+        accountant: makes the accountant that decides ε.
+    """
 
-class PreparedRelease:
-    """A fit to draw from; every outcome is priced as the only one."""
-
-    def __init__(self, fitted: Fit, draws: int, delta: float, accountant: Accounting) -> None:
-        self.fit, self.draws, self.delta, self.accountant = fitted, draws, delta, accountant
-
-        @cache
-        def price(temperature: float) -> Spent:
-            charge = Charge(draws, temperature, from_data=True)
-            return account(fitted, charge, accountant).spent(delta)
-
-        self._price = price
+    price: Callable[[float], Spent]
+    accountant: Accounting
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
@@ -204,11 +216,4 @@ class PreparedRelease:
             accountant=self.accountant,
             large_delta=True,
         )
-        return reliable_from(self._price, within(self._price, epsilon, found))
-
-    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Draw at each temperature with its seed."""
-        return [
-            Outcome(rehearsed(self.fit, self.draws, temperature, seed), self._price(temperature))
-            for temperature, seed in zip(settings, seeds, strict=True)
-        ]
+        return reliable_from(self.price, within(self.price, epsilon, found))
