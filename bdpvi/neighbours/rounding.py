@@ -10,7 +10,7 @@ from torch.distributions import Distribution, Independent
 
 from bdpvi._runtime.secure import total_variation
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.inference.svi import Guide
+from bdpvi.inference.guide import Guide
 
 
 class Reach(NamedTuple):

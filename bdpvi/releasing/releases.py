@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
@@ -168,8 +168,15 @@ def release(
         secret=total,
     )
     if fit.ledger.path is not None:  # the secret receipt
-        text = json.dumps(asdict(total), indent=1, ensure_ascii=False)
-        store.write(fit.ledger.path.with_name(f"release-{number}.json"), text.encode())
+        file = fit.ledger.path.with_name(f"release-{number}.json")
+        try:
+            store.write(file, store.json_text(asdict(total), indent=1).encode())
+        except OSError as error:  # what is charged and drawn must not be lost
+            warnings.warn(
+                f"the release is charged and valid, but its secret receipt {file} could not be "
+                f"written: {error}",
+                stacklevel=2,
+            )
     return released
 
 

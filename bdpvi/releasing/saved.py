@@ -15,8 +15,9 @@ from torch import Tensor
 from bdpvi import _validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
+from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Convergence, Guide
+from bdpvi.inference.svi import Convergence
 
 FORMAT = 2
 
