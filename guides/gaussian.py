@@ -1,4 +1,4 @@
-"""What the Gaussian guides share: the latents as one flat vector."""
+"""Base class of the Gaussian guides, whose latents are one flat vector."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Differentially private gradient descent on all records: the baseline that is hard to beat.
 
 Every step uses every record, so the privacy of all steps together is that of one Gaussian release
-and is known exactly. What comes out is one point, near the maximum of the posterior.
+and is known exactly. The result is one point, near the maximum of the posterior.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DPGDSettings:
             by, N the number of records. The guarantee takes η for a public constant, the same with
             a record more or less. N is not public where neighbours differ by a record: where it is
             not known anyway, choose an η beforehand and pass η times N.
-        tail: share of the last iterates that are averaged into the result; 0 is the last one alone.
+        tail: fraction of the iterates, the last ones, whose mean is the result; 0 is the last one.
     """
 
     steps: int = 100

@@ -1,8 +1,8 @@
 """Stochastic gradient Langevin dynamics with differential privacy: DP-SGLD.
 
 Source: Wang, Fienberg and Smola, "Privacy for Free: Posterior Sampling and Stochastic Gradient
-Monte Carlo", ICML 2015, Algorithm 2. Langevin dynamics adds noise to its steps anyhow; where that
-is too little for the guarantee, more is added, at the price of sampling from a flatter posterior.
+Monte Carlo", ICML 2015, Algorithm 2. Langevin dynamics adds noise to its steps; where that is too
+little for the guarantee, more is added, and the samples come from a flatter posterior.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DPSGLDSettings:
             differ by a record: where it is not known anyway, choose an η beforehand and pass η
             times N. Sums over a batch are divided by the rate alone, not by a number of records.
         decay: step t has η_t = η (1 + t)^−decay.
-        burn_in: share of the first iterates that are not released.
+        burn_in: fraction of the iterates, the first ones, that are not released.
         draws: released iterates, evenly spaced over the others; the last one is always among them.
     """
 

@@ -161,7 +161,7 @@ def _train(
 
 
 class DPVIGradient:
-    """The noisy gradient of the negative ELBO, every record's share of it bounded."""
+    """The noisy gradient of the negative ELBO, every record's part in it bounded."""
 
     def __init__(
         self, records: Scores, guide: Reparameterised, streams: Streams, settings: DPVISettings

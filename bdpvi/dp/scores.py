@@ -96,9 +96,10 @@ def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
 
 
 class LogisticScores:
-    """For logistic regression: a score is a slope times the features, so it is never stored.
+    """For logistic regression, whose scores are derivatives in the logit times the features.
 
-    A slope within C/‖x‖ is a score within C, hence clipping is one more bound on the slope.
+    No score is stored. A derivative within C/‖x‖ is a score within C, so clipping is one more bound
+    on the derivative.
     """
 
     def __init__(self, model: BayesianLogisticRegression, data: Dataset) -> None:
@@ -171,7 +172,7 @@ class TracedScores:
 
     def _log_prior(self, flat: Tensor) -> Tensor:
         latents = self.unpack(flat)
-        # Zeros in place of a record: what comes out unclipped must not have seen one.
+        # Zeros instead of a record: the prior's gradient is not clipped, so it must not see one.
         x, y = torch.zeros_like(self.data.x[:1]), torch.zeros_like(self.data.y[:1])
         trace = poutine.trace(poutine.condition(self.model, data=dict(latents))).get_trace(x, y)
         total = flat.new_zeros(())

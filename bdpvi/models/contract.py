@@ -62,7 +62,7 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
 
 
 def per_record(site: Mapping[str, Any], x: Tensor) -> bool:
-    """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
+    """Return whether a traced sample site lies in one plate over exactly the records of ``x``."""
     frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
     return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
 

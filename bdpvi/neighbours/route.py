@@ -1,4 +1,4 @@
-"""What a route to the neighbours is asked, and what it answers."""
+"""The protocol of routes, ways to find neighbours: what each takes and what it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What training gave.
+    """The result of a route: the fit, and its distance from each neighbour.
 
     Attributes:
         parameters: the guide's, constrained and detached. Secret.

@@ -149,7 +149,7 @@ class LogisticGradient:
     threads = True
 
     def see(self, data: Dataset) -> Seen:
-        """Return (1 − 2y)·design, so that y never appears again, and the slope bounds, (n, 1)."""
+        """Return (1 − 2y)·design, (n, d), and the bounds on derivatives in the logit, (n, 1)."""
         design = self.model.design(data.x)
         bound = self.model.slope_bound(design).unsqueeze(1)
         return (1 - 2 * data.y).unsqueeze(1) * design, bound

@@ -42,7 +42,7 @@ _LEAST_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What the rows are trained on: the data plus ``sign`` times one record each.
+    """The neighbours: each row is trained on the data plus ``sign`` times one record.
 
     Removing a record is adding it with the sign −1: its term cancels the one in the batch.
     """
@@ -58,7 +58,7 @@ class Rows:
 
 
 def blocks(rows: range, size: int) -> list[range]:
-    """Return consecutive parts of a size, the last one what is left.
+    """Return consecutive parts of a size; the last one may be smaller.
 
     >>> blocks(range(3, 8), 4)
     [range(3, 7), range(7, 8)]
@@ -75,8 +75,8 @@ def train_rows(
     """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...).
 
     Rows never meet, so with several threads each follows the whole course alone with a part of the
-    rows: threads that wait for one another in every operation crawl as soon as the machine has
-    anything else to do.
+    rows: threads that wait for one another in every operation are slow as soon as the machine has
+    other work.
 
     Args:
         problem: the fit's.
@@ -152,7 +152,7 @@ Now = Callable[[], Free]
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What all rows go through: the batches, and the data in the form that the gradient wants.
+    """What all rows share: the batches, and the data in the form that the gradient takes.
 
     Attributes:
         problem: the fit's.

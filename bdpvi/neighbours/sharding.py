@@ -1,4 +1,4 @@
-"""Neighbours, or records too, shared out among workers who join what they found once."""
+"""Routes whose neighbours, or records too, are divided among workers, for ``bdpvi.distributed``."""
 
 from __future__ import annotations
 
