@@ -297,7 +297,7 @@ def test_a_folder_of_other_settings_is_refused(
     compare(small(), Plan(**same), tmp_path / "out")
     with pytest.raises(ValueError, match=f"^{name}=.* cannot go on"):
         compare(small(), Plan(**{**same, **changed}), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"^test=.* cannot go on"):
+    with pytest.raises(ValueError, match=r"^train=.* cannot go on"):
         compare(small(390), Plan(**same), tmp_path / "out")
 
 
