@@ -14,8 +14,9 @@ from torch.distributions import Distribution
 from bdpvi._runtime import progress as bars
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
+from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Convergence, Guide, Problem, default_optimiser
+from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.published import Training

@@ -25,7 +25,8 @@ from torch.distributions import (
 
 from bdpvi import _validate
 from bdpvi._runtime import threads
-from bdpvi.accounting.inversion import equal_covariance, hockey_stick_bound
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.inversion import hockey_stick_bound
 from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
 
 # Most coordinates whose product stays within 1e-13.

@@ -15,7 +15,8 @@ from bdpvi.accounting import conversions
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.inversion import Inversion, LogMgf, equal_covariance, inversions
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.inversion import Inversion, LogMgf, inversions
 
 Draws = Sequence[tuple[PosteriorDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""

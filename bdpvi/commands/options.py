@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from bdpvi._runtime.store import json_text
 
 if TYPE_CHECKING:
     from bdpvi.types import Split
@@ -71,4 +72,4 @@ def resumable(folder: Path) -> Iterator[None]:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on a line, paths as text."""
-    print(json.dumps(value, ensure_ascii=False, default=str))
+    print(json_text(value))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._runtime import progress as bars
-from bdpvi._runtime.cells import Cells
+from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import replacing
 from bdpvi.compare import report
@@ -126,7 +126,8 @@ def compare(
         ValueError: if ``out`` belongs to another comparison.
     """
     settings = _settings(split, plan, chosen)
-    store = Cells(out, settings)
+    store = Checkpoint(out, settings, "cells")
+    store.begin()
 
     def kept(cell: Cell) -> Any:
         return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))

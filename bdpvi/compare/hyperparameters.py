@@ -86,7 +86,7 @@ def load(data: str, path: Path = FILE) -> Chosen:
     >>> load("never heard of").data
     'default'
     """
-    content = read(path)
+    content = read_json(path)
     known = data if data in content else DEFAULT
     if known not in content:
         raise ValueError(f"{path} has neither {data!r} nor {DEFAULT!r}")
@@ -111,19 +111,6 @@ def load(data: str, path: Path = FILE) -> Chosen:
 def _owner(name: str) -> str:
     """Return the method whose hyper-parameters this one has."""
     return getattr(METHODS[name], "settings_of", name)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return the file's content, by data set.
-
-    Raises:
-        ValueError: if it is no JSON object.
-        OSError: if the file cannot be opened.
-    """
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return content
 
 
 def _built_at(name: str, values: Any) -> dict[float, Method]:

@@ -15,11 +15,11 @@ from scipy import integrate
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.inversion import (
     Contour,
     contour_for,
-    equal_covariance,
     hockey_stick_bound,
     hockey_stick_from_log_mgf,
 )

@@ -17,10 +17,11 @@ from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data
 
 from bdpvi import Dataset
+from bdpvi._runtime.store import read_json
 from bdpvi.commands import compare as cli_comparison
 from bdpvi.commands.compare import TUNED
 from bdpvi.compare import tuning
-from bdpvi.compare.hyperparameters import FILE, build, describe, load, read
+from bdpvi.compare.hyperparameters import FILE, build, describe, load
 from bdpvi.compare.methods import METHODS, Method
 from bdpvi.compare.methods.accounting import Accounting
 from bdpvi.compare.methods.dp_gd import DPGD
@@ -72,7 +73,7 @@ def test_values_of_targets_are_tried_first() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
-    for data in read(FILE):
+    for data in read_json(FILE):
         assert load(data).methods[name].name == name
     assert load("a table that nobody tuned").data == "default"
 
@@ -153,7 +154,7 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     for index, epsilon in enumerate(QUICK.epsilons):
         there = by_hand(again.at["dp-gd"][epsilon])[index]
         assert there == pytest.approx(max(mean[index] for mean in means), abs=1e-12)
-    assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
+    assert set(read_json(FILE)) < set(read_json(out))  # others' entries stay
 
 
 def kept(out: Path, name: str) -> list[Any]:

@@ -29,7 +29,7 @@ from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.record_costs import posterior_draws_cost
 from bdpvi.accounting.settling import Terms, settle
 from bdpvi.accounting.streaming_moments import Folded
-from bdpvi.inference.svi import Guide
+from bdpvi.inference.guide import Guide
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.blocks import ROWS, ModelTable, Table
 from bdpvi.neighbours.optimum.displacements import Moves
