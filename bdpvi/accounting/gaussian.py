@@ -38,7 +38,7 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     v = _validate.finite("variance", variance.double())
     if not bool((v >= 0).all()):
         raise ValueError(f"variance must be at least 0, got {v.min().item()}")
-    eps = _validate.finite("epsilon", torch.as_tensor(epsilon).double()).to(v.device)
+    eps = _validate.finite("epsilon", torch.as_tensor(epsilon, dtype=v.dtype)).to(v.device)
     root = v.sqrt()
     safe = root.clamp(min=torch.finfo(v.dtype).tiny)
     a = root / 2 - eps / safe
