@@ -42,16 +42,6 @@ _WHERE = {
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.releases": ("Release", "calibrate", "rehearse", "release", "spent"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
-    "types": (
-        "Budget",
-        "BudgetExceededError",
-        "Dataset",
-        "Diagnostics",
-        "Exposure",
-        "Spent",
-        "Split",
-        "WorstCase",
-    ),
 }
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -91,9 +81,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: nothing heavy is loaded before it is needed."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'bdpvi' has no attribute {name!r}")
-    return getattr(import_module(f"bdpvi.{_HOME[name]}"), name)
+    return getattr(import_module(f"bdpvi.{_HOME.get(name, 'types')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,9 @@ from bdpvi._runtime import progress as bars
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
+from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Convergence, Guide, Problem, default_optimiser
+from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.optimum.route import Optimum
@@ -30,13 +31,15 @@ class Fit:
     """A fitted guide with what is needed to account for draws from it. All of it is secret.
 
     Attributes:
-        model, guide: as given; ``guide.parameters`` are this fit's until the guide is fitted again.
+        model, guide: the arguments of :func:`fit`; ``guide.parameters`` are this fit's until the
+            guide is fitted again.
         parameters: θ, constrained and detached.
-        panels: how far single records move the posterior.
-        convergence: how the training went.
+        panels: each record's pair of posteriors, with the record and without it.
+        convergence: the ELBO and its gradient's norm before every step of training.
         plan: the batches and noise that training used.
         ledger: what has been released.
-        data_name, feature_names, preprocessing: of the training data.
+        data_name, feature_names, preprocessing: the training data's, see
+            :class:`~bdpvi.types.Dataset`.
         fingerprint: digest of the training data.
         records: N, the size of the training data.
         accounting: how a Bayesian ε of its releases is computed.

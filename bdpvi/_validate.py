@@ -6,9 +6,11 @@ Comparisons are written as ``not x > 0`` so that NaN fails them too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def positive(name: str, value: float) -> float:
@@ -31,6 +33,20 @@ def non_negative(name: str, value: float) -> float:
     if not (value >= 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
     return float(value)
+
+
+def choice(name: str, value: str, among: Iterable[str]) -> str:
+    """Return ``value`` if it is one of the names.
+
+    >>> choice("guide", "low-rank", ["full-rank", "mean-field"])
+    Traceback (most recent call last):
+        ...
+    ValueError: guide must be one of ['full-rank', 'mean-field'], got 'low-rank'
+    """
+    names = list(among)
+    if value not in names:
+        raise ValueError(f"{name} must be one of {names}, got {value!r}")
+    return value
 
 
 def positive_int(name: str, value: int, least: int = 1) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
@@ -54,10 +53,7 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Take SIGTERM for an interruption, where this thread can have a say in that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Take SIGTERM for an interruption."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

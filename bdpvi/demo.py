@@ -41,16 +41,8 @@ class Demonstration:
     table: Path
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON types."""
-        return {
-            "records": self.records,
-            "test_records": self.test_records,
-            "non_private": self.non_private,
-            "curve": self.curve.to_dict("records"),
-            "released": {"accuracy": self.released_accuracy, "spent": asdict(self.spent)},
-            "figure": str(self.figure),
-            "table": str(self.table),
-        }
+        """Return everything as JSON types, but for the two paths."""
+        return {**asdict(self), "curve": self.curve.to_dict("records")}
 
     def print(self, console: Console) -> None:
         """Print a table and what was released."""

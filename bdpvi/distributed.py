@@ -32,16 +32,16 @@ PATIENCE = timedelta(hours=24)
 
 
 class Workers:
-    """The processes of this job, by torch.distributed; see ``workers.Reduction``."""
+    """Sums and joins over the processes of a torchrun job; see ``workers.Reduction``."""
 
     @property
     def rank(self) -> int:
-        """This process's number."""
+        """Number of this process, from 0."""
         return dist.get_rank()
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """Number of processes."""
         return dist.get_world_size()
 
     def sum(self, value: Tensor) -> Tensor:

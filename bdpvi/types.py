@@ -59,8 +59,7 @@ class Dataset:
             raise ValueError(
                 f"feature_names has {len(self.feature_names)} names for {self.x.shape[1]} columns"
             )
-        if len(self.ids) and int(self.ids.min()) < 0:
-            raise ValueError(f"ids must be at least 0, got {int(self.ids.min())}")
+        _validate.every("ids", self.ids, self.ids >= 0, "be at least 0")
         if len(self.ids) and int(self.ids.max()) >= _IDS:
             raise ValueError(
                 f"ids must be below {_IDS}, got {int(self.ids.max())}: every number up to the "
@@ -113,13 +112,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """How much the largest records decide an estimate, at the order that was used.
+    """How far an estimate rests on its largest records, at the order that was used.
 
     Attributes:
-        top_share: the largest record's share of the mean.
+        top_share: fraction of the mean that the largest record contributes.
         effective_size: (Σy)²/Σy², the number of records that carry the mean.
-        pareto_k: shape of the upper tail; above 0.7 the variance is as good as infinite.
-        skewness: what a bound by mean and spread can miss.
+        pareto_k: shape of the upper tail's generalised Pareto distribution; above 0.7 the sample
+            does not show the variance.
+        skewness: of the values; if it is large, a bound from mean and variance fails more often
+            than γ.
     """
 
     top_share: float
@@ -203,7 +204,7 @@ class Spent:
         guarantee: the guarantee in words.
         order: λ at which ε is smallest; None where the conversion does not go by orders.
         direction: the neighbour relation that costs most.
-        composition, conversion, estimator: how the cost became ε.
+        composition, conversion, estimator: names of the methods that turned costs into ε.
         failure_probability: γ of each estimate; ``delta`` includes ``estimates`` times γ.
         estimates: number of bounds that ε rests on.
         sample_size: records m in the panel.

@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the record counts")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the record counts")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
 

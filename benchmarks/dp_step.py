@@ -20,9 +20,10 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.dp.dpvi import DPVIGuide, DPVISettings, train
+from bdpvi.dp.dpvi import DPVISettings, train
 from bdpvi.dp.noise import Run
 from bdpvi.guides import FullRank, MeanField
+from bdpvi.inference.guide import Reparameterised
 
 SHAPES = {"Abalone": (3341, 8, 0.05), "Adult": (39073, 14, 0.005)}
 ROUNDS, STEPS = 7, 300
@@ -48,7 +49,7 @@ def report(name: str, times: dict[str, float]) -> None:
 
 
 def trainer(
-    guide: DPVIGuide, data: Dataset, settings: DPVISettings, run: Run
+    guide: Reparameterised, data: Dataset, settings: DPVISettings, run: Run
 ) -> Callable[[], object]:
     return lambda: train(MODEL, guide, data, runs=[run], settings=settings)
 

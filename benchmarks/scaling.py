@@ -45,7 +45,7 @@ from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
 from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
 from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.optimum.route import pairs
-from bdpvi.neighbours.row_gradients import TracedGradient
+from bdpvi.neighbours.row_gradients import Step, TracedGradient
 
 BATCH, STEPS = 200, 200
 GUIDES: dict[str, type[GaussianGuide]] = {"mean-field": MeanField, "full-rank": FullRank}
@@ -113,7 +113,8 @@ def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
         for step in range(steps):
             batch = problem.plan.batch(step, data.ids)
             seen = tuple(part[batch] for part in gradient.see(data))
-            gradient(free, records, weight, seen, torch.Generator().manual_seed(step), out)
+            noise = torch.Generator().manual_seed(step)
+            gradient(free, Step(records, weight, seen, noise), out)
 
 
 def optimum(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:

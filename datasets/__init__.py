@@ -10,10 +10,10 @@ from bdpvi.datasets.abalone import load_abalone
 from bdpvi.datasets.adult import load_adult
 from bdpvi.datasets.breast_cancer import load_breast_cancer
 from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
-from bdpvi.datasets.fetch import DigestError, RawFile, cache_folder
+from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.spambase import load_spambase
-from bdpvi.datasets.split import first_rows, folds, permutation, shuffled
+from bdpvi.datasets.split import first_rows, folds, shuffled
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame, read_table
 from bdpvi.types import Split
 
@@ -35,8 +35,6 @@ __all__ = [
     "Numeric",
     "OneHot",
     "Ordinal",
-    "RawFile",
-    "cache_folder",
     "dataset_from_frame",
     "first_rows",
     "folds",
@@ -47,7 +45,6 @@ __all__ = [
     "load_breast_cancer",
     "load_magic",
     "load_spambase",
-    "permutation",
     "read_table",
     "shuffled",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
+from bdpvi import _validate
 from bdpvi.datasets.encoding import Column, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
@@ -54,8 +55,7 @@ def load_abalone(
     >>> load_abalone("abalone.data").train.x.shape  # doctest: +SKIP
     torch.Size([3341, 8])
     """
-    if encoding not in ("ordinal", "onehot"):
-        raise ValueError(f"encoding must be 'ordinal' or 'onehot', got {encoding!r}")
+    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
     content = fetch(FILE, path)
     frame = pd.read_csv(io.BytesIO(content), names=["sex", *MEASURES, "rings"], na_filter=False)
     sex: Column = (
@@ -63,6 +63,5 @@ def load_abalone(
     )
     columns = (sex, *(Numeric.measured(frame[name]) for name in MEASURES))
     name = "abalone" if encoding == "ordinal" else "abalone-onehot"
-    return first_rows(
-        public_table(name, frame, frame["rings"] > 9, columns, "more than nine rings")
-    )
+    old = frame["rings"] > 9
+    return first_rows(public_table(name, frame, old, "more than nine rings", columns))

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pandas as pd
 
+from bdpvi import _validate
 from bdpvi.datasets.encoding import Column, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
@@ -26,21 +27,10 @@ TEST = RawFile(
     "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
 )
 NAMES = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week",
     "native-country",
-)
+)  # fmt: skip
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 
 
@@ -74,8 +64,7 @@ def load_adult(
     >>> load_adult("adult", encoding="onehot").train.x.shape  # doctest: +SKIP
     torch.Size([39073, 108])
     """
-    if encoding not in ("ordinal", "onehot"):
-        raise ValueError(f"encoding must be 'ordinal' or 'onehot', got {encoding!r}")
+    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
     beside = Path(path).parent if path is not None and Path(path).is_file() else path
     frame = pd.concat(
         [_read(fetch(DATA, path), heading=0), _read(fetch(TEST, beside), heading=1)],
@@ -91,7 +80,7 @@ def load_adult(
 
     columns = tuple(column(name) for name in NAMES)
     name = "adult" if encoding == "ordinal" else "adult-onehot"
-    return first_rows(public_table(name, frame, rich, columns, "income above 50,000 dollars"))
+    return first_rows(public_table(name, frame, rich, "income above 50,000 dollars", columns))
 
 
 def _read(content: bytes, heading: int) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 import sklearn.datasets
 
-from bdpvi.datasets.encoding import Numeric
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
 from bdpvi.types import Split
@@ -29,6 +28,4 @@ def load_breast_cancer() -> Split:
     table = sklearn.datasets.load_breast_cancer()
     frame = pd.DataFrame(table.data, columns=[str(n) for n in table.feature_names])
     malignant = pd.Series(table.target == list(table.target_names).index("malignant"))
-    columns = tuple(Numeric.measured(frame[name]) for name in frame)
-    data = public_table("breast-cancer", frame, malignant, columns, "malignant")
-    return shuffled(data, seed=0)
+    return shuffled(public_table("breast-cancer", frame, malignant, "malignant"))

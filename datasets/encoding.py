@@ -60,14 +60,6 @@ def _some(values: tuple[str, ...], most: int = 8) -> str:
     return f"({shown}{', …' if len(values) > most else ''})"
 
 
-def _moments(name: str, values: Floats) -> tuple[float, float]:
-    """Return the mean and the population standard deviation."""
-    mean, sd = float(values.mean()), float(values.std())
-    if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
-        raise ValueError(f"column {name!r} cannot be standardised: mean {mean!r}, sd {sd!r}")
-    return mean, sd
-
-
 @dataclass(frozen=True)
 class Numeric:
     """A number, standardised: one feature, (value - mean) / sd."""
@@ -84,9 +76,13 @@ class Numeric:
 
     @classmethod
     def measured(cls, values: pd.Series[Any]) -> Numeric:
-        """Return the column with the constants of its own values; sd is the population's."""
+        """Return the column with the mean and the population standard deviation of its values."""
         name = str(values.name)
-        return cls(name, *_moments(name, _numbers(values, name)))
+        numbers = _numbers(values, name)
+        mean, sd = float(numbers.mean()), float(numbers.std())
+        if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
+            raise ValueError(f"column {name!r} cannot be standardised: mean {mean!r}, sd {sd!r}")
+        return cls(name, mean, sd)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -99,38 +95,31 @@ class Numeric:
 
 
 @dataclass(frozen=True)
-class Ordinal:
-    """A category as its position in a list, standardised: one feature."""
+class Ordinal(Numeric):
+    """A category as its index in a list, standardised like a number: one feature."""
 
     kind: ClassVar[str] = "ordinal"
-    name: str
     categories: tuple[str, ...]
-    mean: float
-    sd: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _distinct(self.name, self.categories)
-        Numeric(self.name, self.mean, self.sd)
 
     @classmethod
     def measured(cls, values: pd.Series[Any], categories: tuple[str, ...] = ()) -> Ordinal:
-        """Return the column with the constants of its own values; categories are sorted if none
-        are given.
-        """
-        name = str(values.name)
-        categories = categories or categories_of(values)
-        codes = _codes(values, name, categories).astype(np.float64)
-        return cls(name, categories, *_moments(name, codes))
+        """Return the column with the mean and the population standard deviation of its indices.
 
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Names of the features it makes."""
-        return (self.name,)
+        Args:
+            values: the raw column.
+            categories: in the order of their indices; by default sorted as text.
+        """
+        name, categories = str(values.name), categories or categories_of(values)
+        codes = Numeric.measured(pd.Series(_codes(values, name, categories), name=name))
+        return cls(name, codes.mean, codes.sd, categories)
 
     def encode(self, values: pd.Series[Any]) -> Floats:
         """Return the features, (N, 1)."""
-        codes = _codes(values, self.name, self.categories)
-        return np.asarray((codes - self.mean) / self.sd, dtype=np.float64)[:, None]
+        return super().encode(pd.Series(_codes(values, self.name, self.categories)))
 
 
 @dataclass(frozen=True)
@@ -229,19 +218,16 @@ class Encoding:
             ValueError: if the dictionary does not describe an encoding.
         """
         try:
-            columns = tuple(_COLUMNS[c["kind"]](c) for c in values["columns"])
-            return cls(columns, str(values["source"]))
+            return cls(tuple(map(_column, values["columns"])), str(values["source"]))
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not the dictionary of an encoding: {error!r}") from error
 
 
-_COLUMNS: dict[str, Callable[[Mapping[str, Any]], Column]] = {
-    "numeric": lambda c: Numeric(str(c["name"]), float(c["mean"]), float(c["sd"])),
-    "ordinal": lambda c: Ordinal(
-        str(c["name"]), tuple(map(str, c["categories"])), float(c["mean"]), float(c["sd"])
-    ),
-    "onehot": lambda c: OneHot(str(c["name"]), tuple(map(str, c["categories"]))),
-}
+def _column(values: Mapping[str, Any]) -> Column:
+    kinds: dict[str, Callable[..., Column]] = {c.kind: c for c in (Numeric, Ordinal, OneHot)}
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    del arguments["kind"]
+    return kinds[values["kind"]](**arguments)
 
 
 def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:

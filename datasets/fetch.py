@@ -1,4 +1,4 @@
-"""Find the raw file of a public table, and accept it only by its SHA-256.
+"""Find the raw file of a public table, and accept it only if its SHA-256 is known.
 
 A file is searched for in the path the caller names, then in ``$BDPVI_DATA``, then in the user's
 cache; the archive it is published in is asked last, and what it sends is put into the cache.
@@ -74,7 +74,7 @@ def cache_folder() -> Path:
 
 
 def fetch(file: RawFile, path: str | os.PathLike[str] | None = None) -> bytes:
-    """Return the content of ``file``, from the first place that has it.
+    """Return the content of ``file``, from the first of these locations that has it.
 
     The bytes that are returned are the bytes that were checked: the file is read once.
 

@@ -7,7 +7,6 @@ import os
 
 import pandas as pd
 
-from bdpvi.datasets.encoding import Numeric
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
@@ -19,17 +18,9 @@ FILE = RawFile(
     "e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",
 )
 MEASURES = (
-    "fLength",
-    "fWidth",
-    "fSize",
-    "fConc",
-    "fConc1",
-    "fAsym",
-    "fM3Long",
-    "fM3Trans",
-    "fAlpha",
+    "fLength", "fWidth", "fSize", "fConc", "fConc1", "fAsym", "fM3Long", "fM3Trans", "fAlpha",
     "fDist",
-)
+)  # fmt: skip
 
 
 def load_magic(path: str | os.PathLike[str] | None = None) -> Split:
@@ -52,5 +43,5 @@ def load_magic(path: str | os.PathLike[str] | None = None) -> Split:
     torch.Size([15216, 10])
     """
     frame = pd.read_csv(io.BytesIO(fetch(FILE, path)), names=[*MEASURES, "class"])
-    columns = tuple(Numeric.measured(frame[name]) for name in MEASURES)
-    return shuffled(public_table("magic", frame, frame["class"] == "g", columns, "gamma ray"))
+    gamma = frame.pop("class") == "g"
+    return shuffled(public_table("magic", frame, gamma, "gamma ray"))

@@ -1,4 +1,4 @@
-"""Public benchmark tables: what their loaders share."""
+"""Public benchmark tables: from raw columns to records, the last step of every loader."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bdpvi.datasets.encoding import Column, Encoding
+from bdpvi.datasets.encoding import Column, Encoding, Numeric
 from bdpvi.types import Dataset
 
 
 def public_table(
-    name: str, frame: pd.DataFrame, y: pd.Series[Any], columns: tuple[Column, ...], positive: str
+    name: str,
+    frame: pd.DataFrame,
+    y: pd.Series[Any],
+    positive: str,
+    columns: tuple[Column, ...] | None = None,
 ) -> Dataset:
     """Return the rows of a public table; its constants are public because the table is.
 
@@ -21,13 +25,14 @@ def public_table(
         name: what reports call the table.
         frame: raw columns.
         y: N truth values.
-        columns: how the raw columns become features.
         positive: what y = 1 means.
+        columns: how the raw columns become features; by default every one is a number.
     """
     source = (
         f"Means, standard deviations and categories are those of all rows of the published {name} "
         "table, training and test; they count as public."
     )
+    columns = columns or tuple(Numeric.measured(frame[column]) for column in frame)
     encoding = Encoding(columns, source)
     return Dataset(
         encoding.apply(frame),

@@ -7,7 +7,6 @@ import os
 
 import pandas as pd
 
-from bdpvi.datasets.encoding import Numeric
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
@@ -54,5 +53,5 @@ def load_spambase(path: str | os.PathLike[str] | None = None) -> Split:
     torch.Size([3680, 57])
     """
     frame = pd.read_csv(io.BytesIO(fetch(FILE, path)), names=[*MEASURES, "spam"])
-    columns = tuple(Numeric.measured(frame[name]) for name in MEASURES)
-    return shuffled(public_table("spambase", frame, frame["spam"] == 1, columns, "spam"))
+    spam = frame.pop("spam") == 1
+    return shuffled(public_table("spambase", frame, spam, "spam"))

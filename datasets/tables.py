@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from bdpvi import _validate
 from bdpvi.datasets.encoding import (
     Column,
     Encoding,
@@ -30,44 +31,27 @@ from bdpvi.types import Dataset, Split
 
 MOST_CATEGORIES = 100
 _FEW = 10
-"""So many different values may be categories, or numbers, whatever the number of rows."""
+"""A column with at most this number of different values is not taken for an identifier."""
 _NEARLY_ALL = 0.95
+"""Integers with fewer different values than this fraction of the rows are no identifiers."""
 _DIGITS = 6
+"""Integers that all have the same number of digits, at least this one, are identifiers."""
 _NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mrn"})
 
 
 def from_frame(
-    frame: pd.DataFrame,
-    target: str,
-    *,
-    positive: object = None,
-    encoding: Literal["ordinal", "onehot"] = "onehot",
-    categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    missing: Literal["error", "drop"] = "error",
-    constants: Encoding | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    name: str = "data",
+    frame: pd.DataFrame, target: str, *, test_fraction: float = 0.2, seed: int = 0, **options: Any
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
 
     Rows are permuted with ``seed`` before the split, because tables are often sorted by outcome.
-    Everything else is as in :func:`dataset_from_frame`, which keeps all rows together.
 
     Args:
         frame: one row for each record.
         target: the yes/no column.
-        positive: which of its two values is y = 1.
-        encoding: what becomes of categories.
-        categorical: columns whose values are names of categories, though they are numbers or
-            nearly as many as the rows.
-        drop: columns to leave out, such as identifiers.
-        missing: what to do with rows that lack a value.
-        constants: an encoding made elsewhere, to be used as it is.
-        test_fraction: share of the rows kept for test, strictly between 0 and 1.
+        test_fraction: fraction of the rows kept for test, strictly between 0 and 1.
         seed: of the permutation; it is public.
-        name: what reports call the data.
+        options: see :func:`dataset_from_frame`.
 
     Raises:
         ValueError: as :func:`dataset_from_frame`, or if the split leaves one side empty.
@@ -77,18 +61,7 @@ def from_frame(
     >>> len(split.train), len(split.test), split.train.preprocessing["target"]["positive"]
     (8, 2, 'yes')
     """
-    data = dataset_from_frame(
-        frame,
-        target,
-        positive=positive,
-        encoding=encoding,
-        categorical=categorical,
-        drop=drop,
-        missing=missing,
-        constants=constants,
-        name=name,
-    )
-    return shuffled(data, test_fraction, seed)
+    return shuffled(dataset_from_frame(frame, target, **options), test_fraction, seed)
 
 
 def from_csv(path: str | os.PathLike[str], target: str, **options: Any) -> Split:
@@ -97,7 +70,7 @@ def from_csv(path: str | os.PathLike[str], target: str, **options: Any) -> Split
     Args:
         path: the file.
         target: the yes/no column.
-        options: those of :func:`from_frame`; ``name`` is the file's if not given.
+        options: see :func:`from_frame`; ``name`` is by default the file's.
 
     Raises:
         ValueError: as :func:`read_table` and :func:`from_frame`.
@@ -114,7 +87,6 @@ def dataset_from_frame(
     encoding: Literal["ordinal", "onehot"] = "onehot",
     categorical: Sequence[str] = (),
     drop: Sequence[str] = (),
-    missing: Literal["error", "drop"] = "error",
     constants: Encoding | None = None,
     name: str = "data",
 ) -> Dataset:
@@ -136,8 +108,6 @@ def dataset_from_frame(
         categorical: columns whose values are names of categories, though they are numbers or
             nearly as many as the rows.
         drop: columns to leave out, such as identifiers.
-        missing: ``"error"``, or ``"drop"`` to leave out the rows that lack a value in a column
-            that is used.
         constants: an encoding made elsewhere: it decides which columns are used and how, and
             ``encoding`` and ``categorical`` have no effect.
         name: what reports call the data.
@@ -150,13 +120,15 @@ def dataset_from_frame(
             infinite values; a target with other than two values; text where most values are
             numbers; text with more than 100 different values, or with more than 10 that are half as
             many as the rows, and integers that look like identifiers, see below; a category or
-            column that ``constants`` lacks; no row or no feature left.
+            column that ``constants`` lacks; no row or no feature.
 
-    Categories are published as they are, so a column that tells the rows apart must not become any.
-    List it in ``categorical`` if its values are harmless all the same. Integers are taken for
-    identifiers where 95 % of the rows have values of their own, none is negative, and they nearly
-    fill a range, rise or fall from row to row, all have the same number of digits, six at least, or
-    stand under a name such as "id" or "patient_id". If they measure something, make them floats.
+    The names of categories are published, so a column that identifies rows must not become
+    categories. List it in ``categorical`` if its values are harmless all the same.
+
+    Integers are taken for identifiers where the number of different values is at least 95 % of the
+    number of rows, none is negative, and they nearly fill a range, rise or fall from row to row,
+    all have the same number of digits, six at least, or have a name such as "id" or "patient_id".
+    If they measure something, make them floats.
 
     >>> frame = pd.DataFrame({"age": [20.0, 40.0], "sex": ["F", "M"], "sick": [0, 1]})
     >>> data = dataset_from_frame(frame, target="sick")
@@ -165,8 +137,7 @@ def dataset_from_frame(
     >>> data.preprocessing["encoding"]["source"]
     'Computed from the rows of the data; treated as public.'
     """
-    _choice("encoding", encoding, ("ordinal", "onehot"))
-    _choice("missing", missing, ("error", "drop"))
+    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
     frame = with_text_names(frame)
     _known("target", [target], frame)
     _known("drop", drop, frame)
@@ -179,15 +150,13 @@ def dataset_from_frame(
     if target in used:
         raise ValueError(f"target={target!r} is among the columns of constants")
     frame = frame[[*used, target]]
-    ids = np.flatnonzero(_complete_rows(frame, missing))
-    frame = frame.iloc[ids]
+    _check_complete(frame)
     y, meaning = _outcome(frame[target], positive)
     if constants is None:
         constants = _measured(frame[used], encoding, categorical)
     return Dataset(
         constants.apply(frame),
         torch.from_numpy(y),
-        ids=torch.from_numpy(ids),
         feature_names=constants.feature_names,
         name=name,
         preprocessing={"encoding": constants.to_dict(), "target": meaning},
@@ -231,26 +200,22 @@ def _check_shape(rows: Any, path: str) -> None:
         raise ValueError(f"{path} has a header but no rows")
 
 
-def _complete_rows(frame: pd.DataFrame, missing: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which rows have all values."""
-    lacking = frame.isna()
-    counts = lacking.sum()
-    if missing == "error" and counts.any():
+def _check_complete(frame: pd.DataFrame) -> None:
+    if not len(frame):
+        raise ValueError("the table has no rows")
+    counts = frame.isna().sum()
+    if counts.any():
         listed = ", ".join(f"{c!r} ({n})" for c, n in counts[counts > 0].items())
         raise ValueError(
-            f"missing values in {listed} of {len(frame)} rows; fill them in, "
-            "or pass missing='drop' to leave those rows out"
+            f"missing values in {listed} of {len(frame)} rows; "
+            "fill them in, or leave those rows out"
         )
-    complete = ~lacking.any(axis=1).to_numpy(dtype=np.bool_)
-    if not complete.any():
-        raise ValueError(f"no row of {len(frame)} has all values")
-    return complete
 
 
 def _outcome(
     values: pd.Series[Any], positive: object
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, str]]:
-    """Return y and what its two values mean."""
+    """Return y, (N,), and which value of the target is 1 and which 0."""
     labels = values.map(label)
     numbers = pd.to_numeric(labels, errors="coerce")
     found = [str(v) for v in labels.unique()]
@@ -327,8 +292,8 @@ def _leave_out(values: pd.Series[Any]) -> str:
 def _numbers_rows(values: pd.Series[Any]) -> bool:
     """Return whether integers look like names of the rows rather than measurements.
 
-    Measurements may all differ too, as incomes do: what tells identifiers is that they nearly fill
-    a range, are in the order of the rows, all have equally many digits, or are called so.
+    Measurements may all differ too, as incomes do. Identifiers nearly fill a range, are in the
+    order of the rows, all have the same number of digits, or have the name of one.
     """
     if not pd.api.types.is_integer_dtype(values.dtype):
         return False
@@ -346,7 +311,7 @@ def _numbers_rows(values: pd.Series[Any]) -> bool:
 
 
 def _is_called_identifier(name: str) -> bool:
-    """Return whether a word of the name says so.
+    """Return whether a word of the column's name means an identifier.
 
     >>> _is_called_identifier("PatientID"), _is_called_identifier("humidity")
     (True, False)
@@ -372,8 +337,3 @@ def _known(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:
     if unknown:
         has = ", ".join(map(repr, frame.columns))
         raise ValueError(f"{argument}: no column {', '.join(map(repr, unknown))} among {has}")
-
-
-def _choice(argument: str, value: str, among: tuple[str, ...]) -> None:
-    if value not in among:
-        raise ValueError(f"{argument} must be {' or '.join(map(repr, among))}, got {value!r}")

@@ -1,11 +1,10 @@
-"""What the Gaussian guides share: the latents as one flat vector."""
+"""Base class of the Gaussian guides, whose latents are one flat vector."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import pyro
@@ -13,24 +12,15 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions.util import sum_rightmost
 from torch import Tensor
-from torch.distributions import Distribution, Transform, biject_to
+from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from bdpvi._runtime.secure import Lattice
 from bdpvi._validate import non_negative, positive
-from bdpvi.models.contract import Model, latent_sites
+from bdpvi.models.contract import Model, Site, dimension, parts, sites, unpack
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]
-"""Takes the gradient of a loss in the latents to that in a guide's parameters."""
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """Where one latent variable lies in the flat vector, and how it gets its support."""
-
-    name: str
-    shape: torch.Size  # of the unconstrained value: a simplex has one entry fewer there
-    transform: Transform
+"""From the gradient of a loss in the latents to its gradient in a guide's parameters."""
 
 
 class GaussianGuide(ABC):
@@ -89,7 +79,7 @@ class GaussianGuide(ABC):
 
     @abstractmethod
     def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
-        """Return the Gaussian with covariance Σ + ridge·Σ² in the place of Σ."""
+        """Return the Gaussian with covariance Σ + ridge·Σ² instead of Σ."""
 
     @abstractmethod
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
@@ -129,15 +119,11 @@ class GaussianGuide(ABC):
     @property
     def dim(self) -> int:
         """Length of the flat vector of latents."""
-        return sum(site.shape.numel() for site in self.sites)
+        return dimension(self.sites)
 
     def setup(self, x: Tensor, y: Tensor) -> None:
         """Find the model's latent variables by running it once on a batch of records."""
-        sites = []
-        for name, site in latent_sites(self.model, x, y).items():
-            transform = biject_to(site["fn"].support)
-            sites.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
-        self.sites = tuple(sites)
+        self.sites = sites(self.model, x, y)
 
     def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Run as a Pyro guide: one sample site per latent variable of the model.
@@ -161,7 +147,7 @@ class GaussianGuide(ABC):
         gaussian = self.distribution(parameters)
         flat = pyro.sample("_latent", gaussian, infer={"is_auxiliary": True})
         latents = {}
-        for site, part in zip(self.sites, self._parts(flat), strict=True):
+        for site, part in zip(self.sites, parts(self.sites, flat), strict=True):
             value = site.transform(part)
             log_density = site.transform.inv.log_abs_det_jacobian(value, part)
             log_density = sum_rightmost(log_density, log_density.dim())
@@ -171,8 +157,7 @@ class GaussianGuide(ABC):
 
     def unpack(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the model's latent variables for one flat unconstrained vector, (dim,)."""
-        parts = zip(self.sites, self._parts(flat), strict=True)
-        return {site.name: site.transform(part) for site, part in parts}
+        return unpack(self.sites, flat)
 
     def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
         """Return the posterior over the flat vector as a detached torch distribution.
@@ -210,7 +195,3 @@ class GaussianGuide(ABC):
         if not chosen:
             raise RuntimeError(f"this {type(self).__name__} guide has not been fitted yet")
         return {name: chosen[name].detach().clone() for name in self.constraints}
-
-    def _parts(self, flat: Tensor) -> list[Tensor]:
-        parts = torch.split(flat, [site.shape.numel() for site in self.sites], dim=-1)
-        return [part.reshape(site.shape) for part, site in zip(parts, self.sites, strict=True)]

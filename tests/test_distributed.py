@@ -34,7 +34,7 @@ from bdpvi.guides import FullRank
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.route import Kind
-from bdpvi.neighbours.sharding import Sharded, Share
+from bdpvi.neighbours.sharding import Sharded, part
 
 ROOT = Path(bdpvi.__file__).parents[1]
 DYING = """
@@ -194,7 +194,7 @@ def test_workers_with_other_problems_are_an_error(data: Dataset) -> None:
 @pytest.mark.parametrize("kind", [Remove(), Remove(41)])
 def test_shares_are_all_the_rows_once(data: Dataset, kind: Kind) -> None:
     for size in (1, 2, 3, 7):
-        shares = [Share(kind, Worker(rank, size)).rows(data).records for rank in range(size)]
+        shares = [part(kind, data, Worker(rank, size)).records for rank in range(size)]
         assert torch.equal(torch.cat([s.ids for s in shares]), kind.rows(data).records.ids)
         lengths = [len(s) for s in shares]
         assert max(lengths) - min(lengths) <= 1
@@ -211,4 +211,4 @@ def test_workers_find_what_one_finds(data: Dataset) -> None:
 
 def test_more_workers_than_there_is_work_for_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^workers=4 are too many for 11 neighbours"):
-        Share(Remove(), Worker(0, 4)).rows(logistic_data(11, 2))
+        part(Remove(), logistic_data(11, 2), Worker(0, 4))

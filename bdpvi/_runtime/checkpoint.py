@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import pickle
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -20,18 +19,15 @@ from torch import Tensor
 from bdpvi._runtime import store
 
 Tensors = dict[str, Tensor]
-Once = Callable[[str, Callable[[], Tensors], Mapping[str, Tensor]], Tensors]
-"""Returns the tensors of a named part: those kept, or else those it makes now.
+Once = Callable[[str, Callable[[], Tensors]], Tensors]
+"""Returns the tensors of a named part: those kept, or else those it makes now."""
 
-The last argument has a tensor of the same type and shape for each, on the meta device."""
-
-_ABOUT = "run.json"
-_DIGEST = "sha256"
+_DIGEST, _SETTINGS = "sha256", "settings.json"
 _EVERY = 60.0
 """Seconds between two writes of the state of a part that is being made."""
 
 
-def always(name: str, make: Callable[[], Tensors], like: Mapping[str, Tensor]) -> Tensors:
+def always(name: str, make: Callable[[], Tensors]) -> Tensors:
     """Make the part, and keep nothing: an :data:`Once` without a disk."""
     return make()
 
@@ -39,41 +35,90 @@ def always(name: str, make: Callable[[], Tensors], like: Mapping[str, Tensor]) -
 class Checkpoint:
     """A folder of finished parts, readable by its owner only; each part whole or not there.
 
-    Its parts come from the training data, so the folder is secret. It appears with its first part.
+    A part is a JSON object (:meth:`get`, :meth:`put`) or tensors (:meth:`once`). It is computed
+    from the training data and so is secret. The folder appears with its first part, or with
+    :meth:`begin`.
 
     Args:
-        folder: may be there already, from a run with the same identity. Files whose names begin
+        folder: may be there already, from a run with the same settings. Files whose names begin
             with a dot do not count.
-        identity: all that determines the parts, as text by the name of the argument.
+        settings: all that determines the parts, as JSON types by the name of the argument.
+        parts: subfolder for the parts, where other files lie beside them.
 
     Raises:
         ValueError: if the folder holds parts of another run, naming the first argument that
             differs, or is not a checkpoint.
 
     >>> import tempfile
-    >>> like = {"value": torch.empty(2, device="meta")}
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     kept = Checkpoint(Path(place) / "unfinished", {"seed": "0"})
-    ...     _ = kept.once("part", lambda: {"value": torch.ones(2)}, like)
-    ...     kept.once("part", lambda: {"value": torch.zeros(2)}, like)
-    {'value': tensor([1., 1.])}
+    ...     kept = Checkpoint(Path(place) / "unfinished", {"seed": 0})
+    ...     _ = kept.once("part", lambda: {"value": torch.ones(2)})
+    ...     kept.put("cell", {"accuracy": 0.5})
+    ...     kept.once("part", lambda: {"value": torch.zeros(2)}), kept.get("cell"), kept.get("a")
+    ({'value': tensor([1., 1.])}, {'accuracy': 0.5}, None)
     """
 
-    def __init__(self, folder: str | Path, identity: Mapping[str, str]) -> None:
-        self.folder = Path(folder)
-        self.identity = dict(identity)
-        if self.folder.exists():
-            self._check()
+    def __init__(
+        self, folder: str | Path, settings: Mapping[str, Any], parts: str | None = None
+    ) -> None:
+        self.whole = Path(folder)
+        self.folder = self.whole if parts is None else self.whole / parts
+        self.settings = json.loads(json.dumps(settings))
+        file = self.whole / _SETTINGS
+        if file.exists():
+            kept = store.read_json(file)
+            for name in self.settings | kept:
+                new, old = (one.get(name, "nothing") for one in (self.settings, kept))
+                if new != old:
+                    raise ValueError(
+                        f"{name}={_short(new)} cannot go on with the unfinished run in {folder}, "
+                        f"which has {name}={_short(old)}; go on with that, or delete the folder"
+                    )
+        elif self.whole.exists() and any(p.name[0] != "." for p in self.whole.iterdir()):
+            raise ValueError(f"{folder} exists already and is not a checkpoint: no {_SETTINGS}")
 
-    def once(self, name: str, make: Callable[[], Tensors], like: Mapping[str, Tensor]) -> Tensors:
+    def begin(self) -> None:
+        """Make the folder and write the settings.
+
+        Raises:
+            OSError: if no files can be written.
+        """
+        store.make_folder(self.whole)
+        store.check_writable(self.whole)
+        if not (self.whole / _SETTINGS).exists():
+            store.write(self.whole / _SETTINGS, json.dumps(self.settings, indent=1).encode())
+        store.make_folder(self.folder)
+        self.folder.chmod(0o700)
+        store.check_writable(self.folder)
+
+    def get(self, name: str, check: Callable[[Any], object] = lambda _: None) -> Any:
+        """Return JSON part ``name``, None if it is not there.
+
+        Raises:
+            ValueError: if it cannot be read, or if ``check`` raises that, naming the file.
+        """
+        file = self.folder / f"{name}.json"
+        if not file.exists():
+            return None
+        part = store.read_json(file)
+        try:
+            check(part)
+        except ValueError as error:
+            raise _unreadable("checkpoint", file, error) from error
+        return part
+
+    def put(self, name: str, part: Mapping[str, Any]) -> None:
+        """Keep JSON part ``name``."""
+        self.begin()
+        store.write(self.folder / f"{name}.json", json.dumps(part, indent=1).encode())
+
+    def once(self, name: str, make: Callable[[], Tensors]) -> Tensors:
         """Return the tensors of part ``name``; make and keep them if they are not there."""
         file = self.file(name)
         if file.exists():
-            kept, _ = read_tensors("checkpoint", file)
-            alike("checkpoint", file, kept, like)
-            return kept
+            return read_tensors("checkpoint", file)[0]
         made = make()
-        self.put(name, made)
+        self.keep(name, made)
         self.file(f"{name}.begun").unlink(missing_ok=True)
         return made
 
@@ -82,37 +127,13 @@ class Checkpoint:
         return Begun(self, f"{name}.begun")
 
     def file(self, name: str) -> Path:
-        """Return the file of a part."""
+        """Return the file of a part that is tensors."""
         return self.folder / f"{name}.safetensors"
 
-    def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep these tensors."""
-        store.make_folder(self.folder)
-        self.folder.chmod(0o700)
-        about = self.folder / _ABOUT
-        if not about.exists():
-            store.write(about, json.dumps(self.identity, indent=2).encode())
+    def keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the tensors of part ``name``."""
+        self.begin()
         write_tensors(self.file(name), tensors, {})
-
-    def _check(self) -> None:
-        about = self.folder / _ABOUT
-        if not about.exists() and all(p.name.startswith(".") for p in self.folder.iterdir()):
-            return
-        try:
-            kept = store.read_json(about)
-            if not isinstance(kept, dict):
-                raise ValueError(f"{about} does not hold a JSON object")
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"checkpoint={str(self.folder)!r} is not a checkpoint: {error}"
-            ) from error
-        for name in self.identity | kept:
-            new, old = self.identity.get(name), kept.get(name)
-            if new != old:
-                raise ValueError(
-                    f"{name}={new} cannot go on with the unfinished run in {self.folder}, which "
-                    f"has {name}={old}; go on with that, or delete the folder"
-                )
 
 
 class Begun:
@@ -127,24 +148,17 @@ class Begun:
         file = self.checkpoint.file(self.name)
         if not file.exists():
             return None
-        kept, _ = read_tensors("checkpoint", file)
-        length = kept["state"].numel() if "state" in kept else 0
-        whole = torch.empty(length, dtype=torch.uint8, device="meta")
-        alike("checkpoint", file, kept, {"state": whole})
-        try:
-            content = io.BytesIO(bytes(kept["state"].numpy()))
-            return torch.load(content, map_location="cpu", weights_only=True)
-        except (RuntimeError, pickle.UnpicklingError) as error:
-            raise _unreadable("checkpoint", file, error) from error
+        content = read_tensors("checkpoint", file)[0]["state"].numpy().tobytes()
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
     def reached(self, state: Callable[[], Any]) -> None:
-        """Write the state, of what ``torch.load`` takes for weights, if it is time to."""
+        """Write the state, made of types that ``torch.load`` takes for weights, once a minute."""
         if time.monotonic() - self.written < _EVERY:
             return
         content = io.BytesIO()
         torch.save(state(), content)
         whole = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
-        self.checkpoint.put(self.name, {"state": whole})
+        self.checkpoint.keep(self.name, {"state": whole})
         self.written = time.monotonic()
 
 
@@ -204,3 +218,8 @@ def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) < 200 else text[:200] + "…"

@@ -11,21 +11,21 @@ import torch
 T = TypeVar("T")
 
 _NUMBERS = 150_000
-"""From so many on machine code saves the second that it takes to load."""
+"""Size of a problem from which machine code saves more time than the second it takes to load."""
 
 
 def where_it_pays(
     numbers: int, device: torch.device, compiled: Callable[[], T], plain: Callable[[], T]
 ) -> T:
-    """Return what ``compiled`` makes, or ``plain`` for few numbers, on a GPU and without numba.
+    """Return the result of ``compiled``; for few numbers, on a GPU or without numba of ``plain``.
 
-    It depends on the size of the problem alone, so that the same problem has the same result.
+    The choice depends on the size alone, so that the same problem has the same result.
 
     Args:
-        numbers: records, or pairs, times variables.
-        device: where they are.
-        compiled: imports what numba compiles.
-        plain: does not.
+        numbers: size of the problem: records, or pairs, times variables.
+        device: of its tensors.
+        compiled: computes the result by functions that numba compiles.
+        plain: computes it by torch.
 
     >>> where_it_pays(1_000, torch.device("cpu"), lambda: "machine code", lambda: "torch")
     'torch'

@@ -22,14 +22,14 @@ Track = Callable[[Sequence[T], str], Iterable[T]]
 
 
 def silent(items: Sequence[T], description: str) -> Iterable[T]:
-    """Iterate without a word."""
+    """Iterate without a bar."""
     return items
 
 
 def bar(items: Sequence[T], description: str) -> Iterable[T]:
     """Iterate with a bar on standard error: items done, items a second and time remaining.
 
-    There is none for no items.
+    Without items there is no bar.
     """
     if not items:
         return
@@ -45,7 +45,7 @@ def bar(items: Sequence[T], description: str) -> Iterable[T]:
 
 
 class _Rate(ProgressColumn):
-    """Items a second, of late."""
+    """Recent items a second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed

@@ -61,7 +61,7 @@ class Lattice:
 def total_variation(
     lattice: Lattice, mean: Tensor, deviation: Tensor, *, dense: bool, bits: int = BITS
 ) -> float:
-    """Bound how far a sample of :func:`sample` is from an exact Gaussian one, rounded alike.
+    """Bound the total variation between a sample of :func:`sample` and an exact one, rounded alike.
 
     Couple both by their uniform random numbers. They are rounded to the same point unless a
     boundary between two points of the lattice lies between them. (1) A uniform of b bits is within
@@ -126,7 +126,8 @@ def sample(
         draws: number of samples.
         temperature: τ.
         generator: for experiments that must repeat; by default the secure source is used.
-        lattice: where samples are rounded to; None, for what stays in the house, leaves them.
+        lattice: samples are rounded to it; None, only for samples that are never published, does
+            not round them.
     """
     mean = posterior.mean.cpu().double()
     if lattice is not None:

@@ -196,17 +196,34 @@ def _remove_dead(path: Path) -> None:
                 os.close(descriptor)
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
 
     Raises:
-        ValueError: if it is not JSON, naming the file.
+        ValueError: if the file holds anything else, naming it.
         OSError: if it cannot be opened.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return content
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON: paths as text, and infinite or undefined numbers as the strings
+    "Infinity", "-Infinity" and "NaN".
+
+    >>> import math
+    >>> json_text({"epsilon": math.inf, "order": None})
+    '{"epsilon": "Infinity", "order": null}'
+    """
+    valid = json.loads(
+        json.dumps(value, default=str), parse_constant=str
+    )  # as numbers, they are no JSON
+    return json.dumps(valid, indent=indent, ensure_ascii=False)
 
 
 def sync(path: Path) -> None:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Return parts of so many rows or columns, one part if there are none.
+    """Return slices of ``size`` that cover ``count`` rows or columns; an empty one if count is 0.
 
     >>> slices(5, 3)
     [slice(0, 3, None), slice(3, 6, None)]
@@ -23,11 +23,11 @@ def slices(count: int, size: int) -> list[slice]:
 
 
 def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
-    """Return what ``make`` makes of every part, in order, as many at a time as torch has threads.
+    """Yield ``make(part)`` of every part, in order, computed in as many threads as torch has.
 
-    Inside a part torch has one thread: threads that wait for one another in every operation crawl
-    as soon as the machine has other work. Parts are drawn a few at a time, so they need not all fit
-    into memory.
+    Inside a part torch has one thread: threads that wait for one another in every operation are
+    slow as soon as the machine has other work. Parts are drawn a few at a time, so they need not
+    all fit into memory.
 
     >>> list(each(lambda x: x * x, range(5)))
     [0, 1, 4, 9, 16]

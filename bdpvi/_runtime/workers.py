@@ -1,4 +1,4 @@
-"""What several workers do together, each with a part of the work; a lone worker has all of it."""
+"""Sums, maxima and joins over the workers of one job, for code that runs the same with one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Reduction(Protocol):
-    """What the workers of one job do together. Every worker must make the same calls in order."""
+    """Operations over all workers of one job. Every worker must make the same calls in order."""
 
     @property
     def rank(self) -> int:
@@ -16,7 +16,7 @@ class Reduction(Protocol):
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
 
     def sum(self, value: Tensor) -> Tensor:
         """Return the sum of all workers' tensors of one shape."""
@@ -53,7 +53,7 @@ class Alone:
 
 
 def share(count: int, workers: Reduction) -> range:
-    """Return this worker's part of ``count`` rows: consecutive ones, as many as the others have.
+    """Return this worker's consecutive part of ``count`` rows; sizes differ by at most one.
 
     >>> share(5, Alone())
     range(0, 5)

@@ -29,32 +29,9 @@ from bdpvi.accounting.hockey_stick import (
 )
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.quantiles import quantile_certificate
-from bdpvi.accounting.settling import (
-    CHANGES,
-    GUARANTEE,
-    MISSES,
-    Solution,
-    guarantee_for,
-    settle,
-    solve_by_order,
-    with_rounding,
-)
+from bdpvi.accounting.settling import Solution, Terms, guarantee_for, settle, solve_by_order
 from bdpvi.accounting.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
 from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
-
-__all__ = [
-    "CHANGES",
-    "CONVERSIONS",
-    "GUARANTEE",
-    "HOCKEY_STICK",
-    "MISSES",
-    "BayesianAccountant",
-    "Solution",
-    "nothing_spent",
-    "settle",
-    "solve_by_order",
-    "with_rounding",
-]
 
 FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
@@ -70,10 +47,10 @@ class BayesianAccountant:
     Each direction of each neighbour relation is estimated by itself and the largest ε counts: the
     cost is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)) in either order of D and D′.
 
-    With conversion="hockey-stick", where the releases bound what any record whatever can cost
+    With conversion="hockey-stick", where the releases bound the cost of every conceivable record
     (:attr:`bdpvi.accounting.panel.Panel.largest`), the mean is bounded by
     :func:`~bdpvi.accounting.betting.betting` instead of ``estimator``: for every distribution of
-    the records, whatever the diagnostics say, as long as they are independent draws from it. (The
+    the records, whatever the diagnostics are, if the records are independent draws from it. (The
     panel is the training table itself, each record held against the others: exchangeable, not
     quite independent.)
 
@@ -122,7 +99,7 @@ class BayesianAccountant:
         """Charge ``event`` ``count`` times.
 
         Raises:
-            ValueError: if its records or directions are not those of the events before it, or there
+            ValueError: if its records or directions differ from those of earlier events, or there
                 are more events than the composition was made for.
         """
         _validate.positive_int("count", count)
@@ -149,14 +126,14 @@ class BayesianAccountant:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
 
         It is at most δ where :meth:`get_epsilon` at δ is at most ``epsilon``, and far quicker. The
-        same number of estimates is charged: the answer could be that of any order or ε. It is 1
+        same number of estimates is charged: any order or ε could have been the answer. It is 1
         where rounding and estimates leave nothing of ``near``.
 
         Args:
             epsilon: ε ≥ 0.
             near: δ about where the answer is expected, or wanted: with conversion="hockey-stick"
                 records whose δ is negligible beside it are not looked at closely. The answer is
-                valid whatever it is.
+                valid for every ``near``.
 
         Raises:
             ValueError: if nothing was charged, epsilon is not finite and at least 0, or ``near``
@@ -207,22 +184,15 @@ class BayesianAccountant:
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
         used = betting if ranged else self.estimator
         solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order
-        found = with_rounding(
-            partial(
-                settle,
-                solve,
-                directions,
-                delta,
-                orders=self._totals.orders,
-                choices=choices,
-                failure_probability=self.failure_probability,
-                composition=self.composition.name,
-                conversion=self.conversion,
-                estimator=getattr(used, "__name__", repr(used)),
-            ),
-            self._rounding,
-            delta,
+        terms = Terms(
+            orders=self._totals.orders,
+            choices=choices,
+            failure_probability=self.failure_probability,
+            composition=self.composition.name,
+            conversion=self.conversion,
+            estimator=getattr(used, "__name__", repr(used)),
         )
+        found = settle(solve, directions, delta, terms, self._rounding)
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
@@ -237,10 +207,10 @@ class BayesianAccountant:
         return replace(found, guarantee=guarantee, worst_case=worst, from_data=self._from_data)
 
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
-        """Return what single records of the panel pay for everything charged, each at ``delta``.
+        """Return the ε of single records of the panel for everything charged, each at ``delta``.
 
         Exact where covariances are equal; elsewhere by the conversion of Canonne, Kamath and
-        Steinke at 200 orders, which is some 10 % more.
+        Steinke at 200 orders, which gives an ε about 10 % larger.
 
         Args:
             delta: δ of each record's own guarantee.
@@ -282,12 +252,12 @@ class BayesianAccountant:
         return best
 
     def _ranged(self) -> bool:
-        """Whether every event bounds what any record whatever can cost."""
+        """Return whether every event bounds the cost of every conceivable record."""
         draws = self._draws()
         return bool(draws) and all(one.largest is not None for e, _ in draws for one in e.panels)
 
     def worst_case(self, delta: float) -> WorstCase | None:
-        """Return the guarantee for any record whatever: all events are one Gaussian mechanism.
+        """Return the guarantee for every conceivable record: the events are one Gaussian mechanism.
 
         A function of public numbers alone. None without any event, where nothing bounds a record's
         influence, or where a temperature was found from the records.
@@ -325,7 +295,7 @@ class BayesianAccountant:
         return Solution(epsilon, None, estimate)
 
     def _beta(self, direction: str, epsilon: float, near: float) -> float:
-        """Return what one direction has for δ at ε, less what the estimates take."""
+        """Return the bound on δ of one direction at ε, before the estimates' part is added."""
         if self.conversion == HOCKEY_STICK:
             deltas = self._deltas(direction, near)
             return mean_delta(deltas, epsilon, self.estimator, self.failure_probability)
@@ -345,7 +315,7 @@ class BayesianAccountant:
 
 
 def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
-    """Return what a fit has cost before anything was released from it: ε = 0."""
+    """Return the cost of a fit before anything was released from it: ε = 0."""
     return Spent(
         epsilon=0.0,
         delta=delta,

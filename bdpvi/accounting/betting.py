@@ -1,4 +1,4 @@
-"""The tightest bound on the mean of values with a known range: a bet that the mean is as large.
+"""A bound on the mean of values with a known range, by betting against every larger mean.
 
 Whoever has a fraction c of the wealth in an asset that returns v/ν, v ≥ 0 with the mean ν, neither
 wins nor loses on average: the wealth Π(1 − c + c vᵢ/ν) after m values is 1 in expectation, and so
@@ -15,7 +15,7 @@ from scipy import optimize
 from torch import Tensor
 
 from bdpvi import _validate
-from bdpvi.accounting.estimators import Estimate, Sample, within
+from bdpvi.accounting.estimators import Estimate, within
 
 _PRECISION = 1e-9
 
@@ -49,7 +49,7 @@ def betting(
     """
     sample, log_range = within(log_values, log_upper, log_lower)
     gamma = _validate.probability("failure_probability", failure_probability)
-    fraction = _fraction(sample, log_range, log_lower)
+    fraction = _fraction(torch.as_tensor(log_values).double(), log_range, log_lower)
     means = [_largest_mean(row, -math.log(gamma)) for row in fraction.reshape(-1, sample.size)]
     log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(fraction.shape[:-1])
     lower = torch.full_like(log_range, log_lower)
@@ -57,18 +57,18 @@ def betting(
     return sample.estimate(torch.maximum(log_bound, sample.log_mean), distribution_free=True)
 
 
-def _fraction(sample: Sample, log_range: Tensor, log_lower: float) -> Tensor:
-    """Return how far up its range every value is, in [0, 1]: (..., m)."""
+def _fraction(log_values: Tensor, log_range: Tensor, log_lower: float) -> Tensor:
+    """Return the position of every value in its range, from 0 to 1, (..., m)."""
     scale = log_range[..., None]
     if log_lower == -math.inf:
-        fraction = torch.exp(sample.log_values - scale)
+        fraction = torch.exp(log_values - scale)
     else:  # the difference of values that are close must not be rounded away
-        fraction = torch.expm1(sample.log_values - log_lower) * torch.exp(log_lower - scale)
+        fraction = torch.expm1(log_values - log_lower) * torch.exp(log_lower - scale)
     return fraction.clamp(0, 1)
 
 
 def _largest_mean(fraction: Tensor, log_odds: float) -> float:
-    """Return the least mean that the bets speak against, of values (m,) in [0, 1]."""
+    """Return the least mean that the bets reject, for values (m,) in [0, 1]."""
 
     def excess(mean: float) -> float:
         return _log_wealth(fraction, mean) - log_odds
@@ -86,7 +86,7 @@ def _largest_mean(fraction: Tensor, log_odds: float) -> float:
 
 
 def _log_wealth(fraction: Tensor, mean: float) -> float:
-    """Return the log of the wealth after values (m,) in [0, 1] that were said to have this mean."""
+    """Return the log of the wealth after values (m,) in [0, 1], under the hypothesis ``mean``."""
     count = len(fraction).bit_length() + 1
     k = torch.arange(count, dtype=torch.float64, device=fraction.device)
     gains = torch.log1p(0.5 ** k[:, None] * ((mean - fraction) / (1 - mean))).sum(1)

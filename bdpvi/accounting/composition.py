@@ -27,7 +27,7 @@ class Composition(Protocol[S]):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The rule's name in reports."""
 
     @property
     def limit(self) -> int | None:
@@ -95,7 +95,7 @@ class ByHolder:
         _validate.positive_int("steps", self.steps)
 
     @property
-    def limit(self) -> int:
+    def limit(self) -> int | None:
         """T."""
         return self.steps
 
@@ -133,11 +133,11 @@ def added(total: Estimate | None, one: Estimate, weight: float) -> Estimate:
 
 
 class Totals:
-    """What events have cost so far, direction by direction.
+    """The cost of all events so far, direction by direction.
 
     With orders fixed beforehand an event is added up when it comes and forgotten: memory for
-    records × orders, never for steps. Otherwise every event is kept, so that its cost can be had at
-    any order that all of them know.
+    records × orders, never for steps. Otherwise every event is kept, so that its cost can be
+    computed at any order that all of them know.
 
     Attributes:
         composition: how costs add up.

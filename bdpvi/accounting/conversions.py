@@ -1,4 +1,4 @@
-"""From the cost of a mechanism to (ε, δ), back again, and to what an attacker gains.
+"""From the cost of a mechanism to (ε, δ), and back.
 
 A cost is a log-moment: c(λ) = log E exp(λ L), where L is the privacy loss of a draw for a random
 record. The order λ > 0 belongs to the Rényi order α = λ + 1, and c(λ)/λ is the Rényi divergence
@@ -37,19 +37,13 @@ def _cost(value: Number) -> Tensor:
     return _validate.every("cost", cost, cost >= -_ROUNDING, "be at least 0").clamp(min=0)
 
 
-def _chernoff_offset(order: Tensor) -> Tensor:
-    return torch.zeros_like(order)
-
-
-def _cks_offset(order: Tensor) -> Tensor:
-    return -order * torch.log1p(1 / order) - torch.log1p(order)
-
-
-_RULES: dict[str, Callable[[Tensor], Tensor]] = {
-    "chernoff": _chernoff_offset,
-    "cks": _cks_offset,
-}
-"""Each rule is log δ = c(λ) − λ ε + offset(λ), so one line gives ε from δ and one δ from ε."""
+def _offset(rule: str, order: Tensor) -> Tensor:
+    """Each rule is log δ = c(λ) − λ ε + offset(λ), so one line gives ε from δ and one δ from ε."""
+    if rule == "cks":
+        return -order * torch.log1p(1 / order) - torch.log1p(order)
+    if rule == "chernoff":
+        return torch.zeros_like(order)
+    raise ValueError(f"rule must be 'chernoff' or 'cks', got {rule!r}")
 
 
 def epsilon(cost: Number, order: Number, delta: Number, rule: str = "cks") -> Tensor:
@@ -108,7 +102,7 @@ def delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Te
 
 
 def log_delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Tensor:
-    """Return the logarithm of :func:`delta`, which may be above 0; linear in ε with slope -λ.
+    """Return the logarithm of :func:`delta`, which may be above 0; its derivative in ε is −λ.
 
     >>> round(float(log_delta(0.5, order=10.0, epsilon=0.0) - 10.0 * 0.3), 4)
     -5.851
@@ -153,8 +147,8 @@ def split_delta(delta: float, failure_probability: float, estimates: int) -> flo
 class Orders:
     """The orders that a minimum may be taken at, fixed before any record is seen.
 
-    A search that picks its next order by what the records said at the last one could have ended
-    at any order of its grid. The union bound therefore counts them all, ``len(orders)``, however
+    A search whose next order depends on the records' cost at the last one could have ended at
+    any order of its grid. The union bound therefore counts them all, ``len(orders)``, however
     few the search looks at; at γ = 1e-15 that is cheap.
 
     Attributes:
@@ -253,36 +247,6 @@ def minimise_delta(
     1e-05
     """
     return _search(lambda order: delta(cost(order), order, epsilon, rule), orders)
-
-
-def attack_probability(epsilon: Number) -> Tensor:
-    """Return P(A) = 1/(1 + e^−ε), the ceiling on telling D from D′ at even prior odds.
-
-    >>> float(attack_probability(0.0))
-    0.5
-    """
-    epsilon = _tensor(epsilon)
-    _validate.every("epsilon", epsilon, epsilon >= 0, "be at least 0")
-    return torch.sigmoid(epsilon)
-
-
-def percentile(delta: float, fraction: float) -> float:
-    """Return φ such that (ε, δ)-Bayesian DP is (ε, φ)-DP for at least ``fraction`` of records.
-
-    Both rules bound the mean over records of their own δ, so by Markov the fraction of records
-    whose own δ reaches φ is at most delta/φ (Triastcyn and Faltings call the result BDP*).
-
-    >>> round(percentile(1e-10, fraction=0.99999), 12)
-    1e-05
-    """
-    delta = _validate.probability("delta", delta)
-    return min(1.0, delta / (1 - _validate.probability("fraction", fraction)))
-
-
-def _offset(rule: str, order: Tensor) -> Tensor:
-    if rule not in _RULES:
-        raise ValueError(f"rule must be one of {sorted(_RULES)}, got {rule!r}")
-    return _RULES[rule](order)
 
 
 _FIRST_STRIDE, _NARROWING = 256, 4

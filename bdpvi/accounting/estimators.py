@@ -8,7 +8,6 @@ probability γ with which its bound may lie below the truth, and returns an :cla
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A bound on log E y, the plain mean, and what tells how far to trust the bound.
+    """A bound on log E y, the plain mean, and diagnostics of the bound.
 
     Every tensor has the leading dimensions of the values that were estimated.
 
@@ -45,7 +44,7 @@ class Estimate:
             does not change when y is shifted or scaled, so it is as telling at tiny costs, where
             every y is almost 1, as at large ones. +inf: all values are equal, or one is +inf.
         distribution_free: whether the bound holds with probability 1 − γ for every distribution
-            that the estimator accepts, whatever the diagnostics say.
+            that the estimator accepts, whatever the diagnostics are.
     """
 
     log_bound: Tensor
@@ -88,7 +87,7 @@ def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
     >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
     (0.7619, 0.2562)
     """
-    return student_t_of(Sample.of(log_values, least=3), failure_probability)
+    return student_t_of(Moments.of(log_values, least=3), failure_probability)
 
 
 def student_t_of(moments: Moments, failure_probability: float) -> Estimate:
@@ -105,7 +104,7 @@ def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     4.866
     """
     gamma = _validate.probability("failure_probability", failure_probability)
-    # The lower quantile of γ: that of 1 − γ would lose γ below 1e-16.
+    # The lower quantile at γ, as 1 − γ is rounded to 1 below 1e-16.
     quantile = float(special.stdtrit(sample_size - 1, gamma))
     if not math.isfinite(quantile):
         # Of either sign: 0 would pass for no margin at all.
@@ -157,7 +156,7 @@ def empirical_bernstein(
 
 def within(
     log_values: Tensor, log_upper: Tensor | float, log_lower: float
-) -> tuple[Sample, Tensor]:
+) -> tuple[Moments, Tensor]:
     """Return the sample, whose values lie between two bounds, and the log of their distance.
 
     Raises:
@@ -171,7 +170,7 @@ def within(
     rule = f"lie in [{log_lower!r}, log_upper]"
     inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
     _validate.every("log_values", log_values, inside | log_values.isnan(), rule)
-    sample = Sample.of(log_values, least=2)
+    sample = Moments.of(log_values, least=2)
     return sample, upper + torch.log(-torch.expm1(log_lower - upper))
 
 
@@ -187,12 +186,12 @@ def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Es
     >>> float(known_population(torch.tensor([0.0, 0.0, 0.0])).log_bound)
     0.0
     """
-    sample = Sample.of(log_values, least=1)
+    sample = Moments.of(log_values, least=1)
     return sample.estimate(sample.log_mean, distribution_free=True)
 
 
 def binary(hits: Tensor, failure_probability: float) -> Estimate:
-    """Bound the probability of an event from how often it happened among m records.
+    """Bound the probability of an event from its number of occurrences among m records.
 
     The 1−γ quantile of Beta(N₁+1, N₀+1), the posterior under a flat prior (Triastcyn and
     Faltings 2020, eq. 12).
@@ -213,7 +212,7 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
     """
     _validate.every("hits", hits, (hits == 0) | (hits == 1), "be 0 or 1")
     gamma = _validate.probability("failure_probability", failure_probability)
-    sample = Sample.of(torch.log(hits.to(torch.float64)), least=1)
+    sample = Moments.of(torch.log(hits.to(torch.float64)), least=1)
     happened = hits.to(torch.float64).sum(-1).cpu().numpy()
     quantile = special.betainccinv(happened + 1, sample.size - happened + 1, gamma)
     # No value is found at the smallest γ; 1 is a bound too.
@@ -221,35 +220,49 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
     return sample.estimate(log_bound, distribution_free=True)
 
 
-class Moments(ABC):
-    """What bounds and diagnostics need of y, in units of its largest value M.
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments and tail of a sample of y, in units of its largest value M.
 
     The values enter as y/M − 1, because costs near 0 have y within rounding of 1.
 
     Attributes:
+        size: m, the number of records.
         log_max: log M, over the leading dimensions.
         mean: of y/M − 1.
         sd: its (1/m) standard deviation.
+        third: its third central moment over the cubed standard deviation.
+        tail: the largest ``tail_size(m) + 1`` values of log y, descending in the last dimension.
+
+    >>> sample = Moments.of(torch.tensor([1.0, 2.0, 3.0, 10.0]).log(), least=3)
+    >>> round(float(sample.log_mean.exp()), 4), round(float(sample.skewness), 4)
+    (4.0, 1.0182)
     """
 
+    size: int
     log_max: Tensor
     mean: Tensor
     sd: Tensor
+    third: Tensor
+    tail: Tensor
 
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """m, the number of records."""
-
-    @property
-    @abstractmethod
-    def third(self) -> Tensor:
-        """The third central moment of y/M − 1 over the cubed standard deviation."""
-
-    @property
-    @abstractmethod
-    def tail(self) -> Tensor:
-        """The largest ``tail_size(m) + 1`` values of log y, descending in the last dimension."""
+    @classmethod
+    def of(cls, log_values: Tensor, least: int) -> Moments:
+        """Return the moments of log y, (..., m), of at least ``least`` records."""
+        log_values = torch.as_tensor(log_values, dtype=torch.float64)
+        if log_values.ndim == 0 or log_values.shape[-1] < least:
+            raise ValueError(
+                f"log_values must have at least {least} records in its last dimension, "
+                f"got shape {tuple(log_values.shape)}"
+            )
+        log_max = log_values.amax(-1)  # NaN if any is
+        if bool(log_max.isnan().any()):
+            raise ValueError("log_values must not be NaN, got nan")
+        size, values = log_values.shape[-1], relative(log_values, log_max)
+        sd, mean = torch.std_mean(values, dim=-1, correction=0)
+        third = ((values - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
+        tail = log_values.topk(min(tail_size(size) + 1, size), dim=-1).values
+        return cls(size, log_max, mean, sd, third, tail)
 
     @property
     def log_mean(self) -> Tensor:
@@ -292,52 +305,6 @@ class Moments(ABC):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Sample(Moments):
-    """The moments of values that are at hand.
-
-    >>> sample = Sample.of(torch.tensor([1.0, 2.0, 3.0, 10.0]).log(), least=3)
-    >>> round(float(sample.log_mean.exp()), 4), round(float(sample.skewness), 4)
-    (4.0, 1.0182)
-    """
-
-    log_values: Tensor
-    log_max: Tensor
-    mean: Tensor
-    sd: Tensor
-
-    @classmethod
-    def of(cls, log_values: Tensor, least: int) -> Sample:
-        """Take the moments of log y, (..., m), of at least ``least`` records."""
-        log_values = torch.as_tensor(log_values, dtype=torch.float64)
-        if log_values.ndim == 0 or log_values.shape[-1] < least:
-            raise ValueError(
-                f"log_values must have at least {least} records in its last dimension, "
-                f"got shape {tuple(log_values.shape)}"
-            )
-        log_max = log_values.amax(-1)  # NaN if any is
-        if bool(log_max.isnan().any()):
-            raise ValueError("log_values must not be NaN, got nan")
-        sd, mean = torch.std_mean(relative(log_values, log_max), dim=-1, correction=0)
-        return cls(log_values, log_max, mean, sd)
-
-    @property
-    def size(self) -> int:
-        """m, the number of records."""
-        return self.log_values.shape[-1]
-
-    @property
-    def third(self) -> Tensor:
-        """The third central moment of y/M − 1 over the cubed standard deviation."""
-        centred = relative(self.log_values, self.log_max) - self.mean[..., None]
-        return (centred / self.sd[..., None]).pow(3).mean(-1)
-
-    @property
-    def tail(self) -> Tensor:
-        """The largest ``tail_size(m) + 1`` values of log y, descending in the last dimension."""
-        return self.log_values.topk(tail_size(self.size) + 1, dim=-1).values
-
-
 def relative(log_values: Tensor, log_max: Tensor) -> Tensor:
     """Return y/M − 1, 0 at the maximum M itself even where that is 0 or infinite."""
     top = log_max[..., None]
@@ -345,7 +312,7 @@ def relative(log_values: Tensor, log_max: Tensor) -> Tensor:
 
 
 def tail_size(sample_size: int) -> int:
-    """Return how many values Pareto-smoothed importance sampling calls the tail.
+    """Return the number of values that Pareto-smoothed importance sampling calls the tail.
 
     min(m/5, 3√m) (Vehtari et al. 2024, §3).
     """

@@ -1,4 +1,4 @@
-"""What was released, as frozen facts whose meaning never changes; accountants say what it costs."""
+"""Releases, as frozen data: what an accountant needs to know to compute their cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Event(Protocol):
 
     @property
     def rounding(self) -> float:
-        """How far in total variation what was released is from what is charged; see
+        """Total variation between the release and the exact one that is charged; see
         :mod:`bdpvi.neighbours.rounding`."""
 
     @property
@@ -56,7 +56,7 @@ class PosteriorDraws:
         temperature: τ.
         rounding: total variation between the samples and exact ones, of all k together.
         from_data: whether the temperature was found from the records. It is then not public, and
-            nothing holds for any record whatever.
+            no worst-case guarantee holds.
     """
 
     panels: tuple[Panel, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, singledispatch
 
@@ -25,7 +24,9 @@ from torch.distributions import (
 )
 
 from bdpvi import _validate
-from bdpvi.accounting.inversion import equal_covariance, hockey_stick_bound
+from bdpvi._runtime import threads
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.inversion import hockey_stick_bound
 from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
 
 # Most coordinates whose product stays within 1e-13.
@@ -170,7 +171,7 @@ class GaussianPairs:
             return partial(self.log_mgf, temperature=tau)
         return log_mgf_by_products(self.r, self.b2, tau)
 
-    def hockey_stick(self, epsilon: float | Tensor, temperature: float = 1.0) -> Tensor:
+    def hockey_stick(self, epsilon: float, temperature: float = 1.0) -> Tensor:
         """Return ``δ_i(ε) = sup_S P_i(S) - e^ε Q_i(S)``, or a certified upper bound on it.
 
         The closed form where the covariances agree to rounding (`equal_covariance`); elsewhere a
@@ -178,11 +179,11 @@ class GaussianPairs:
         (`hockey_stick_bound`).
 
         Args:
-            epsilon: ε, a number or (E,).
+            epsilon: ε.
             temperature: τ > 0.
 
         Returns:
-            (m,) or (E, m).
+            (m,).
 
         Raises:
             ValueError: if ε is not finite, or the temperature not finite and positive.
@@ -191,16 +192,13 @@ class GaussianPairs:
         >>> pairs.hockey_stick(1.0)
         tensor([0.1269, 0.1354], dtype=torch.float64)
         """
-        eps = _validate.finite("epsilon", torch.as_tensor(epsilon, dtype=torch.float64))
-        if eps.ndim:
-            return torch.stack([self.hockey_stick(e, temperature) for e in eps])
         tau = _validate.positive("temperature", temperature)
-        delta = equal_covariance(self.b2.sum(-1) / tau, float(eps))
+        delta = equal_covariance(self.b2.sum(-1) / tau, epsilon)
         spread = (self.r - 1).abs().amax(-1)
         unequal = (spread > 8 * self.r.shape[1] * torch.finfo(self.r.dtype).eps).nonzero()[:, 0]
         pairs = GaussianPairs(self.r[unequal], self.b2[unequal] / tau)
         delta[unequal] = hockey_stick_bound(
-            lambda rows: pairs.select(rows).log_mgf_for_inversion(), len(pairs), float(eps)
+            lambda rows: pairs.select(rows).log_mgf_for_inversion(), len(pairs), epsilon
         ).to(delta)
         return delta
 
@@ -267,11 +265,8 @@ def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
 
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
     size = max(1, min(_RECORDS, -(-batch.numel() // torch.get_num_threads())))
-    blocks = [slice(i, i + size) for i in range(0, batch.numel(), size)]
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        parts = list(pool.map(decompose, blocks))
-    r, b2 = (torch.cat(part) for part in zip(*parts, strict=True))
-    return GaussianPairs(r, b2)
+    parts = threads.each(decompose, threads.slices(batch.numel(), size))
+    return GaussianPairs(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _positive_orders(order: Tensor | float) -> Tensor:

@@ -1,4 +1,4 @@
-"""ε from every record's own δ: the hockey-stick conversion, which goes by no order."""
+"""ε from every record's own δ: the hockey-stick conversion, which uses no Rényi orders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -15,10 +15,8 @@ from bdpvi.accounting import conversions
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.inversion import Inversion, contour_for, equal_covariance
-
-LogMgf = Callable[[Tensor], Tensor]
-"""From s (J,) or (J, n) to log E exp(s L) of n records, (J, n)."""
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.inversion import Inversion, LogMgf, inversions
 
 Draws = Sequence[tuple[PosteriorDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""
@@ -30,11 +28,9 @@ _SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64)
 _NEGLIGIBLE = 1e-3
 _TRIES = ((24, 0.0), (128, 0.0015))
 """Nodes and smoothing tried in turn; the second where the first is loose."""
-_LOOSE = 1e-3
 _ANCHORS = EPSILONS[::32].clone()
 """The ε that contours are made for; one serves 16 of the grid on either side, up to 8.5 %."""
 _REACH = 1.085
-_RECORDS = 4096
 _GAP = 1.2
 """How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
 _GUESSES = 12
@@ -47,7 +43,7 @@ class Deltas:
     Attributes:
         at: from ε to δ_x′(ε), (m,), or an upper bound on it.
         guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
-        bound: from ε to what δ_x′(ε) is at most for any record whatever, if that is known.
+        bound: from ε to an upper bound on δ_x′(ε) over all conceivable records, if one is known.
     """
 
     at: Callable[[float], Tensor]
@@ -70,10 +66,10 @@ def smallest_epsilon(
 
     Args:
         deltas: δ_x′(ε) of every record.
-        beta: what the mean may be.
+        beta: the largest allowed mean.
         estimator: bounds the mean from the log of δ per record; see :func:`estimate`.
         failure_probability: γ of each estimate.
-        enough: an ε of the grid: the answer if it suffices, whatever smaller ones do.
+        enough: an ε of the grid: the answer if it suffices, even if a smaller one would.
 
     Returns:
         ε, +inf where the largest of the grid is too small; and the estimate.
@@ -125,8 +121,8 @@ def estimate(
 ) -> Estimate:
     """Return the bound on the log of E_x′ δ_x′(ε).
 
-    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound for any
-    record whatever.
+    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound over
+    all conceivable records.
     """
     delta = deltas.at(epsilon)
     tiny = torch.finfo(delta.dtype).tiny
@@ -137,7 +133,7 @@ def estimate(
 
 
 def position(epsilon: float) -> int:
-    """Return where in :data:`EPSILONS` the largest that is at most ``epsilon`` stands, or -1.
+    """Return the index of the largest of :data:`EPSILONS` that is at most ``epsilon``, or -1.
 
     >>> position(float(EPSILONS[7])), position(0.0)
     (7, -1)
@@ -158,7 +154,7 @@ def loss_variance(draws: Draws, direction: str) -> Tensor | None:
 
 
 def variance_bound(draws: Draws, direction: str) -> float | None:
-    """Return what :func:`loss_variance` is at most for any record whatever, if that is known."""
+    """Return a bound on :func:`loss_variance` over all conceivable records, None if unknown."""
     total = 0.0
     for event, n in draws:
         largest = event.panel(direction).largest
@@ -172,9 +168,9 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
     """Return every record's own δ as a function of ε, exact where covariances are equal.
 
     Args:
-        draws: what was released.
+        draws: the releases.
         direction: one of the events' directions.
-        beta: the mean of δ that is looked for.
+        beta: the wanted mean of δ.
     """
     variance, bound = loss_variance(draws, direction), variance_bound(draws, direction)
     if variance is not None and bound is None:
@@ -210,40 +206,25 @@ def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> De
     A record keeps its moment bound where that is negligible beside ``beta``; the others are
     inverted (:mod:`bdpvi.accounting.inversion`). The inversion holds at every ε and is tight near
     the one its contour was made for, so nearby ε share a contour. Which ε contours are made for is
-    fixed beforehand: what a record's δ is said to be depends on that record and ε alone.
+    fixed beforehand: the bound on a record's δ depends on that record and ε alone.
 
     Args:
         log_mgf_of: from positions of records to log E exp(s L) of all releases together.
-        beta: the mean of δ that is looked for.
+        beta: the wanted mean of δ.
     """
     bound_of = moment_delta(log_mgf_of(slice(None)))
-    parts: list[tuple[Tensor, Inversion]] = []
-    made_for = math.nan
 
-    def prepare(anchor: float) -> None:
-        nonlocal made_for
-        parts.clear()
+    @lru_cache(maxsize=1)
+    def made_for(anchor: float) -> list[tuple[Tensor, Inversion]]:
         # Exposed at any ε that this contour will serve.
         exposed = (bound_of(anchor / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
-        for block in exposed.split(_RECORDS):
-            rows = block
-            for nodes, smoothing in _TRIES:
-                log_mgf = log_mgf_of(rows)
-                contour = contour_for(log_mgf, anchor, nodes, smoothing)
-                inversion = Inversion.of(log_mgf(contour.s), contour)
-                parts.append((rows, inversion))
-                delta, added = inversion.bound(anchor)
-                matters = delta * added > _LOOSE * _NEGLIGIBLE * beta
-                rows = rows[((added > _LOOSE) & matters)[0]]
-        made_for = anchor
+        return list(inversions(log_mgf_of, exposed, anchor, _TRIES, _NEGLIGIBLE * beta))
 
     def at(epsilon: float) -> Tensor:
         delta = bound_of(epsilon)
         anchor = float(_ANCHORS[(_ANCHORS.log() - math.log(epsilon)).abs().argmin()])
-        if anchor != made_for:
-            prepare(anchor)
-        for rows, inversion in parts:
-            delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0][0])
+        for rows, inversion in made_for(anchor):
+            delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0])
         return delta
 
     return Deltas(at, bound_of)

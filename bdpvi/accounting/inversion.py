@@ -1,18 +1,17 @@
 """The hockey-stick divergence δ(ε) from a moment generating function: certified inversion.
 
 With the privacy loss ``L = log p/q`` under P and ``M(s) = E_P e^{sL}``,
-``δ(ε) = E_P (1 - e^{ε-L})_+``. Composition adds ``log M``, so whatever has a known ``M`` has a
-known δ. For two Gaussians L is a weighted sum of non-central χ² and δ has no closed form unless
-the covariances agree.
+``δ(ε) = E_P (1 - e^{ε-L})_+``. Composition adds ``log M``, so every composition of losses with
+known ``M`` has a known δ. For two Gaussians L is a weighted sum of non-central χ² and δ has no
+closed form unless the covariances agree.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,13 +24,13 @@ _ROUNDING = 1e-13
 _ALIASING = 3e-5
 # Steps of the search for the saddle point, which leave 1 %, and lines tried on either side of it.
 _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
-# Nodes and smoothing tried in turn; what counts as loose; what is too small to care.
+# Nodes and smoothing tried in turn; what is too small to care.
 _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
-_LOOSE = 0.002
 _NEGLIGIBLE = 1e-30
-_GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)  # nodes and weights on (-1, 1)
+LOOSE = 1e-3
+"""What cut and rounding may add, as a fraction of δ."""
 # Nodes × records at a time.
-_BLOCK = 1 << 19
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,50 +74,7 @@ class Contour:
         return torch.complex(self.abscissa.expand_as(y), y)
 
 
-def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
-    """Return δ(ε) between two Gaussians that differ in their means alone.
-
-    ``δ = Φ(-ε/√v + √v/2) - e^ε Φ(-ε/√v - √v/2)`` with v the squared Mahalanobis distance
-    (Balle & Wang 2018, Theorem 8; for k draws at temperature τ, v = kΣb²/τ). Written as
-    ``φ(a) ∫ R'``, R = Φ/φ over the interval of length √v that ends at ``a = -ε/√v + √v/2``, where
-    that is short: the difference of two nearly equal numbers is then never taken.
-
-    Args:
-        variance: v ≥ 0, (m,).
-        epsilon: ε, a number or (E,).
-
-    Returns:
-        δ, (m,) or (E, m), to about 1e-14 (1 + a²) relative where a < 0, as a is rounded in φ(a).
-        That is 1e-12 at δ = 1e-22, 1e-11 at 1e-217; for a > 2 the eight nodes leave up to 2e-11.
-
-    Raises:
-        ValueError: if the variance is negative or either argument is not finite.
-
-    >>> equal_covariance(torch.tensor([0.0, 1.0], dtype=torch.float64), 1.0)
-    tensor([0.0000, 0.1269], dtype=torch.float64)
-    """
-    v = _validate.finite("variance", variance.double())
-    if not bool((v >= 0).all()):
-        raise ValueError(f"variance must be at least 0, got {v.min().item()}")
-    eps = _epsilon(epsilon, v.device).unsqueeze(-1)
-    root = v.sqrt()
-    safe = root.clamp(min=torch.finfo(v.dtype).tiny)
-    a = root / 2 - eps / safe
-    wide = torch.special.log_ndtr(a)
-    direct = -wide.exp() * torch.expm1(eps + torch.special.log_ndtr(a - root) - wide)
-    # R'(x) = 1 + x R(x) is smooth and positive: eight Gauss-Legendre nodes on a length below 1.
-    nodes, weights = (torch.as_tensor(of).to(v) for of in _GAUSS_LEGENDRE)
-    x = a.unsqueeze(-1) - root.unsqueeze(-1) * ((nodes + 1) / 2)
-    slope = 1 + x * math.sqrt(math.pi / 2) * torch.special.erfcx(-x / math.sqrt(2))
-    density = (-a.square() / 2).exp() / math.sqrt(2 * math.pi)
-    short = density * root * (slope * weights).sum(-1) / 2
-    # Far right R overflows; there δ is close to 1 - e^ε and nothing cancels.
-    delta = torch.where((root < 1) & (a < 5), short, direct)
-    delta = torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
-    return delta[0] if _is_scalar(epsilon) else delta
-
-
-def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float | Tensor) -> Tensor:
+def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float) -> Tensor:
     r"""Return a certified upper bound on δ(ε) from ``log M`` at the nodes of a contour.
 
     *Inversion.* ``∫_0^∞ (1 - e^{-t}) e^{-st} dt = 1/(s(s+1))`` for Re s > 0, and ``|s|^{-2}`` is
@@ -156,10 +112,10 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float 
             ``contour.s``. For several independent releases, the sum of theirs; for k draws, k times
             one. +inf where M does not exist (the bound is then 1).
         contour: the nodes; the first lies on the real axis.
-        epsilon: ε, a number or (E,).
+        epsilon: ε.
 
     Returns:
-        The bound, (m,) or (E, m). Never below 2e-308, so that underflow cannot hide a δ.
+        The bound, (m,). Never below 2e-308, so that underflow cannot hide a δ.
 
     Raises:
         ValueError: if ``log_mgf`` does not have J rows, a value is NaN, or ε is not finite.
@@ -169,8 +125,7 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float 
     >>> hockey_stick_from_log_mgf(s * (s + 1) / 2, contour, 1.0)  # means one deviation apart
     tensor([0.1269], dtype=torch.float64)
     """
-    delta, _ = Inversion.of(log_mgf, contour).bound(epsilon)
-    return delta[0] if _is_scalar(epsilon) else delta
+    return Inversion.of(log_mgf, contour).bound(epsilon)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +150,7 @@ class Inversion:
 
     @classmethod
     def of(cls, log_mgf: Tensor, contour: Contour) -> Inversion:
-        """Prepare the inversion of ``log_mgf`` at the nodes; `hockey_stick_from_log_mgf` says how.
+        """Prepare the inversion of ``log_mgf`` at the nodes, as in `hockey_stick_from_log_mgf`.
 
         Raises:
             ValueError: if ``log_mgf`` does not have J rows, or a value is NaN.
@@ -227,33 +182,22 @@ class Inversion:
             (exponents[-1].real - log_top).exp() * torch.atan2(c, y) / (math.pi * c),
         )
 
-    def bound(self, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bound at ε, and the fraction of it that cut and rounding added.
-
-        Args:
-            epsilon: ε, a number or (E,).
-
-        Returns:
-            Two of (E, m), E = 1 for a number.
-        """
-        eps = _epsilon(epsilon, self.terms.device)
+    def bound(self, epsilon: float) -> tuple[Tensor, Tensor]:
+        """Return the bound at ε, (m,), and the fraction of it that cut and rounding added, (m,)."""
+        eps = _finite(epsilon)
         s = self.contour.s.reshape(self.contour.nodes, -1)
-        c, y = s[0].real, s.imag
-        deltas, fractions = [], []
-        for e in eps:
-            angle = y * e
-            # The real part of terms · exp(-i y ε).
-            total = (self.terms.real * angle.cos()).addcmul_(self.terms.imag, angle.sin()).sum(0)
-            noise = _ROUNDING * (self.noise[0] + self.noise[1] * e.abs())
-            added = self.contour.step / math.pi * noise + self.tail
-            trapezoid = self.contour.step / math.pi * total + added
-            log_size = self.log_top - c * e
-            log_size = log_size + _ROUNDING * (1 + self.log_top.abs() + (c * e).abs())
-            bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
-            deltas.append(torch.where(self.exists, bound, 1.0))
-            fractions.append(added / trapezoid)
+        c, angle = s[0].real, s.imag * eps
+        # The real part of terms · exp(-i y ε).
+        total = (self.terms.real * angle.cos()).addcmul_(self.terms.imag, angle.sin()).sum(0)
+        noise = _ROUNDING * (self.noise[0] + self.noise[1] * eps.abs())
+        added = self.contour.step / math.pi * noise + self.tail
+        trapezoid = self.contour.step / math.pi * total + added
+        log_size = self.log_top - c * eps
+        log_size = log_size + _ROUNDING * (1 + self.log_top.abs() + (c * eps).abs())
+        bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
+        bound = torch.where(self.exists, bound, 1.0)
         tiny = torch.finfo(torch.float64).tiny
-        return torch.stack(deltas).clamp(min=tiny, max=1), torch.stack(fractions)
+        return bound.clamp(min=tiny, max=1), added / trapezoid
 
 
 def contour_for(
@@ -289,7 +233,7 @@ def contour_for(
     >>> contour_for(lambda s: s * (s + 1) / 2, epsilon=1.0).abscissa
     tensor([1.9184], dtype=torch.float64)
     """
-    eps = _epsilon(epsilon, torch.device("cpu"))[0].item()
+    eps = _finite(epsilon)
     fraction = _validate.non_negative("smoothing", smoothing)
     like = log_mgf(torch.ones(1, dtype=torch.float64)).reshape(-1)
 
@@ -322,18 +266,61 @@ def contour_for(
     return Contour(abscissa, step, nodes, variance)
 
 
+LogMgf = Callable[[Tensor], Tensor]
+"""From orders s (J,) or (J, n) to log M(s) of n records, (J, n): real to real, complex to complex;
+see `contour_for`."""
+
+Tries = Sequence[tuple[int, float]]
+"""Nodes and smoothing, tried in turn."""
+
+
+def inversions(
+    log_mgf_of: Callable[[Tensor], LogMgf],
+    rows: Tensor,
+    epsilon: float,
+    tries: Tries,
+    negligible: float,
+) -> Iterator[tuple[Tensor, Inversion]]:
+    """Invert on contours made for ``epsilon``, block by block, until nothing is loose.
+
+    A record is tried again, with more nodes, as long as cut and rounding add a fraction of more
+    than ``LOOSE`` and a δ of more than ``LOOSE * negligible``.
+
+    Args:
+        log_mgf_of: from the indices of records to their log M.
+        rows: the indices of the records to invert for.
+        epsilon: ε.
+        tries: what to try.
+        negligible: δ that need not be tight.
+
+    Yields:
+        Indices and their inversion. The bound of a record is the least of its inversions'.
+    """
+    for nodes, smoothing in tries:
+        if not len(rows):
+            return
+        loose = []
+        for block in rows.split(_BLOCK // nodes):
+            log_mgf = log_mgf_of(block)
+            contour = contour_for(log_mgf, epsilon, nodes, smoothing)
+            inversion = Inversion.of(log_mgf(contour.s), contour)
+            delta, added = inversion.bound(epsilon)
+            loose.append(block[((added > LOOSE) & (delta * added > LOOSE * negligible)).cpu()])
+            yield block, inversion
+        rows = torch.cat(loose)
+
+
 def hockey_stick_bound(
-    log_mgf_of: Callable[[Tensor], Callable[[Tensor], Tensor]], records: int, epsilon: float
+    log_mgf_of: Callable[[Tensor], LogMgf], records: int, epsilon: float
 ) -> Tensor:
     """Return a certified upper bound on δ(ε) for each record, on contours made for that ε.
 
-    Every record is tried with few nodes; those that this leaves more than 0.2 % loose again with
+    Every record is tried with few nodes; those that this leaves more than 0.1 % loose again with
     many and a smoothing of 0.15 %, and the few that one variable dominates with very many. Memory
     grows with the records alone.
 
     Args:
-        log_mgf_of: for the indices of some records, the function that maps orders (K, those) to
-            ``log M``, real to real and complex to complex, as in `contour_for`.
+        log_mgf_of: from the indices of records to their log M.
         records: m, how many there are.
         epsilon: ε.
 
@@ -347,18 +334,9 @@ def hockey_stick_bound(
     tensor([0.1269], dtype=torch.float64)
     """
     delta = torch.ones(records, dtype=torch.float64)
-    todo = torch.arange(records)
-    for nodes, smoothing in _TRIES:
-        loose = []
-        size = _BLOCK // nodes
-        for start in range(0, len(todo), size):
-            rows = todo[start : start + size]
-            log_mgf = log_mgf_of(rows)
-            contour = contour_for(log_mgf, epsilon, nodes, smoothing)
-            bound, added = Inversion.of(log_mgf(contour.s), contour).bound(epsilon)
-            delta[rows] = torch.minimum(delta[rows], bound[0].to(delta))
-            loose.append(rows[((added[0] > _LOOSE) & (bound[0] > _NEGLIGIBLE)).cpu()])
-        todo = torch.cat(loose) if loose else todo
+    every = torch.arange(records)
+    for rows, inversion in inversions(log_mgf_of, every, epsilon, _TRIES, _NEGLIGIBLE):
+        delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0].to(delta))
     return delta
 
 
@@ -388,13 +366,5 @@ def _log_peak(c: Tensor) -> Tensor:
     return -(c * c.reciprocal().log1p() + c.log1p())
 
 
-def _epsilon(epsilon: float | Tensor, device: torch.device) -> Tensor:
-    """Return ε as a vector."""
-    value = torch.as_tensor(epsilon, dtype=torch.float64, device=device)
-    if value.ndim > 1:
-        raise ValueError(f"epsilon must be a number or a vector, got shape {tuple(value.shape)}")
-    return _validate.finite("epsilon", value.reshape(-1))
-
-
-def _is_scalar(value: float | Tensor) -> bool:
-    return not isinstance(value, Tensor) or value.ndim == 0
+def _finite(epsilon: float | Tensor) -> Tensor:
+    return _validate.finite("epsilon", torch.as_tensor(epsilon, dtype=torch.float64))

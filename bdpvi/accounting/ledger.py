@@ -54,10 +54,10 @@ class Charge:
 
 @dataclass(frozen=True)
 class Chain:
-    """What a file of such lines proves.
+    """The lines of a file whose hashes hold, and the rest.
 
     Attributes:
-        said: what the lines say, up to the first that is not as it was written.
+        said: the content of the lines before the first whose hash is wrong.
         last: the hash that the next line goes on from.
         rest: that first line and all after it.
         why: what is wrong with it, in words.
@@ -70,7 +70,7 @@ class Chain:
 
 
 class Book(NamedTuple):
-    """What a ledger says.
+    """The content of a ledger.
 
     Attributes:
         budget: what may be spent in all, if that was decided.
@@ -91,7 +91,7 @@ class Ledger:
     A charge is on the disk before :meth:`charge` returns, so a draw that follows it can never be
     forgotten; a crash in between costs budget, not privacy.
 
-    A file's first line says of which fit it is and what that fit may spend; every line ends in the
+    A file's first line names the fit and what it may spend; every line ends in the
     SHA-256 of itself and of the hash before it. So a file that is missing, cut within a line,
     edited, reordered or another fit's is refused. What cannot be seen is whole lines cut off the
     end and an old copy of the whole folder put back, which both forget releases, nor whoever edits
@@ -101,7 +101,7 @@ class Ledger:
         path: the file of a fit that was saved, made whole by :func:`repair` where it is damaged;
             None keeps the charges in memory, for this process alone.
         binding: digest of the fit that the file must be of; None takes any.
-        budget: what may be spent in all; that of a file stands in the file.
+        budget: what may be spent in all, for a ledger in memory; a file holds its own.
 
     >>> ledger = Ledger()
     >>> ledger.charge(Charge(draws=10, temperature=5.0))
@@ -204,13 +204,13 @@ def repair(
     """Make a ledger whole again; return what was charged on top of what is proven.
 
     Lines are proven up to the first whose hash is wrong. A last line that was cut off is charged in
-    full if what is left of it says how much. The old file stays beside the new one, as
+    full if the amount is still legible. The old file stays beside the new one, as
     ``ledger.damaged-1.jsonl``.
 
     Args:
         path: the file.
-        charges: what the owner says took place after the lines that are proven, instead of all
-            that the file says after them. On a file that is whole they are added.
+        charges: what the owner reports after the lines that are proven, instead of the rest of
+            the file. On a file that is whole they are added.
         binding: digest of the fit that the file must be of; None takes any.
 
     Raises:
@@ -284,7 +284,7 @@ def _follow(path: Path, binding: str | None) -> Book:
 
 
 def _torn(rest: Sequence[bytes]) -> tuple[Charge, ...]:
-    """Return the charge of a last line that was cut off, if what is left of it says it all."""
+    """Return the charge of a last line that was cut off, if all of it is still legible."""
     found = _WRITTEN.match(rest[0]) if len(rest) == 1 and rest[0][-1:] != b"\n" else None
     try:
         return (Charge(int(found[1]), float(found[2]), found[3] is None),) if found else ()
@@ -293,7 +293,7 @@ def _torn(rest: Sequence[bytes]) -> tuple[Charge, ...]:
 
 
 def _link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return the line that says ``content`` after the hash ``previous``, and its own hash."""
+    """Return the line with ``content`` that follows the hash ``previous``, and its own hash."""
     digest = hashlib.sha256((previous + json.dumps(content)).encode()).hexdigest()
     return (json.dumps({**content, "hash": digest}) + "\n").encode(), digest
 

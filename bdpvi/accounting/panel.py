@@ -18,8 +18,8 @@ class Panel:
         kind: "remove" (records of the data, left out) or "add" (held-out records, joined).
         ids: record identities, (m,).
         pairs: the posterior against that of each neighbour, m pairs. Secret.
-        largest: what Σb² of no record whatever exceeds, in these data or any others, where
-            covariances are equal and that is known; see
+        largest: upper bound on Σb² over all conceivable records, in these data or any others,
+            where covariances are equal and one is known; see
             :func:`bdpvi.neighbours.optimum.route.largest`.
     """
 

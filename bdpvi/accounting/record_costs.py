@@ -1,6 +1,6 @@
 """What one release costs each record: the log-moment λ·D_{λ+1} of its privacy loss.
 
-Costs are shaped (orders, records), or (records,) at a single order, so that those of several
+Costs are shaped (orders, records), or (records,) at a single order, so that the costs of several
 releases add up record by record. Subsampled costs are expectations over k ~ Binomial, hence at
 whole orders λ only; a release from the posterior itself has a cost at every real λ > 0.
 
@@ -15,6 +15,7 @@ from functools import singledispatch
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bdpvi import _validate
 from bdpvi.accounting.events import (
@@ -98,9 +99,7 @@ def posterior_draws_cost(
     >>> posterior_draws_cost(pairs, 3.0, draws=2, temperature=4.0).numpy().round(4)
     array([0.06])
     """
-    orders = _positive_orders(order)
-    draws = _validate.positive_int("draws", draws)
-    return draws * pairs.log_moment(orders, temperature)
+    return _validate.positive_int("draws", draws) * pairs.log_moment(order, temperature)
 
 
 def subsampled_gaussian_cost(
@@ -134,7 +133,10 @@ def subsampled_gaussian_cost(
     >>> [[f"{c:.2e}" for c in row] for row in cost.tolist()]
     [['0.00e+00', '6.45e-06'], ['0.00e+00', '3.57e-04']]
     """
-    scaled = _distance(distance) ** 2 / (2 * _validate.positive("noise", noise) ** 2)
+    distance = torch.as_tensor(distance, dtype=torch.float64)
+    holds = (distance >= 0) & distance.isfinite()
+    _validate.every("distance", distance, holds, "be finite and at least 0")
+    scaled = distance**2 / (2 * _validate.positive("noise", noise) ** 2)
     orders = _whole_orders(order)
     k = torch.arange(int(orders.max()) + 2, dtype=torch.float64, device=scaled.device)
     cost = _mixture(
@@ -146,23 +148,13 @@ def subsampled_gaussian_cost(
     return cost.reshape(orders.shape + scaled.shape)
 
 
-def subsampled_pairs_cost(pairs: GaussianPairs, rate: float, order: Tensor | int) -> Tensor:
-    """Return the larger of both directions for each record, as the papers count it.
-
-    Estimating each direction by itself, :func:`subsampled_pairs_remove` and
-    :func:`subsampled_pairs_add`, and taking the larger ε at the end is tighter.
-    """
-    remove = subsampled_pairs_remove(pairs, rate, order)
-    return torch.maximum(remove, subsampled_pairs_add(pairs, rate, order))
-
-
 def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | int) -> Tensor:
     """Return λ·D_{λ+1}(D‖D′) of a posterior fitted to a Poisson sample, the record being in D.
 
     With p the posterior that saw the record and p′ the one that did not, the release is p′ under D′
     and (1−q)p′ + qp under D. Expanding the power under p′ gives, exactly,
         log E_{k ~ Binomial(λ+1, q)} e^{(k−1) D_k(p‖p′)}.
-    Triastcyn (2020, eq. 5.37) prints k·D_{k+1} in place of (k−1)·D_k, a looser bound.
+    Triastcyn (2020, eq. 5.37) has k·D_{k+1} instead of (k−1)·D_k, a looser bound.
 
     Args:
         pairs: m pairs (p, p′): what the sample gives with and without the record.
@@ -196,7 +188,7 @@ def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int)
       log E_{k ~ Binomial(λ, q)} e^{k D_{k+1}(p′‖p)};
     - Taylor's theorem, the remainder at its worst, u = −1, of second order in q:
       log(1 + ½ λ(λ+1) q² (1−q)^{−λ−2} (e^{D_2(p‖p′)} − 1));
-    - u ≥ −1 alone, whatever the pair: −λ log(1−q);
+    - u ≥ −1 alone, for every pair: −λ log(1−q);
     - where the covariances are equal, the cost of the other direction (Mironov, Talwar and Zhang
       2019, Theorem 5).
 
@@ -234,14 +226,12 @@ def _mixture(
 
     Args:
         log_moment: from a slice of the records to f_k ≥ 0 for k = 0 … max n, (max n + 1, records).
-        like: has as many rows as there are records, on the device where to compute.
+        like: one row per record, on the device of the computation.
         trials: the n, (K,).
         rate: q.
     """
-    log_weights = [_log_binomial(int(n), rate)[:, None].to(like.device) for n in trials]
-    weights = like.new_zeros(len(trials), int(trials.max()) + 1)
-    for i, log_weight in enumerate(log_weights):
-        weights[i, : len(log_weight)] = log_weight[:, 0].exp()
+    log_weights = [_log_binomial(int(n), rate).to(like.device) for n in trials]
+    weights = pad_sequence([one.exp() for one in log_weights], batch_first=True)
     result = like.new_empty(len(trials), len(like))
     width = max(1, _CHUNK // weights.shape[1])
     for start in range(0, len(like), width):
@@ -252,7 +242,7 @@ def _mixture(
             continue
         gain = _log_expm1(moments)
         for i, log_weight in enumerate(log_weights):
-            total = torch.logsumexp(log_weight + gain[: len(log_weight)], dim=0)
+            total = torch.logsumexp(log_weight[:, None] + gain[: len(log_weight)], dim=0)
             result[i, chunk] = _log1p_exp(total)
     return result
 
@@ -278,18 +268,7 @@ def _log1p_exp(value: Tensor) -> Tensor:
     return torch.logaddexp(torch.zeros_like(value), value)
 
 
-def _distance(distance: Tensor | float) -> Tensor:
-    distance = torch.as_tensor(distance, dtype=torch.float64)
-    holds = (distance >= 0) & distance.isfinite()
-    return _validate.every("distance", distance, holds, "be finite and at least 0")
-
-
-def _positive_orders(order: Tensor | float) -> Tensor:
-    orders = torch.as_tensor(order, dtype=torch.float64)
-    holds = (orders > 0) & orders.isfinite()
-    return _validate.every("order", orders, holds, "be finite and positive")
-
-
 def _whole_orders(order: Tensor | int) -> Tensor:
-    orders = _positive_orders(order)
-    return _validate.every("order", orders, orders == orders.round(), "be a whole number")
+    orders = torch.as_tensor(order, dtype=torch.float64)
+    holds = (orders > 0) & orders.isfinite() & (orders == orders.round())
+    return _validate.every("order", orders, holds, "be a whole number of at least 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ nothing smaller is needed, to its ε."""
 
 @dataclass(frozen=True)
 class Terms:
-    """What an answer rests on, whatever ε comes out.
+    """Settings and names behind an answer; none depends on the ε that is found.
 
     Attributes:
         orders: λ that an answer may have.
@@ -75,23 +75,43 @@ def solve_by_order(
 
 
 def settle(
-    solve: Solve, directions: Sequence[str], delta: float, *, rounding: float = 0.0, **terms: Any
+    solve: Solve, directions: Sequence[str], delta: float, terms: Terms, error: float = 0.0
 ) -> Spent:
-    """Return ε at ``delta`` of the direction that costs most, with all that belongs to it.
+    """Return ε at ``delta`` of the direction that costs most, with everything behind it.
+
+    Part of δ pays for rounding, at the ε that is found.
 
     Args:
         solve: ε of one direction.
         directions: of the neighbour relations, such as "remove D‖D′".
         delta: δ.
-        rounding: what the rounding of the draws takes of δ.
-        terms: the fields of :class:`Terms`.
+        terms: what the answer rests on.
+        error: θ of all draws, see :func:`bdpvi.accounting.worst_case.rounding_delta`.
 
     Raises:
         ValueError: if δ does not exceed what the estimates and rounding take of it, or no order has
             a finite divergence.
     """
-    rule = Terms(**terms)
-    gamma, estimates = rule.failure_probability, len(directions) * rule.choices
+    epsilon = 0.0
+    while True:
+        within, rounding = cap(epsilon), rounding_delta(error, epsilon)
+        if rounding >= delta and epsilon > 0:
+            raise ValueError(
+                f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
+                f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
+                "temperature, or from a guide with a coarser grid"
+            )
+        found = _settle(solve, directions, delta, terms, rounding)
+        epsilon = found.epsilon
+        if not error or epsilon <= within:
+            return found
+
+
+def _settle(
+    solve: Solve, directions: Sequence[str], delta: float, terms: Terms, rounding: float
+) -> Spent:
+    """Return the answer with the part ``rounding`` of δ set aside."""
+    gamma, estimates = terms.failure_probability, len(directions) * terms.choices
     beta = split_delta(delta, gamma, estimates) - rounding
     if not beta > 0:
         raise ValueError(
@@ -105,7 +125,7 @@ def settle(
     epsilon, order, estimate = solutions[direction]
     if not math.isfinite(epsilon):
         raise ValueError(
-            f"order: no λ from {rule.orders.values[0]:g} to {rule.orders.values[-1]:g} has a "
+            f"order: no λ from {terms.orders.values[0]:g} to {terms.orders.values[-1]:g} has a "
             f"finite divergence in direction {direction!r}; one record moves the posterior too far"
         )
     tolerated = max(gamma, MISSES * delta / estimates)
@@ -116,9 +136,9 @@ def settle(
         guarantee=guarantee_for([name.split()[0] for name in directions]),
         order=order,
         direction=direction,
-        composition=rule.composition,
-        conversion=rule.conversion,
-        estimator=rule.estimator,
+        composition=terms.composition,
+        conversion=terms.conversion,
+        estimator=terms.estimator,
         failure_probability=gamma,
         estimates=estimates,
         sample_size=estimate.sample_size,
@@ -161,29 +181,3 @@ def _reliability(
     reason = why(estimates[least], gamma, tolerated)
     trusted = bool(reliable(estimates[least], gamma, tolerated)[0])
     return trusted, reason if least == direction else f"in direction {least}: {reason}"
-
-
-def with_rounding(settled: Callable[..., Spent], error: float, delta: float) -> Spent:
-    """Return what :func:`settle` returns where part of δ pays for rounding at the ε that is found.
-
-    Args:
-        settled: from ``rounding``, the part of δ that is set aside, to the answer.
-        error: θ of all draws, see :func:`bdpvi.accounting.worst_case.rounding_delta`.
-        delta: δ.
-
-    Raises:
-        ValueError: if rounding leaves nothing of δ, or as :func:`settle`.
-    """
-    epsilon = 0.0
-    while True:
-        within, rounding = cap(epsilon), rounding_delta(error, epsilon)
-        if rounding >= delta and epsilon > 0:
-            raise ValueError(
-                f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
-                f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
-                "temperature, or from a guide with a coarser grid"
-            )
-        found = settled(rounding=rounding)
-        epsilon = found.epsilon
-        if not error or epsilon <= within:
-            return found

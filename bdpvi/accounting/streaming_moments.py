@@ -11,8 +11,8 @@ from torch import Tensor
 from bdpvi.accounting.estimators import Moments, relative, tail_size
 
 
-class Folded(Moments):
-    """What ``estimators.Sample`` says of values at hand, of values that came in blocks.
+class Folded:
+    """The :class:`~bdpvi.accounting.estimators.Moments` of values that come in blocks.
 
     Blocks are merged by the central moments of both and the difference of their means (Chan, Golub
     and LeVeque 1983; for the third moment Pébay 2008, eq. 2.1), after both were brought to units of
@@ -20,43 +20,28 @@ class Folded(Moments):
 
     Args:
         rows: number of leading entries, orders for instance.
-        records: how many records there will be, which says how many of the largest are kept.
+        records: the number of records to come, which decides how many of the largest are kept.
 
     >>> folded = Folded(1, 4)
     >>> for block in (torch.tensor([[1.0, 10.0]]), torch.tensor([[2.0, 3.0]])):
     ...     folded.add(block.double().log())
-    >>> round(float(folded.log_mean.exp()), 4), round(float(folded.skewness), 4)
+    >>> round(float(folded.moments().log_mean.exp()), 4), round(float(folded.moments().skewness), 4)
     (4.0, 1.0182)
     """
 
     def __init__(self, rows: int, records: int) -> None:
         self._kept = tail_size(records) + 1
         self._size = 0
-        self.log_max = torch.full((rows,), -math.inf, dtype=torch.float64)
-        self.mean, self._second, self._third = torch.zeros(3, rows, dtype=torch.float64)
+        self._log_max = torch.full((rows,), -math.inf, dtype=torch.float64)
+        self._mean, self._second, self._third = torch.zeros(3, rows, dtype=torch.float64)
         self._tail = torch.empty(rows, 0, dtype=torch.float64)
 
-    @property
-    def size(self) -> int:
-        """m, the number of records so far."""
-        return self._size
-
-    @property
-    def sd(self) -> Tensor:  # type: ignore[override]
-        """The (1/m) standard deviation of y/M − 1."""
-        variance: Tensor = self._second / self._size
-        return variance.sqrt()
-
-    @property
-    def third(self) -> Tensor:
-        """The third central moment of y/M − 1 over the cubed standard deviation."""
-        skewness: Tensor = self._third / self._size / self.sd**3
-        return skewness
-
-    @property
-    def tail(self) -> Tensor:
-        """The largest values of log y, descending in the last dimension."""
-        return self._tail[:, : tail_size(self._size) + 1]
+    def moments(self) -> Moments:
+        """Return the moments of all values so far."""
+        sd = (self._second / self._size).sqrt()
+        third = self._third / self._size / sd**3
+        tail = self._tail[:, : tail_size(self._size) + 1]
+        return Moments(self._size, self._log_max, self._mean, sd, third, tail)
 
     def add(self, log_values: Tensor) -> None:
         """Add the values of more records, (rows, n).
@@ -75,40 +60,32 @@ class Folded(Moments):
         self._merge(log_values.shape[-1], log_max, mean, second, third)
         self._keep(log_values)
 
-    def expected(self, records: int) -> Folded:
-        """Return what ``records`` like those so far would give, but for their tail."""
-        more = Folded(len(self.mean), 1)
-        more._size, ratio = records, records / self._size
-        more.log_max, more.mean = self.log_max, self.mean
-        more._second, more._third = self._second * ratio, self._third * ratio
-        return more
-
     def state(self) -> dict[str, Tensor]:
         """Return all that :meth:`restore` needs."""
-        moments = torch.stack([self.log_max, self.mean, self._second, self._third])
+        moments = torch.stack([self._log_max, self._mean, self._second, self._third])
         return {"size": torch.tensor(self._size), "moments": moments, "tail": self._tail}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go back to a state."""
         self._size, self._tail = int(state["size"]), state["tail"]
-        self.log_max, self.mean, self._second, self._third = state["moments"].clone()
+        self._log_max, self._mean, self._second, self._third = state["moments"].clone()
 
     def _merge(self, n: int, log_max: Tensor, mean: Tensor, second: Tensor, third: Tensor) -> None:
         m, total = self._size, self._size + n
         self._size = total
         if m == 0:
-            self.log_max, self.mean, self._second, self._third = log_max, mean, second, third
+            self._log_max, self._mean, self._second, self._third = log_max, mean, second, third
             return
-        top = torch.maximum(self.log_max, log_max)
+        top = torch.maximum(self._log_max, log_max)
         (a, a2, a3), (b, b2, b3) = (
             _rescaled(below, *moments)
             for below, moments in (
-                (_below(self.log_max, top), (self.mean, self._second, self._third)),
+                (_below(self._log_max, top), (self._mean, self._second, self._third)),
                 (_below(log_max, top), (mean, second, third)),
             )
         )
         gap = b - a
-        self.log_max, self.mean = top, a + gap * (n / total)
+        self._log_max, self._mean = top, a + gap * (n / total)
         self._second = a2 + b2 + gap**2 * (m * n / total)
         self._third = (
             a3 + b3 + gap**3 * (m * n * (m - n) / total**2) + 3 * gap * (m * b2 - n * a2) / total

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 from bdpvi import _validate
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
-from bdpvi.accounting.inversion import equal_covariance
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.search import smallest
 from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.options import TABLES, Data, Delta, Drop, Positive, Quiet, Target, TestFraction
 
@@ -160,9 +161,7 @@ def _name(data: str) -> str:
 
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:
-    for name in _words(text):
-        options.choice("methods", name, chosen)
-    return [chosen[name] for name in _words(text)]
+    return [chosen[_validate.choice("methods", name, chosen)] for name in _words(text)]
 
 
 def _words(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Data, Drop, Json, Positive, Quiet, Seed, Target, TestFraction
 
@@ -112,7 +113,7 @@ def fit(
     import bdpvi
     from bdpvi._runtime.workers import Alone
 
-    options.choice("neighbours", neighbours, RATES)
+    _validate.choice("neighbours", neighbours, RATES)
     split = options.read_split(data, target, positive, test_fraction, drop)
     model = bdpvi.BayesianLogisticRegression(
         prior_scale=prior_scale,
@@ -144,8 +145,7 @@ def fit(
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
     if as_json:
-        sizes = {"records": fitted.records, "held_out": held_out}
-        options.print_json({"out": str(out), **sizes})
+        options.print_json({"out": out, "records": fitted.records, "held_out": held_out})
     else:
         print(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
@@ -155,8 +155,8 @@ def guide_of(name: str, model: Any, noise_scale: float | None) -> Any:
     """Return a guide by its name on the command line."""
     from bdpvi import guides
 
-    options.choice("guide", name, GUIDES)
-    return getattr(guides, GUIDES[name])(model, noise_scale=noise_scale)
+    kind = getattr(guides, GUIDES[_validate.choice("guide", name, GUIDES)])
+    return kind(model, noise_scale=noise_scale)
 
 
 def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:

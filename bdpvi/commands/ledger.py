@@ -72,7 +72,7 @@ def _print(folder: Path, as_json: bool, added: tuple[Charge, ...] | None = None)
     charges, budget = kept.charges(), kept.budget
     if as_json:
         content = {
-            "path": str(kept.path),
+            "path": kept.path,
             "budget": asdict(budget) if budget else None,
             "charges": [asdict(one) for one in charges],
             "added": len(added or ()),

@@ -1,8 +1,7 @@
-"""Options that several commands share, and how a command speaks."""
+"""Options of several commands; how a command reads its table and prints its result."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from bdpvi._runtime.store import json_text
 
 if TYPE_CHECKING:
     from bdpvi.types import Split
@@ -54,13 +55,6 @@ def read_split(
     )
 
 
-def choice(name: str, value: str, among: object) -> None:
-    """Raise ValueError unless ``value`` is one of the names."""
-    names = list(among)  # type: ignore[call-overload]
-    if value not in names:
-        raise ValueError(f"{name} must be one of {names}, got {value!r}")
-
-
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
     """Say in one line what an interrupted command has kept in its folder."""
@@ -77,5 +71,5 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on a line."""
-    print(json.dumps(value, ensure_ascii=False))
+    """Print one JSON object on a line, paths as text."""
+    print(json_text(value))

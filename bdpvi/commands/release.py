@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.fit import guide_of
 from bdpvi.commands.options import Delta, Folder, Json
@@ -79,7 +81,7 @@ def release(
     if temperature == 0 and epsilon == 0:
         raise ValueError("temperature or epsilon must be given")
     if guarantee:
-        options.choice("guarantee", guarantee, GUARANTEES)
+        _validate.choice("guarantee", guarantee, GUARANTEES)
     accountant = partial(bdpvi.BayesianAccountant, conversion=conversion)
     accountant()  # refuses an unknown conversion before anything is read
     fitted = load(folder)
@@ -99,7 +101,7 @@ def release(
         )
         storage.write_release(released, temporary)
     if as_json:
-        public = {"out": str(out), "receipt": asdict(released.receipt)}
+        public = {"out": out, "receipt": asdict(released.receipt)}
         options.print_json({**public, "spent": asdict(released.spent)})
         return
     print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
@@ -134,18 +136,16 @@ def predict(
     """Predict the probability of the positive class for the rows of a CSV file."""
     from bdpvi._runtime import store
 
-    if out is not None and not as_json:
-        with store.claimed(out) as temporary:
-            _, table = _predicted(released, data)
-            table.to_csv(temporary, index=False)
-        print(f"Wrote {len(table)} predictions to {out}")
-        return
-    loaded, table = _predicted(released, data)
-    if as_json:
-        receipt = asdict(loaded.receipt)
-        options.print_json({"probability": table["probability"].tolist(), "receipt": receipt})
-    else:
-        table.to_csv(sys.stdout, index=False)
+    file = None if as_json else out
+    with nullcontext(sys.stdout) if file is None else store.claimed(file) as target:
+        loaded, table = _predicted(released, data)
+        if as_json:
+            receipt = asdict(loaded.receipt)
+            options.print_json({"probability": table["probability"].tolist(), "receipt": receipt})
+        else:
+            table.to_csv(target, index=False)
+    if file is not None:
+        print(f"Wrote {len(table)} predictions to {file}")
 
 
 def _predicted(released: Path, data: Path) -> tuple[Release, pd.DataFrame]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet, Seed
 
@@ -16,8 +17,8 @@ STUDIES = {
     "steps": "ε over 10,000 steps at several noise levels.",
     "orders": "ε against the order λ for several clipping norms.",
     "composition": "Hölder's composition against naive composition and the panel.",
-    "coverage": "How often each estimator's bound falls below the truth, and the rule that tells "
-    "when.",
+    "coverage": "How often each estimator's bound falls below the truth, and the rule that "
+    "predicts it.",
 }
 
 
@@ -52,7 +53,7 @@ def study(
     as_json: Json = False,
 ) -> None:
     """Run a study and write its numbers (CSV), figures and findings."""
-    options.choice("name", name, STUDIES)
+    _validate.choice("name", name, STUDIES)
     from bdpvi._runtime import progress, store
     from bdpvi.studies import catalogue
 
@@ -60,7 +61,7 @@ def study(
     track = progress.silent if quiet else progress.bar
     finding = catalogue.STUDIES[name](out, seed=seed, track=track, scale=scale)
     if as_json:
-        options.print_json({"text": finding.text, "files": [str(path) for path in finding.files]})
+        options.print_json({"text": finding.text, "files": finding.files})
     else:
         print(finding.text)
         print("Wrote " + ", ".join(str(path) for path in finding.files))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._runtime import progress as bars
-from bdpvi._runtime.cells import Cells
+from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import replacing
 from bdpvi.compare import report
@@ -65,12 +65,7 @@ class Plan:
         names = [method.name for method in self.methods]
         if len(set(names)) < len(names):
             raise ValueError(f"methods has a method twice: {names}")
-        if not self.epsilons:
-            raise ValueError("epsilons has no value")
-        for epsilon in self.epsilons:
-            _validate.positive("epsilons", epsilon)
-        if len(set(self.epsilons)) < len(self.epsilons):
-            raise ValueError(f"epsilons has a value twice: {list(self.epsilons)}")
+        check_epsilons(self.epsilons)
         _validate.probability("delta", self.delta)
         _validate.positive_int("seeds", self.seeds)
 
@@ -81,6 +76,16 @@ class Plan:
             for method in self.methods
             for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
         ]
+
+
+def check_epsilons(epsilons: Sequence[float]) -> None:
+    """Raise ValueError unless there are targets, each finite, above 0 and given once."""
+    if not epsilons:
+        raise ValueError("epsilons has no value")
+    for epsilon in epsilons:
+        _validate.positive("epsilons", epsilon)
+    if len(set(epsilons)) < len(epsilons):
+        raise ValueError(f"epsilons has a value twice: {list(epsilons)}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,8 @@ def compare(
         ValueError: if ``out`` belongs to another comparison.
     """
     settings = _settings(split, plan, chosen)
-    store = Cells(out, settings)
+    store = Checkpoint(out, settings, "cells")
+    store.begin()
 
     def kept(cell: Cell) -> Any:
         return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
@@ -182,41 +188,38 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     return {"rows": rows, "right": right.tolist()}
 
 
-_REACHED = ("seed", "accuracy", "nll", "ece", "auc", "setting", "seconds")
-_TEXTS = {"data", "method", "guarantee", "reason", "accountant"}
+_FAILED = {"delta", "reason", "seconds"}
+_REACHED = {"accuracy", "nll", "ece", "auc", "setting", "seconds"}
+_PRICED = {"epsilon", "delta", "reason", "accountant"}
 
 
 def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
     """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
     if not isinstance(found, dict) or found.keys() != {"rows", "right"}:
         raise ValueError("it must be an object with rows and right")
-    rows, right = found["rows"], found["right"]
-    wanted, records = _about(cell, split), len(split.test)
+    rows, right, about = found["rows"], found["right"], _about(cell, split)
     if right is None:
-        count, needed, allowed = 1, {"delta", "reason", "seconds"}, {"delta", "reason", "seconds"}
+        wanted, needed = [about], _FAILED
     else:
-        count, needed, allowed = plan.seeds, set(_REACHED), set(COLUMNS)
-        if cell.method.guarantee != NONE:
-            needed |= {"epsilon", "delta", "reason", "accountant"}
-        numbers = isinstance(right, list) and all(type(one) is int for one in right)
-        if not numbers or len(right) != records or not 0 <= min(right) <= max(right) <= count:
-            raise ValueError(f"right must be {records} whole numbers from 0 to {count}")
-    if not isinstance(rows, list) or len(rows) != count:
-        raise ValueError(f"rows must be a list of {count}")
-    for seed, row in enumerate(rows):
-        if not isinstance(row, dict) or not {*wanted, *needed} <= row.keys() <= {*wanted, *allowed}:
-            raise ValueError(f"rows[{seed}] must have {sorted({*wanted, *needed})}")
-        same = wanted if right is None else {**wanted, "seed": seed}
+        wanted = [{**about, "seed": seed} for seed in range(plan.seeds)]
+        needed = _REACHED if cell.method.guarantee == NONE else _REACHED | _PRICED
+        counts = isinstance(right, list) and len(right) == len(split.test)
+        if not counts or not all(type(n) is int and 0 <= n <= plan.seeds for n in right):
+            raise ValueError(f"right must be {len(split.test)} whole numbers up to {plan.seeds}")
+    if not isinstance(rows, list) or len(rows) != len(wanted):
+        raise ValueError(f"rows must be a list of {len(wanted)}")
+    for row, same in zip(rows, wanted, strict=True):
+        if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= {*COLUMNS}:
+            raise ValueError(f"every row must have {sorted({*same, *needed})}")
         for name, value in row.items():
-            good = _fits(name, value, cell) if name not in same else value == same[name]
-            if not good or (isinstance(value, bool) and name != "reliable"):
-                raise ValueError(f"{name} of rows[{seed}] cannot be {value!r}")
+            if not (value == same[name] if name in same else _fits(name, value, cell)):
+                raise ValueError(f"{name} of a row cannot be {value!r}")
 
 
 def _fits(name: str, value: Any, cell: Cell) -> bool:
     """Return whether a cell's column may hold this value."""
-    if name in _TEXTS or name == "reliable":
-        return isinstance(value, str if name in _TEXTS else bool)
+    if name in ("reason", "accountant", "reliable"):
+        return isinstance(value, bool if name == "reliable" else str)
     if type(value) is not float and (type(value) is not int or abs(value) >= 2**53):
         return False
     most = {"epsilon": cell.epsilon, "accuracy": 1.0}

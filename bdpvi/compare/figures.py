@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bdpvi.compare.methods import BAYESIAN, NONE, WORST_CASE, Method
+from bdpvi.compare.methods import NONE, Method
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.studies.study import plain_ticks
 
 STYLES: Mapping[str, Mapping[str, Any]] = {

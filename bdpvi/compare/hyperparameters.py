@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -19,8 +18,9 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._runtime.store import read_json
-from bdpvi.compare.methods import METHODS, Accounting, MeanFieldRelease, Method
-from bdpvi.compare.methods.posterior import PosteriorRelease
+from bdpvi.accounting.settings import Accounting
+from bdpvi.compare.methods import METHODS, Method
+from bdpvi.compare.methods.posterior import MeanFieldRelease, PosteriorRelease
 from bdpvi.models.logistic import BayesianLogisticRegression
 
 FILE = Path(__file__).with_name("hyperparameters.json")
@@ -60,8 +60,7 @@ def build(name: str, entry: Entry) -> Method:
     >>> build("dp-gd", {"steps": 30, "model": {"prior_scale": 3.0}}).model.prior_scale
     3.0
     """
-    if name not in METHODS:
-        raise ValueError(f"methods must be among {list(METHODS)}, got {name!r}")
+    _validate.choice("methods", name, METHODS)
     try:
         return _built(METHODS[name], entry)  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:
@@ -88,7 +87,7 @@ def load(data: str, path: Path = FILE) -> Chosen:
     >>> load("never heard of").data
     'default'
     """
-    content = read(path)
+    content = read_json(path)
     known = data if data in content else DEFAULT
     if known not in content:
         raise ValueError(f"{path} has neither {data!r} nor {DEFAULT!r}")
@@ -146,16 +145,8 @@ def _owner(name: str) -> str:
     return getattr(METHODS[name], "settings_of", name)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the file's content."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return content
-
-
 def _built_at(name: str, values: Any) -> dict[float, Method]:
-    """Return a method with the hyper-parameters of each target."""
+    """Return the method for each target ε, from its entries by ε as text."""
     if not isinstance(values, dict):
         raise ValueError(f"at of {name} must be an object, got {values!r}")
     at = {}
@@ -169,7 +160,7 @@ def _built_at(name: str, values: Any) -> dict[float, Method]:
 
 
 def _built(kind: Callable[..., Any], entry: Any, path: str = "") -> Any:
-    """Return an object with these arguments, each of the type that its field has."""
+    """Return ``kind(**entry)``, each argument of its field's type; ``kind`` checks the ranges."""
     if not isinstance(entry, Mapping):
         raise ValueError(f"they must be an object, got {entry!r}")
     hints, arguments = get_type_hints(kind), dict(entry)
@@ -178,46 +169,22 @@ def _built(kind: Callable[..., Any], entry: Any, path: str = "") -> Any:
         if f"{path}{name}" in OBJECTS and value is not None:
             arguments[name] = _built(OBJECTS[f"{path}{name}"], value, f"{path}{name}.")
         elif hint is not None and not _fits(value, hint):
-            raise ValueError(f"{path}{name} must be {_words(hint)}, got {value!r}")
-        elif value is not None and name in _RANGES:
-            _RANGES[name](f"{path}{name}", value)
+            words = str(hint) if get_args(hint) else hint.__name__
+            raise ValueError(f"{path}{name} must be {words}, got {value!r}")
     return kind(**arguments)
 
 
-def _burn_in(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
-
-
-_RANGES: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("steps", "draws", "records"), _validate.positive_int),
-    **dict.fromkeys(("clip", "step_size", "learning_rate", "noise_scale"), _validate.positive),
-    **dict.fromkeys(("rate", "tail"), _validate.rate),
-    **dict.fromkeys(("ridge", "decay"), _validate.non_negative),
-    "plan": partial(_validate.positive_int, least=0),
-    "burn_in": _burn_in,
-}
-"""What hyper-parameters may be; models and accountants see to theirs themselves."""
-
-
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value from a JSON file has the type of a field."""
-    if isinstance(value, bool):
-        return bool in (hint, *get_args(hint))
-    if isinstance(value, int):  # as a number of 64 bits
-        return abs(value) < 2**63 and any(one in (int, float) for one in (hint, *get_args(hint)))
+    """Return whether a value from a JSON file has the type of a field, as numbers of 64 bits."""
+    kinds = (hint, *get_args(hint))
     if isinstance(value, list):
-        return any(get_origin(one) is tuple for one in (hint, *get_args(hint)))
-    if isinstance(value, float):
-        return math.isfinite(value) and float in (hint, *get_args(hint))
-    return type(value) in (hint, *get_args(hint))
-
-
-def _words(hint: Any) -> str:
-    return getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
+        return any(get_origin(kind) is tuple for kind in kinds)
+    if type(value) is int:
+        return abs(value) < 2**63 and (int in kinds or float in kinds)
+    return type(value) in kinds and (type(value) is not float or math.isfinite(value))
 
 
 def _listed(value: object) -> object:
     if isinstance(value, Tensor):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no place in a JSON file")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -94,8 +94,16 @@ def expected_accuracy(
 ) -> float:
     """Return the mean accuracy over ``repeats`` simulated releases of ``draws`` samples each.
 
-    Nothing is charged. On held-out records it tells what a release would be worth; if ``data``
+    Nothing is charged. On held-out records it estimates the accuracy of a release; if ``data``
     were training records, neither the number nor a choice made by it may be published.
+
+    Args:
+        fit: where the samples come from.
+        data: M records with targets in {0, 1}.
+        draws: number k of samples of one release, over which predictions are averaged.
+        temperature: τ of the samples.
+        repeats: number of simulated releases.
+        seed: of the samples.
     """
     generator = torch.Generator().manual_seed(seed)
     latents = rehearse(fit, draws * repeats, temperature=temperature, generator=generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,25 +82,16 @@ def _settings(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, A
     >>> _settings({"a@0.5": {"model": {"clip": 1}}, "a@1": {"model": {"clip": 2}}})
     {'a': {'targets': ['0.5', '1'], 'fields': {'model.clip': [1, 2]}}}
     """
-    methods: dict[str, dict[str, dict[str, Any]]] = {}
+    methods: dict[str, dict[str, dict[Any, Any]]] = {}
     for cell, entry in entries.items():
         name, _, target = cell.rpartition("@")
-        methods.setdefault(name, {})[target] = dict(_flat(entry))
+        methods.setdefault(name, {})[target] = pd.json_normalize(dict(entry)).to_dict("records")[0]
     tables = {}
     for name, at in methods.items():
         paths = dict.fromkeys(path for fields in at.values() for path in fields)
         fields = {path: [fields.get(path) for fields in at.values()] for path in paths}
         tables[name] = {"targets": list(at), "fields": fields}
     return tables
-
-
-def _flat(entry: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over the dotted paths of nested fields, and their values."""
-    for name, value in entry.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def overview(summary: pd.DataFrame, name: str) -> Table:

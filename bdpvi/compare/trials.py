@@ -56,7 +56,7 @@ class Study:
         ValueError: if the file is no such journal.
 
     >>> import tempfile
-    >>> from bdpvi.compare.methods import DPGD
+    >>> from bdpvi.compare.methods.dp_gd import DPGD
     >>> file = Path(tempfile.mkdtemp()) / "journal.log"
     >>> Study(file, "dp-gd", DPGD(), 2).add(Trial(describe(DPGD()), [0.5, 0.75]))
     >>> Study(file, "dp-gd", DPGD(), 2).trials()[0].score
@@ -165,7 +165,7 @@ def configurations(
         seed: of the random points.
         at: the method as it is for particular targets, which is tried before the random points.
 
-    >>> from bdpvi.compare.methods import DPGD
+    >>> from bdpvi.compare.methods.dp_gd import DPGD
     >>> first, second = configurations(DPGD(), 2)
     >>> first["steps"] == DPGD().steps, second["steps"] in DPGD.space["steps"]
     (True, True)
@@ -197,7 +197,7 @@ def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry |
         tried: at least one.
         seed: of the choice, which depends on the number of trials too.
 
-    >>> from bdpvi.compare.methods import DPGD
+    >>> from bdpvi.compare.methods.dp_gd import DPGD
     >>> (entry,) = configurations(DPGD(), 1)
     >>> refinement(DPGD(), [Trial(entry, [0.7])]) != entry
     True

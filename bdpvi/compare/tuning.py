@@ -17,11 +17,11 @@ from typing import Any
 
 from bdpvi import _validate
 from bdpvi._runtime import progress as bars
-from bdpvi._runtime.cells import Cells
+from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import check_writable, replacing
-from bdpvi.compare.comparison import EPSILONS
-from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe, read
+from bdpvi._runtime.store import check_writable, read_json, replacing
+from bdpvi.compare.comparison import EPSILONS, check_epsilons
+from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe
 from bdpvi.compare.methods import NONE, Method, Prepared
 from bdpvi.compare.metrics import accuracy
 from bdpvi.compare.trials import Study, Trial, configurations, refinement
@@ -72,10 +72,7 @@ class Search:
         _validate.positive_int("refinements", self.refinements, least=0)
         _validate.positive_int("folds", self.folds, least=2)
         _validate.probability("delta", self.delta)
-        if not self.epsilons:
-            raise ValueError("epsilons has no value")
-        for epsilon in self.epsilons:
-            _validate.positive("epsilons", epsilon)
+        check_epsilons(self.epsilons)
 
 
 def tune(
@@ -106,10 +103,9 @@ def tune(
         ValueError: if a name is unknown or a method has fewer configurations than are to be tried.
     """
     for name in names:
-        if name not in chosen.methods:
-            raise ValueError(f"methods must be among {list(chosen.methods)}, got {name!r}")
+        _validate.choice("methods", name, chosen.methods)
     if out.exists():
-        read(out)  # what cannot be read cannot get an entry
+        read_json(out)  # what cannot be read cannot get an entry
     check_writable(out.parent)
     found = _searched(train, chosen, names, search, trials_folder(out), track)
     best = {name: max(trials, key=lambda trial: trial.score) for name, trials in found.items()}
@@ -128,7 +124,7 @@ def tune(
         "methods": methods | {name: trial.entry for name, trial in best.items()},
         "at": {n: {f"{e:g}": entry for e, entry in there.items()} for n, there in at.items()},
     }
-    content = read(out if out.exists() else FILE)  # anew: others may have written to it
+    content = read_json(out if out.exists() else FILE)  # anew: others may have written to it
     content[train.name] = entry
     with replacing(out) as temporary:
         temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -154,7 +150,9 @@ def _searched(
         "search": {k: v for k, v in asdict(search).items() if k not in _GOES_ON},
         "spaces": {name: dict(chosen.methods[name].space) for name in names},
     }
-    file = Cells(folder, settings).folder / "journal.log"
+    kept = Checkpoint(folder, settings, "cells")
+    kept.begin()
+    file = kept.folder / "journal.log"
     repeats = range(search.repeats)
     splits = [folds(train, search.folds, search.seed + repeat) for repeat in repeats]
 

@@ -1,7 +1,7 @@
 """Differentially private gradient descent on all records: the baseline that is hard to beat.
 
 Every step uses every record, so the privacy of all steps together is that of one Gaussian release
-and is known exactly. What comes out is one point, near the maximum of the posterior.
+and is known exactly. The result is one point, near the maximum of the posterior.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DPGDSettings:
             by, N the number of records. The guarantee takes η for a public constant, the same with
             a record more or less. N is not public where neighbours differ by a record: where it is
             not known anyway, choose an η beforehand and pass η times N.
-        tail: share of the last iterates that are averaged into the result; 0 is the last one alone.
+        tail: fraction of the iterates, the last ones, whose mean is the result; 0 is the last one.
     """
 
     steps: int = 100
@@ -49,41 +49,6 @@ class DPGDSettings:
             raise ValueError(f"tail must lie in [0, 1], got {self.tail!r}")
 
 
-def dp_gd(
-    model: Model,
-    data: Dataset,
-    *,
-    noise_multiplier: float,
-    settings: DPGDSettings | None = None,
-    delta: float = 1e-5,
-    seed: int | None = None,
-) -> Outcome:
-    """Return a private maximum of the posterior density, and its exact price.
-
-    Args:
-        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        data: N records, on the device and of the type to train with.
-        noise_multiplier: σ; :func:`bdpvi.accounting.worst_case.calibrate` with a
-            :class:`~bdpvi.accounting.worst_case.GaussianAccountant` finds it for an ε.
-        settings: how to train.
-        delta: δ of the price.
-        seed: None for a release, a number for experiments; see :class:`~bdpvi.dp.noise.Run`.
-
-    Raises:
-        ValueError: if an argument is out of range.
-        FloatingPointError: if the iterates stop being finite.
-
-    >>> from bdpvi import BayesianLogisticRegression, datasets
-    >>> data = datasets.load_breast_cancer().train
-    >>> outcome = dp_gd(BayesianLogisticRegression(), data, noise_multiplier=50.0)
-    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 4)
-    (torch.Size([1, 30]), 0.7255)
-    """
-    runs = [Run(noise_multiplier=noise_multiplier, seed=seed)]
-    (outcome,) = dp_gd_runs(model, data, runs=runs, settings=settings, delta=delta)
-    return outcome
-
-
 def dp_gd_runs(
     model: Model,
     data: Dataset,
@@ -92,7 +57,32 @@ def dp_gd_runs(
     settings: DPGDSettings | None = None,
     delta: float = 1e-5,
 ) -> tuple[Outcome, ...]:
-    """Do several runs of :func:`dp_gd` side by side; every run is as it would be alone."""
+    """Return private maxima of the posterior density, and their exact prices.
+
+    Args:
+        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
+        data: N records, on the device and of the type to train with.
+        runs: one or more, trained side by side; each result is as it would be alone.
+            :func:`bdpvi.accounting.worst_case.calibrate` with a
+            :class:`~bdpvi.accounting.worst_case.GaussianAccountant` finds the noise multiplier for
+            an ε.
+        settings: how to train.
+        delta: δ of the price.
+
+    Returns:
+        For each run the maximum as the model's latent variables, each (1, ...), and its price.
+
+    Raises:
+        ValueError: if an argument is out of range.
+        FloatingPointError: if the iterates stop being finite.
+
+    >>> from bdpvi import BayesianLogisticRegression, datasets
+    >>> data = datasets.load_breast_cancer().train
+    >>> runs = [Run(noise_multiplier=50.0)]
+    >>> (outcome,) = dp_gd_runs(BayesianLogisticRegression(), data, runs=runs)
+    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 4)
+    (torch.Size([1, 30]), 0.7255)
+    """
     settings = settings or DPGDSettings()
     streams = Streams(runs, data, steps=settings.steps, rate=1.0)
     with isolated(data), pyro.validation_enabled(False), torch.no_grad():

@@ -1,8 +1,8 @@
 """Stochastic gradient Langevin dynamics with differential privacy: DP-SGLD.
 
 Source: Wang, Fienberg and Smola, "Privacy for Free: Posterior Sampling and Stochastic Gradient
-Monte Carlo", ICML 2015, Algorithm 2. Langevin dynamics adds noise to its steps anyhow; where that
-is too little for the guarantee, more is added, at the price of sampling from a flatter posterior.
+Monte Carlo", ICML 2015, Algorithm 2. Langevin dynamics adds noise to its steps; where that is too
+little for the guarantee, more is added, and the samples come from a flatter posterior.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DPSGLDSettings:
             differ by a record: where it is not known anyway, choose an η beforehand and pass η
             times N. Sums over a batch are divided by the rate alone, not by a number of records.
         decay: step t has η_t = η (1 + t)^−decay.
-        burn_in: share of the first iterates that are not released.
+        burn_in: fraction of the iterates, the first ones, that are not released.
         draws: released iterates, evenly spaced over the others; the last one is always among them.
     """
 
@@ -114,47 +114,6 @@ class DPSGLDSettings:
         return math.floor(self.burn_in * self.steps)
 
 
-def dp_sgld(
-    model: Model,
-    data: Dataset,
-    *,
-    noise_multiplier: float,
-    settings: DPSGLDSettings | None = None,
-    delta: float = 1e-5,
-    accountant: WorstCaseAccountant | None = None,
-    seed: int | None = None,
-) -> Outcome:
-    """Return iterates of Langevin dynamics, and the worst-case price of all of them.
-
-    Args:
-        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        data: N records, on the device and of the type to train with.
-        noise_multiplier: σ, which stands for K = (Lσ/q)²;
-            :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε, with
-            :class:`SGLDAccountant` as the authors did. The noise that Langevin dynamics needs may
-            be more, and then it is what is accounted for.
-        settings: how to sample.
-        delta: δ of the price.
-        accountant: of the price, privacy loss distributions by default.
-        seed: None for a release, a number for experiments; see :class:`~bdpvi.dp.noise.Run`.
-
-    Raises:
-        ValueError: if an argument is out of range.
-        FloatingPointError: if the iterates stop being finite.
-
-    >>> from bdpvi import BayesianLogisticRegression, datasets
-    >>> data = datasets.load_breast_cancer().train
-    >>> outcome = dp_sgld(BayesianLogisticRegression(), data, noise_multiplier=3.0)
-    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 2)
-    (torch.Size([100, 30]), 1.93)
-    """
-    runs = [Run(noise_multiplier=noise_multiplier, seed=seed)]
-    (outcome,) = dp_sgld_runs(
-        model, data, runs=runs, settings=settings, delta=delta, accountant=accountant
-    )
-    return outcome
-
-
 def dp_sgld_runs(
     model: Model,
     data: Dataset,
@@ -164,7 +123,34 @@ def dp_sgld_runs(
     delta: float = 1e-5,
     accountant: WorstCaseAccountant | None = None,
 ) -> tuple[Outcome, ...]:
-    """Do several runs of :func:`dp_sgld` side by side; every run is as it would be alone."""
+    """Return iterates of Langevin dynamics, and the worst-case price of all of them together.
+
+    Args:
+        model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
+        data: N records, on the device and of the type to train with.
+        runs: one or more, side by side; each result is as it would be alone. The noise multiplier σ
+            stands for K = (Lσ/q)²; :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε,
+            with :class:`SGLDAccountant` as the authors did. The noise that Langevin dynamics needs
+            may be more, and then it is what is accounted for.
+        settings: how to sample.
+        delta: δ of the price.
+        accountant: of the price, privacy loss distributions by default.
+
+    Returns:
+        For each run the released iterates as the model's latent variables, each (draws, ...), and
+        their price.
+
+    Raises:
+        ValueError: if an argument is out of range.
+        FloatingPointError: if the iterates stop being finite.
+
+    >>> from bdpvi import BayesianLogisticRegression, datasets
+    >>> data = datasets.load_breast_cancer().train
+    >>> runs = [Run(noise_multiplier=3.0)]
+    >>> (outcome,) = dp_sgld_runs(BayesianLogisticRegression(), data, runs=runs)
+    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 2)
+    (torch.Size([100, 30]), 1.93)
+    """
     settings = settings or DPSGLDSettings()
     accountant = accountant or PrivacyLossAccountant()
     streams = Streams(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyro
 import torch
@@ -23,15 +23,11 @@ from bdpvi import _validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
-from bdpvi.inference.optimisers import check_elementwise, fused
-from bdpvi.inference.svi import Guide, decay, default_optimiser, fresh, isolated
+from bdpvi.inference.guide import Free, Reparameterised
+from bdpvi.inference.optimisers import check_elementwise, decay, fresh, fused
+from bdpvi.inference.svi import default_optimiser, isolated
 from bdpvi.models.contract import Model
-from bdpvi.neighbours.row_gradients import Free, Reparameterised
 from bdpvi.types import Dataset, Outcome
-
-
-class DPVIGuide(Guide, Reparameterised, Protocol):
-    """A Gaussian guide that knows the derivative of its own draws; all of ``bdpvi.guides`` do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,31 +59,31 @@ class DPVISettings:
             _validate.positive_int("draws", self.draws)
 
 
-def dpvi(
+def dpvi_runs(
     model: Model,
-    guide: DPVIGuide,
+    guide: Reparameterised,
     data: Dataset,
     *,
-    noise_multiplier: float,
+    runs: Sequence[Run],
     settings: DPVISettings | None = None,
     delta: float = 1e-5,
     accountant: WorstCaseAccountant | None = None,
-    seed: int | None = None,
-) -> Outcome:
+) -> tuple[Outcome, ...]:
     """Train a guide with differential privacy and release samples from it.
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it.
         data: N records, on the device and of the type to train with.
-        noise_multiplier: σ; :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε.
+        runs: one or more, trained side by side; each result is as it would be alone.
+            :func:`bdpvi.accounting.worst_case.calibrate` finds the noise multiplier for an ε.
         settings: how to train.
         delta: δ of the price.
         accountant: of the price, privacy loss distributions by default.
-        seed: None for a release, a number for experiments; see :class:`~bdpvi.dp.noise.Run`.
 
     Returns:
-        k samples of the model's latent variables and their worst-case price.
+        For each run samples of the model's latent variables, each (k, ...), and their worst-case
+        price.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -98,28 +94,11 @@ def dpvi(
     >>> data = datasets.load_breast_cancer().train
     >>> settings = DPVISettings(steps=20, rate=0.1, draws=3)
     >>> guide = guides.MeanField(model)
-    >>> outcome = dpvi(model, guide, data, noise_multiplier=2.0, settings=settings)
+    >>> runs = [Run(noise_multiplier=2.0)]
+    >>> (outcome,) = dpvi_runs(model, guide, data, runs=runs, settings=settings)
     >>> outcome.latents["w"].shape, outcome.price.accountant, round(outcome.price.epsilon, 2)
     (torch.Size([3, 30]), 'privacy loss distribution', 1.08)
     """
-    runs = [Run(noise_multiplier=noise_multiplier, seed=seed)]
-    (outcome,) = dpvi_runs(
-        model, guide, data, runs=runs, settings=settings, delta=delta, accountant=accountant
-    )
-    return outcome
-
-
-def dpvi_runs(
-    model: Model,
-    guide: DPVIGuide,
-    data: Dataset,
-    *,
-    runs: Sequence[Run],
-    settings: DPVISettings | None = None,
-    delta: float = 1e-5,
-    accountant: WorstCaseAccountant | None = None,
-) -> tuple[Outcome, ...]:
-    """Do several runs of :func:`dpvi` side by side; every run is as it would be alone."""
     settings = settings or DPVISettings()
     accountant = accountant or PrivacyLossAccountant()
     streams = Streams(runs, data, steps=settings.steps, rate=settings.rate)
@@ -136,7 +115,7 @@ def dpvi_runs(
 
 def train(
     model: Model,
-    guide: DPVIGuide,
+    guide: Reparameterised,
     data: Dataset,
     *,
     runs: Sequence[Run],
@@ -150,7 +129,7 @@ def train(
 
 
 def _train(
-    model: Model, guide: DPVIGuide, data: Dataset, streams: Streams, settings: DPVISettings
+    model: Model, guide: Reparameterised, data: Dataset, streams: Streams, settings: DPVISettings
 ) -> Free:
     """Return the unconstrained parameters of all runs, (R, ...)."""
     check = getattr(model, "check", None)
@@ -182,10 +161,10 @@ def _train(
 
 
 class DPVIGradient:
-    """The noisy gradient of the negative ELBO, every record's share of it bounded."""
+    """The noisy gradient of the negative ELBO, every record's part in it bounded."""
 
     def __init__(
-        self, records: Scores, guide: DPVIGuide, streams: Streams, settings: DPVISettings
+        self, records: Scores, guide: Reparameterised, streams: Streams, settings: DPVISettings
     ) -> None:
         self.records, self.guide, self.streams = records, guide, streams
         self.rate, self.clip = settings.rate, settings.clip
@@ -233,7 +212,7 @@ class Chain:
 ChainRule = Callable[[Reparameterised, Free, Tensor], Chain]
 
 
-def chain_rule(guide: DPVIGuide, like: Tensor) -> ChainRule:
+def chain_rule(guide: Reparameterised, like: Tensor) -> ChainRule:
     """Return :func:`row_chain` if it holds for the guide, else :func:`full_chain`.
 
     It is tried at a random point: a guide that mixes rows agrees there with probability 0.
@@ -338,7 +317,7 @@ def _each(function: Callable[[Free, Tensor], Any], free: Free, noise: Tensor) ->
 
 
 def _draws(
-    guide: DPVIGuide, free: Free, streams: Streams, run: int, settings: DPVISettings
+    guide: Reparameterised, free: Free, streams: Streams, run: int, settings: DPVISettings
 ) -> Mapping[str, Tensor]:
     """Return samples of the guide that one run trained, or its mean, as latent variables."""
     like = next(iter(free.values()))

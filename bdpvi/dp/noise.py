@@ -1,4 +1,4 @@
-"""What is random in a private training run: its batches, its base noise and its privacy noise."""
+"""The randomness of private training runs: batches, base noise and privacy noise."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Run:
     Args:
         noise_multiplier: σ, the privacy noise's standard deviation over the clipping norm; 0 for
             none.
-        seed: None for anything that leaves the house: privacy noise from the operating system's
-            cryptographic generator, batches from a secret seed (who knows the batches is not kept
-            out by subsampling). A number for experiments: all randomness follows from it, and two
-            runs with one seed share it.
+        seed: None for anything that is published: privacy noise from the operating system's
+            cryptographic generator, batches from a secret seed (subsampling protects nobody from
+            an attacker who knows the batches). A number for experiments: all randomness follows
+            from it, and two runs with one seed share it.
     """
 
     noise_multiplier: float

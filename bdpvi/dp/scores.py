@@ -6,17 +6,18 @@ vector of the model's unconstrained latents.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from pyro import poutine
 from torch import Tensor
-from torch.distributions import Transform, biject_to
+from torch.distributions import biject_to
 
-from bdpvi.models.contract import Model, latent_sites, log_likelihood
+from bdpvi.models import contract
+from bdpvi.models.contract import Model, dimension, log_likelihood, sites
 from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope
 from bdpvi.types import Dataset
 
@@ -95,9 +96,10 @@ def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
 
 
 class LogisticScores:
-    """For logistic regression: a score is a slope times the features, so it is never stored.
+    """For logistic regression, whose scores are derivatives in the logit times the features.
 
-    A slope within C/‖x‖ is a score within C, hence clipping is one more bound on the slope.
+    No score is stored. A derivative within C/‖x‖ is a score within C, so clipping is one more bound
+    on the derivative.
     """
 
     def __init__(self, model: BayesianLogisticRegression, data: Dataset) -> None:
@@ -134,11 +136,10 @@ class TracedScores:
 
     def __init__(self, model: Model, data: Dataset, unpack: Unpack | None = None) -> None:
         self.model, self.data = model, data
-        latents = Latents(model, data)
-        self.dim = latents.dim
-        self.unpack = unpack or latents.unpack
-        record = (0, 0)
-        per_record = torch.vmap(torch.func.grad(self._log_likelihood), in_dims=(None, *record))
+        found = sites(model, data.x, data.y)
+        self.dim = dimension(found)
+        self.unpack = unpack or partial(contract.unpack, found)
+        per_record = torch.vmap(torch.func.grad(self._log_likelihood), in_dims=(None, 0, 0))
         self._own = torch.vmap(per_record)
         self._shared = torch.vmap(per_record, in_dims=(0, None, None))
         self._prior = torch.vmap(torch.func.grad(self._log_prior))
@@ -171,7 +172,7 @@ class TracedScores:
 
     def _log_prior(self, flat: Tensor) -> Tensor:
         latents = self.unpack(flat)
-        # Zeros in place of a record: what comes out unclipped must not have seen one.
+        # Zeros instead of a record: the prior's gradient is not clipped, so it must not see one.
         x, y = torch.zeros_like(self.data.x[:1]), torch.zeros_like(self.data.y[:1])
         trace = poutine.trace(poutine.condition(self.model, data=dict(latents))).get_trace(x, y)
         total = flat.new_zeros(())
@@ -182,26 +183,3 @@ class TracedScores:
             total = total + prior.log_prob(value).sum()
             total = total + change.log_abs_det_jacobian(part, value).sum()
         return total
-
-
-class Latents:
-    """A model's latent variables as one flat unconstrained vector."""
-
-    def __init__(self, model: Model, data: Dataset) -> None:
-        self.sites: dict[str, tuple[torch.Size, Transform]] = {}
-        for name, site in latent_sites(model, data.x, data.y).items():
-            transform = biject_to(site["fn"].support)
-            self.sites[name] = transform.inverse_shape(site["value"].shape), transform
-
-    @property
-    def dim(self) -> int:
-        """Length of the flat vector."""
-        return sum(math.prod(shape) for shape, _ in self.sites.values())
-
-    def unpack(self, flat: Tensor) -> Mapping[str, Tensor]:
-        """Return the latent variables of one flat vector, (dim,)."""
-        parts = flat.split([math.prod(shape) for shape, _ in self.sites.values()])
-        return {
-            name: transform(part.reshape(shape))
-            for part, (name, (shape, transform)) in zip(parts, self.sites.items(), strict=True)
-        }

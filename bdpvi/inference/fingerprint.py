@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from functools import partial
+from importlib.metadata import version
 from types import FunctionType
 from typing import Any
 
@@ -46,6 +47,7 @@ def identity(problem: Problem) -> dict[str, str]:
         "seed": str(plan.seed),
         "optim": _optimiser(problem.optim),
         "torch": torch.__version__,
+        "bdpvi": version("bdpvi"),
     }
 
 

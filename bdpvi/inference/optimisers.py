@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pyro.optim import PyroOptim
+from pyro.optim import PyroLRScheduler, PyroOptim
 from torch import Tensor
-
-from bdpvi.inference.svi import decay, fresh
 
 _ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
 """Settings that plain Adam leaves at zero."""
@@ -20,6 +18,19 @@ ELEMENTWISE = {
     "Adadelta", "Adagrad", "AdagradRMSProp", "Adam", "AdamW", "Adamax", "ASGD", "ClippedAdam",
     "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
 }  # fmt: skip
+
+
+def fresh(optim: PyroOptim) -> PyroOptim:
+    """Return the same optimiser without the state of any earlier run."""
+    clean = copy.copy(optim)
+    clean.optim_objs, clean.grad_clip, clean._state_waiting_to_be_consumed = {}, {}, {}
+    return clean
+
+
+def decay(optim: PyroOptim) -> None:
+    """Advance the learning-rate schedule, if there is one."""
+    if isinstance(optim, PyroLRScheduler):
+        optim.step()
 
 
 def check_elementwise(optim: PyroOptim) -> None:

@@ -74,18 +74,21 @@ class Plan:
 
 
 _KEPT = 1 << 23
-"""Numbers of records that a table of batches may keep."""
+"""Most record ids that :class:`Batches` keeps, over all steps."""
 
 
 class Batches:
-    """The coins of a plan, thrown once for the many trainings that follow the same plan.
+    """The batches of a plan, drawn once for all trainings that follow it.
 
     Args:
         plan: the plan.
-        limit: above every id.
+        limit: a number above every record's id.
 
     Attributes:
         noise_seeds: of every step, see :meth:`Plan.noise_seed`.
+
+    >>> Batches(Plan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
+    [0, 1, 2, 4, 5]
     """
 
     def __init__(self, plan: Plan, limit: int) -> None:
@@ -99,11 +102,5 @@ class Batches:
         return self.plan.chosen(step, self.limit) if self._kept is None else self._kept[step]
 
 
-@lru_cache(maxsize=1)
-def batches(plan: Plan, limit: int) -> Batches:
-    """Return the batches of ``plan``; those asked for last are kept.
-
-    >>> batches(Plan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
-    [0, 1, 2, 4, 5]
-    """
-    return Batches(plan, limit)
+batches = lru_cache(maxsize=1)(Batches)
+"""Batches of a plan, kept until another plan's are asked for: see :class:`Batches`."""

@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyro
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from pyro.optim import ExponentialLR, PyroLRScheduler, PyroOptim
+from pyro.optim import ExponentialLR, PyroOptim
 from torch import Tensor
-from torch.distributions import Distribution
-from torch.distributions.constraints import Constraint
 
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.secure import Lattice
+from bdpvi.inference.guide import Guide
+from bdpvi.inference.optimisers import adam_factors, decay, fresh
 from bdpvi.inference.plan import Plan
 from bdpvi.models.contract import Model, RecordWeights
 from bdpvi.types import Dataset
-
-
-class Guide(Protocol):
-    """A Pyro guide that is Gaussian over one flat vector of latents; see ``bdpvi.guides``."""
-
-    parameters: dict[str, Tensor]
-
-    @property
-    def ridge(self) -> float:
-        """Return κ of the covariance Σ + κΣ² that samples are released with; usually 0."""
-
-    @property
-    def noise_scale(self) -> float | None:
-        """Return the public standard deviation that samples are released with, if there is one."""
-
-    @property
-    def grid(self) -> float:
-        """Return what samples at temperature 1 are rounded to, if there is no noise scale."""
-
-    def lattice(self, temperature: float) -> Lattice:
-        """Return where samples at a temperature are rounded to."""
-
-    @property
-    def constraints(self) -> Mapping[str, Constraint]:
-        """Return the support of every parameter."""
-
-    def setup(self, x: Tensor, y: Tensor) -> None:
-        """Run the model once to learn its latent variables."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> Any:
-        """Run as a Pyro guide."""
-
-    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
-        """Return the Gaussian with these parameters; their leading dimensions are a batch."""
-
-    def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
-        """Return the Gaussian, detached."""
-
-    def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
-        """Return the Gaussian that samples are released from, at temperature 1."""
-
-    def initial(self, like: Tensor) -> dict[str, Tensor]:
-        """Return the first value of every parameter."""
-
-    def unpack(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the model's latent variables for one flat vector."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +33,11 @@ class Problem:
     data: Dataset
     plan: Plan
     optim: PyroOptim
+
+    @cached_property
+    def adam(self) -> Tensor | None:
+        """The numbers in Adam's steps, see :func:`~bdpvi.inference.optimisers.adam_factors`."""
+        return adam_factors(self.optim, self.plan.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,19 +82,6 @@ def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> Pyro
     """
     settings = {"optimizer": torch.optim.Adam, "optim_args": {"lr": lr}}
     return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
-
-
-def fresh(optim: PyroOptim) -> PyroOptim:
-    """Return the same optimiser without the state of any earlier run."""
-    clean = copy.copy(optim)
-    clean.optim_objs, clean.grad_clip, clean._state_waiting_to_be_consumed = {}, {}, {}
-    return clean
-
-
-def decay(optim: PyroOptim) -> None:
-    """Advance the learning-rate schedule, if there is one."""
-    if isinstance(optim, PyroLRScheduler):
-        optim.step()
 
 
 @contextmanager

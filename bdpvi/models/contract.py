@@ -14,7 +14,8 @@ training plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyro
@@ -22,6 +23,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import Transform, biject_to
 
 Model = Callable[..., Any]
 
@@ -60,7 +62,7 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
 
 
 def per_record(site: Mapping[str, Any], x: Tensor) -> bool:
-    """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
+    """Return whether a traced sample site lies in one plate over exactly the records of ``x``."""
     frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
     return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
 
@@ -101,3 +103,41 @@ def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]
     if not observed or not latents:
         raise ValueError(f"model: needs latent and observed sites, has {list(trace.nodes)}")
     return latents
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One latent variable: its position in the flat vector, and the map to its support."""
+
+    name: str
+    shape: torch.Size  # of the unconstrained value: a simplex has one entry fewer there
+    transform: Transform
+
+
+def sites(model: Model, x: Tensor, y: Tensor) -> tuple[Site, ...]:
+    """Return the model's latent variables in the order of the flat unconstrained vector.
+
+    Raises:
+        ValueError: as :func:`latent_sites`.
+    """
+    found = []
+    for name, site in latent_sites(model, x, y).items():
+        transform = biject_to(site["fn"].support)
+        found.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
+    return tuple(found)
+
+
+def dimension(sites: Sequence[Site]) -> int:
+    """Return d, the length of the flat vector."""
+    return sum(site.shape.numel() for site in sites)
+
+
+def parts(sites: Sequence[Site], flat: Tensor) -> list[Tensor]:
+    """Return the unconstrained value of each latent variable in a flat vector, (d,)."""
+    pieces = flat.split([site.shape.numel() for site in sites], dim=-1)
+    return [piece.reshape(site.shape) for piece, site in zip(pieces, sites, strict=True)]
+
+
+def unpack(sites: Sequence[Site], flat: Tensor) -> dict[str, Tensor]:
+    """Return the model's latent variables for one flat unconstrained vector, (d,)."""
+    return {s.name: s.transform(part) for s, part in zip(sites, parts(sites, flat), strict=True)}

@@ -20,8 +20,8 @@ from bdpvi.types import Dataset
 class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
     """Bernoulli likelihood whose derivative in the logit is at most ``bound`` in absolute value.
 
-    With a = (2y − 1)·logit, log σ(a) has slope σ(−a). Below a_c = log((1 − c)/c) that slope exceeds
-    c = ``bound``, and the tangent line at a_c takes the place of log σ: the score is the
+    With a = (2y − 1)·logit, log σ(a) has the derivative σ(−a). Below a_c = log((1 − c)/c) that
+    exceeds c = ``bound``, and log σ is replaced by its tangent line at a_c: the score is the
     norm-clipped score of the Bernoulli likelihood, and the result is concave, so an ordinary
     (unnormalised) likelihood. From ``bound`` = 1 on nothing is clipped.
 
@@ -77,7 +77,7 @@ class BayesianLogisticRegression:
         intercept: whether a column of ones is added to the features.
         clip: norm bound C of each record's score (the gradient of its log-likelihood in the
             weights); None leaves the likelihood as it is. See :class:`ClippedBernoulli`; a record
-            x has slope bound C/‖x‖.
+            x has the bound C/‖x‖ on its derivative in the logit.
         limit: features are cut off at ±limit, which bounds how far out a record can lie; None
             leaves them as they are. Public: chosen without the data, as all of these are.
         correlation: ρ in [0, 1), how strongly any two features of a group are taken to be
@@ -114,7 +114,7 @@ class BayesianLogisticRegression:
             raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}")
 
     def design(self, x: Tensor) -> Tensor:
-        """Return what the weights multiply, (N, d): the features as the arguments change them.
+        """Return the design matrix, (N, d): the features as the arguments change them.
 
         >>> model = BayesianLogisticRegression(limit=3.0, correlation=0.5, intercept=True)
         >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
@@ -144,7 +144,7 @@ class BayesianLogisticRegression:
         return x
 
     def slope_bound(self, design: Tensor) -> Tensor:
-        """Return the largest slope in the logit for each record, (N,); inf if unclipped."""
+        """Return the bound on each record's derivative in the logit, (N,); inf if unclipped."""
         norms = torch.linalg.vector_norm(design, dim=1)
         return torch.full_like(norms, math.inf) if self.clip is None else self.clip / norms
 

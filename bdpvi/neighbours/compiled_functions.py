@@ -1,4 +1,4 @@
-"""What kernels compiled by numba are made of: how they are compiled, and their functions."""
+"""Compilation by numba, and the exponential and softplus of compiled kernels."""
 
 from __future__ import annotations
 

@@ -18,12 +18,15 @@ from bdpvi._runtime import secure
 from bdpvi._runtime.checkpoint import Checkpoint, Once, always
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Alone, Reduction, share
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.composition import ByHolder
+from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.fingerprint import described, identity
 from bdpvi.inference.optimisers import check_elementwise
-from bdpvi.inference.svi import Convergence, Kept, Problem, isolated, run_svi
-from bdpvi.neighbours.published import Training, TrainingAccount
+from bdpvi.inference.svi import Convergence, Kept, Problem, run_svi
+from bdpvi.neighbours.published import ORDERS, Training
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.neighbours.route import Kind, Remove, Trained
 from bdpvi.neighbours.rows import Rows, blocks, train_rows
@@ -79,7 +82,7 @@ class Coupled:
         name = f"fit-{workers.rank}" if workers.rank else "fit"
         begun = None if parts is None else parts.begun(name)
         workers.sum(torch.zeros(1))  # all have looked at the checkpoint before anybody writes
-        fit = once(name, partial(_fitted, problem, track, begun), _like_fit(problem))
+        fit = once(name, partial(_fitted, problem, track, begun))
         parameters = {
             name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
         }
@@ -108,13 +111,8 @@ class Coupled:
         found = [(rows.records.ids[:0].cpu(), none, none)]  # a worker may have no rows
         for block in mine:
             some, step = rows.select(block), islice(ticks, steps)
-            ids = some.records.ids.cpu()
             make = partial(_compared, problem, some, posterior, partial(next, step))
-            part = once(f"{rows.kind}-{block.start:09}", make, _like_block(ids, latents))
-            if not torch.equal(part["ids"], ids):
-                raise ValueError(
-                    "checkpoint: it holds other records than the run; delete the folder"
-                )
+            part = once(f"{rows.kind}-{block.start:09}", make)
             found.append((part["ids"], part["r"], part["b2"]))
             deque(step, maxlen=0)  # the steps of a block that was kept
         deque(ticks, maxlen=0)  # the bar ends when it is asked for one more
@@ -152,12 +150,15 @@ class Coupled:
             problem, track, lambda _, now: path.append(problem.guide.released(now))
         )
         posterior = problem.guide.released(parameters)
-        account = TrainingAccount(problem.plan.steps)
+        by_panel = BayesianAccountant(orders=ORDERS)
+        by_holder = BayesianAccountant(orders=ORDERS, composition=ByHolder(problem.plan.steps))
         ids = rows.records.ids.cpu()
 
         def charge(step: int, now: dict[str, Tensor]) -> None:
             panel = Panel(rows.kind, ids, _pairs(problem, path[step], now))
-            account.step(panel, rounding_error(problem.guide, path[step], Reach.of(panel.pairs)))
+            error = rounding_error(problem.guide, path[step], Reach.of(panel.pairs))
+            for accountant in (by_panel, by_holder):
+                accountant.step(PosteriorDraws((panel,), rounding=error))
 
         ticks = iter(track(range(problem.plan.steps), rows.kind))
         trained = train_rows(problem, rows, lambda: next(ticks), charge)
@@ -165,32 +166,13 @@ class Coupled:
         panel = Panel(rows.kind, ids, _pairs(problem, posterior, trained))
         lattice = problem.guide.lattice(1.0)
         samples = torch.cat([secure.sample(one, lattice=lattice) for one in path])
-        training = Training(samples, account.panel, account.holder)
+        training = Training(samples, by_panel, by_holder)
         return Trained(parameters, convergence, (panel,), training)
 
 
 def _fitted(problem: Problem, track: Track[Any], begun: Kept | None) -> dict[str, Tensor]:
     parameters, convergence = run_svi(problem, track, kept=begun)
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
-
-
-def _like_fit(problem: Problem) -> dict[str, Tensor]:
-    """Return tensors of the types and shapes that :func:`_fitted` returns."""
-    curve = torch.empty(problem.plan.steps, device="meta")
-    parameters = {name: value.to("meta") for name, value in _initial(problem).items()}
-    return {**parameters, "elbo": curve, "gradient_norm": curve}
-
-
-def _like_block(ids: Tensor, latents: int) -> dict[str, Tensor]:
-    """Return tensors of the types and shapes that :func:`_compared` returns for these records."""
-    distances = torch.empty(len(ids), latents, dtype=torch.float64, device="meta")
-    return {"ids": ids.to("meta"), "r": distances, "b2": distances}
-
-
-def _initial(problem: Problem) -> dict[str, Tensor]:
-    with isolated(problem.data):
-        problem.guide.setup(problem.data.x, problem.data.y)
-        return problem.guide.initial(problem.data.x)
 
 
 def _compared(

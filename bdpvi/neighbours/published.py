@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.composition import ByHolder
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.panel import Panel
 
 ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
 """λ from 0.1 to 1,000, where the costs of all steps are added up."""
@@ -34,17 +31,3 @@ class Training:
     samples: Tensor
     panel: BayesianAccountant
     holder: BayesianAccountant
-
-
-class TrainingAccount:
-    """Charges one sample a step to both accountants while the neighbours are trained."""
-
-    def __init__(self, steps: int) -> None:
-        self.panel = BayesianAccountant(orders=ORDERS)
-        self.holder = BayesianAccountant(orders=ORDERS, composition=ByHolder(steps))
-
-    def step(self, panel: Panel, rounding: float = 0.0) -> None:
-        """Charge one sample from the guide that ``panel`` compares with its neighbours."""
-        event = PosteriorDraws((panel,), rounding=rounding)
-        self.panel.step(event)
-        self.holder.step(event)

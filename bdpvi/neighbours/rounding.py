@@ -1,4 +1,4 @@
-"""What the floating-point arithmetic of released samples costs: a part θ of δ."""
+"""The part θ of δ that pays for the floating-point arithmetic of released samples."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.distributions import Distribution, Independent
 
 from bdpvi._runtime.secure import total_variation
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.inference.svi import Guide
+from bdpvi.inference.guide import Guide
 
 
 class Reach(NamedTuple):
-    """How far neighbours are from the fit at most.
+    """The farthest that neighbours are from the fit.
 
     Attributes:
         ratio: of standard deviations, at least 1.
@@ -45,13 +45,13 @@ class Reach(NamedTuple):
 def rounding_error(
     guide: Guide, released: Distribution, reach: Reach, draws: int = 1, temperature: float = 1.0
 ) -> float:
-    """Bound the total variation between samples as they are drawn and as accountants take them.
+    """Bound the total variation between samples as drawn and the exact ones of the accountants.
 
     The bound is for the fit and for every neighbour within reach. With a public noise scale the box
     bounds the mean, so θ is public too: the same for every data set.
 
     Args:
-        guide: which says where samples are rounded to.
+        guide: of the fit; its lattice is the one that samples are rounded to.
         released: the Gaussian that samples come from at temperature 1.
         reach: of the neighbours.
         draws: number of samples k.

@@ -1,4 +1,4 @@
-"""What a route to the neighbours is asked, and what it answers."""
+"""The protocol of routes, ways to find neighbours: what each takes and what it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What training gave.
+    """The result of a route: the fit, and its distance from each neighbour.
 
     Attributes:
         parameters: the guide's, constrained and detached. Secret.
@@ -48,7 +48,7 @@ class Remove:
 
     def rows(self, data: Dataset) -> Rows:
         """Return the neighbours of ``data``."""
-        return Rows("remove", _sample("records", data, self.records, self.seed), -1.0)
+        return Rows("remove", _sample(data, self.records, self.seed), -1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,14 @@ class Add:
                 f"heldout has {self.heldout.x.shape[1]} features, the data {data.x.shape[1]}"
             )
         heldout = self.heldout.to(data.x.device, data.x.dtype)
-        return Rows("add", _sample("records", heldout, self.records, self.seed), 1.0)
+        return Rows("add", _sample(heldout, self.records, self.seed), 1.0)
 
 
-def _sample(name: str, data: Dataset, records: int | None, seed: int) -> Dataset:
-    size = len(data) if records is None else _validate.positive_int(name, records)
+def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
+    """Return ``records`` records, drawn without replacement, or all; in the order of the data."""
+    size = len(data) if records is None else _validate.positive_int("records", records)
     if not 3 <= size <= len(data):
-        raise ValueError(f"{name}={size} must be between 3 and the {len(data)} that there are")
+        raise ValueError(f"records={size} must be between 3 and the number of records, {len(data)}")
     if size == len(data):
         return data
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:size]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from pyro import poutine
 from torch import Tensor
 from torch.distributions import transform_to
 
+from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.svi import Problem
 from bdpvi.models.contract import RecordWeights, log_likelihood
 from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope_
 from bdpvi.types import Dataset
-
-Free = dict[str, Tensor]
-"""Unconstrained parameters of m rows, each (m, ...)."""
 
 Seen = tuple[Tensor, ...]
 """Records in the form that a gradient wants; the first dimension is the records."""
@@ -32,6 +30,22 @@ _HEIGHT = 256
 """Records of a tile: enough for torch's matrix product to reach its speed."""
 
 
+class Step(NamedTuple):
+    """What the rows of one step are trained on.
+
+    Attributes:
+        extra: one extra record for each row.
+        weight: of the extra record in each row, (m,); 0 where it is not in the batch.
+        batch: the batch that all rows share.
+        generator: of the base noise, seeded for this step.
+    """
+
+    extra: Seen
+    weight: Tensor
+    batch: Seen
+    generator: torch.Generator
+
+
 class RowGradient(Protocol):
     """Gradient of every row's negative ELBO on one batch."""
 
@@ -41,25 +55,8 @@ class RowGradient(Protocol):
     def see(self, data: Dataset) -> Seen:
         """Return what the gradient needs of every record."""
 
-    def __call__(
-        self,
-        free: Free,
-        extra: Seen,
-        weight: Tensor,
-        batch: Seen,
-        generator: torch.Generator,
-        out: Free,
-    ) -> None:
-        """Write the gradients into ``out``.
-
-        Args:
-            free: parameters of m rows.
-            extra: one extra record for each row.
-            weight: of the extra record in each row, (m,); 0 where it is not in the batch.
-            batch: the batch that all rows share.
-            generator: of the base noise, seeded for this step.
-            out: like ``free``.
-        """
+    def __call__(self, free: Free, step: Step, out: Free) -> None:
+        """Write the gradients at the parameters ``free`` of m rows into ``out``, shaped alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +79,8 @@ class Run:
 
 
 @runtime_checkable
-class TakesSteps(Protocol):
+class TakesSteps(RowGradient, Protocol):
     """A :class:`RowGradient` that can also train by Adam, many steps at a time."""
-
-    def see(self, data: Dataset) -> Seen:
-        """Return what it needs of every record."""
 
     def packed(self, start: Free) -> Tensor:
         """Return the parameters of one row as the vector that :meth:`train` takes, (entries,)."""
@@ -123,20 +117,12 @@ class TracedGradient:
         """Return features and targets."""
         return data.x, data.y
 
-    def __call__(
-        self,
-        free: Free,
-        extra: Seen,
-        weight: Tensor,
-        batch: Seen,
-        generator: torch.Generator,
-        out: Free,
-    ) -> None:
+    def __call__(self, free: Free, step: Step, out: Free) -> None:
         """Write the gradients, see :class:`RowGradient`."""
-        torch.manual_seed(generator.initial_seed())  # Pyro draws from the global generator
+        torch.manual_seed(step.generator.initial_seed())  # Pyro draws from the global generator
         alone = {name: value.contiguous() for name, value in free.items()}  # one row after another
-        x_extra, y_extra = (part.contiguous() for part in extra)
-        for name, value in self.vmapped(alone, x_extra, y_extra, weight, *batch).items():
+        x, y = (part.contiguous() for part in step.extra)
+        for name, value in self.vmapped(alone, x, y, step.weight, *step.batch).items():
             out[name].copy_(value)
 
     def _loss(
@@ -152,20 +138,6 @@ class TracedGradient:
         return q.log_prob_sum() - p.log_prob_sum() - weight / rate * extra  # type: ignore[no-any-return]
 
 
-@runtime_checkable
-class Reparameterised(Protocol):
-    """A guide that knows the derivative of its own draws; see ``bdpvi.guides``."""
-
-    @property
-    def dim(self) -> int:
-        """Length of the flat vector."""
-
-    def pushforward(
-        self, free: Mapping[str, Tensor], noise: Tensor
-    ) -> tuple[Tensor, Callable[[Tensor], Free]]:
-        """Return the latents of many guides for one base noise, and the chain rule back."""
-
-
 @dataclass(frozen=True)
 class LogisticGradient:
     """For logistic regression: two matrix products and a sigmoid per pair of row and record."""
@@ -177,21 +149,14 @@ class LogisticGradient:
     threads = True
 
     def see(self, data: Dataset) -> Seen:
-        """Return (1 − 2y)·design, so that y never appears again, and the slope bounds, (n, 1)."""
+        """Return (1 − 2y)·design, (n, d), and the bounds on derivatives in the logit, (n, 1)."""
         design = self.model.design(data.x)
         bound = self.model.slope_bound(design).unsqueeze(1)
         return (1 - 2 * data.y).unsqueeze(1) * design, bound
 
-    def __call__(
-        self,
-        free: Free,
-        extra: Seen,
-        weight: Tensor,
-        batch: Seen,
-        generator: torch.Generator,
-        out: Free,
-    ) -> None:
+    def __call__(self, free: Free, step: Step, out: Free) -> None:
         """Write the gradients, see :class:`RowGradient`."""
+        extra, weight, batch, generator = step
         like, m = batch[0], len(weight)
         noise = torch.randn(
             self.guide.dim, generator=generator, dtype=like.dtype, device=like.device

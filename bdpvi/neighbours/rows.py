@@ -7,25 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import pyro
 import torch
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi.inference.optimisers import adam_factors, fused
+from bdpvi.inference.guide import Free, Reparameterised
+from bdpvi.inference.optimisers import decay, fresh, fused
 from bdpvi.inference.plan import Batches, batches
-from bdpvi.inference.svi import Observer, Problem, decay, fresh, isolated
+from bdpvi.inference.svi import Observer, Problem, isolated
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.row_gradients import (
     ALIGNED,
-    Free,
     LogisticGradient,
-    Reparameterised,
     RowGradient,
     Run,
     Seen,
+    Step,
     TakesSteps,
     TracedGradient,
 )
@@ -43,7 +42,7 @@ _LEAST_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What the rows are trained on: the data plus ``sign`` times one record each.
+    """The neighbours: each row is trained on the data plus ``sign`` times one record.
 
     Removing a record is adding it with the sign −1: its term cancels the one in the batch.
     """
@@ -59,7 +58,7 @@ class Rows:
 
 
 def blocks(rows: range, size: int) -> list[range]:
-    """Return consecutive parts of a size, the last one what is left.
+    """Return consecutive parts of a size; the last one may be smaller.
 
     >>> blocks(range(3, 8), 4)
     [range(3, 7), range(7, 8)]
@@ -76,8 +75,8 @@ def train_rows(
     """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...).
 
     Rows never meet, so with several threads each follows the whole course alone with a part of the
-    rows: threads that wait for one another in every operation crawl as soon as the machine has
-    anything else to do.
+    rows: threads that wait for one another in every operation are slow as soon as the machine has
+    other work.
 
     Args:
         problem: the fit's.
@@ -147,29 +146,19 @@ def row_gradient(problem: Problem) -> RowGradient:
     return LogisticGradient(model, guide, rate)
 
 
-_KNOWN: WeakKeyDictionary[Problem, Tensor | None] = WeakKeyDictionary()
-
-
-def _factors(problem: Problem) -> Tensor | None:
-    """Return the problem's :func:`adam_factors`; the run that gives them is made once."""
-    if problem not in _KNOWN:
-        _KNOWN[problem] = adam_factors(problem.optim, problem.plan.steps)
-    return _KNOWN[problem]
-
-
 Now = Callable[[], Free]
 """Returns the parameters that the rows have by now."""
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What all rows go through: the batches, and the data in the form that the gradient wants.
+    """What all rows share: the batches, and the data in the form that the gradient takes.
 
     Attributes:
         problem: the fit's.
         batches: of its plan.
         gradient: of the rows.
-        adam: the numbers in Adam's steps, see :func:`adam_factors`, where the gradient takes them.
+        adam: the numbers in Adam's steps, see :attr:`Problem.adam`, where the gradient takes them.
         seen: the data.
         index: of the record with each id in the data, -1 where it is not there.
     """
@@ -189,7 +178,7 @@ class Course:
             problem,
             batches(problem.plan, limit),
             gradient,
-            _factors(problem) if isinstance(gradient, TakesSteps) else None,
+            problem.adam if isinstance(gradient, TakesSteps) else None,
             gradient.see(problem.data),
             _index(problem.data, limit),
         )
@@ -234,7 +223,7 @@ class Course:
             weight[mine] = rows.sign
             batch = tuple(part[here] for part in self.seen)
             generator.manual_seed(self.batches.noise_seeds[step])
-            self.gradient(free, extra, weight, batch, generator, gradient)
+            self.gradient(free, Step(extra, weight, batch, generator), gradient)
             optim([flat])
             decay(optim)
             yield step, lambda: free

@@ -1,9 +1,9 @@
-"""Neighbours, or records too, shared out among workers who join what they found once."""
+"""Routes whose neighbours, or records too, are divided among workers, for ``bdpvi.distributed``."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,32 +21,24 @@ _LEAST = 3
 """Neighbours that a worker needs: a panel of fewer bounds nothing."""
 
 
-@dataclass(frozen=True, eq=False)
-class Share:
-    """One worker's part of a kind's neighbours: consecutive rows.
+def part(kind: Kind, data: Dataset, workers: Reduction) -> Rows:
+    """Return this worker's consecutive part of the neighbours of ``data``.
 
-    Args:
-        kind: all neighbours.
-        workers: the worker and the number of all.
+    Raises:
+        ValueError: if that is too few for a panel.
 
     >>> from bdpvi._runtime.workers import Alone
     >>> data = Dataset(torch.zeros(7, 1), torch.zeros(7))
-    >>> Share(Remove(), Alone()).rows(data).records.ids.tolist()
+    >>> part(Remove(), data, Alone()).records.ids.tolist()
     [0, 1, 2, 3, 4, 5, 6]
     """
-
-    kind: Kind
-    workers: Reduction
-
-    def rows(self, data: Dataset) -> Rows:
-        """Return this worker's neighbours of ``data``."""
-        rows = self.kind.rows(data)
-        count, size = len(rows.records), self.workers.size
-        if count < _LEAST * size:
-            raise ValueError(
-                f"workers={size} are too many for {count} neighbours: each needs {_LEAST}"
-            )
-        return rows.select(share(count, self.workers))
+    rows = kind.rows(data)
+    count = len(rows.records)
+    if count < _LEAST * workers.size:
+        raise ValueError(
+            f"workers={workers.size} are too many for {count} neighbours: each needs {_LEAST}"
+        )
+    return rows.select(share(count, workers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +81,19 @@ class Sharded:
             raise ValueError("account_training: the accountants of one worker need all neighbours")
         self._agree(problem)
         route = self.route(*self.kinds, reduction=self.workers)
-        return _checked(
-            self.kinds, problem, route.train(problem, track, account_training=account_training)
-        )
+        trained = route.train(problem, track, account_training=account_training)
+        return self._checked(problem, trained)
+
+    def _checked(self, problem: Problem, trained: Trained) -> Trained:
+        """Raise unless the panels have the records that were asked for, in their order."""
+        for kind, panel in zip(self.kinds, trained.panels, strict=True):
+            expected = kind.rows(problem.data).records.ids.cpu()
+            if not torch.equal(panel.ids, expected):
+                raise RuntimeError(
+                    f"the workers found {len(panel.ids)} neighbours, not the {len(expected)} that "
+                    "they were asked for, in that order"
+                )
+        return trained
 
     def _agree(self, problem: Problem) -> None:
         """Raise unless all workers have the same problem: their rows would not belong together."""
@@ -106,19 +108,12 @@ class Sharded:
                 )
 
 
-class ShardedRecords:
+class ShardedRecords(Sharded):
     """A way to find neighbours, the records of the data shared out among workers too.
 
-    No worker works with all records: sums over them go through the workers.
-
-    Args:
-        route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Optimum`.
-        kinds: what all workers do together.
-        workers: see :mod:`bdpvi._runtime.workers`. Every worker must make the same calls.
+    No worker works with all records: sums over them go through the workers. Arguments are as for
+    :class:`Sharded`, with a route such as :class:`~bdpvi.Optimum`.
     """
-
-    def __init__(self, route: Callable[..., Neighbours], *kinds: Kind, workers: Reduction) -> None:
-        self.route, self.kinds, self.workers = route, kinds, workers
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
@@ -129,21 +124,8 @@ class ShardedRecords:
             ValueError: if there are too few neighbours, or as the route does.
             RuntimeError: if the joined records are not exactly those that were asked for.
         """
-        shares = [Given(Share(kind, self.workers).rows(problem.data)) for kind in self.kinds]
-        mine = Share(Remove(), self.workers).rows(problem.data).records
+        shares = [Given(part(kind, problem.data, self.workers)) for kind in self.kinds]
+        mine = replace(problem, data=part(Remove(), problem.data, self.workers).records)
         route = self.route(*shares, reduction=self.workers)
-        part = replace(problem, data=mine)
-        return _checked(
-            self.kinds, problem, route.train(part, track, account_training=account_training)
-        )
-
-
-def _checked(kinds: Sequence[Kind], problem: Problem, trained: Trained) -> Trained:
-    """Raise unless the panels have the records that were asked for, in their order."""
-    for kind, panel in zip(kinds, trained.panels, strict=True):
-        expected = kind.rows(problem.data).records.ids.cpu()
-        if not torch.equal(panel.ids, expected):
-            raise RuntimeError(
-                f"the workers' {len(panel.ids)} neighbours are not the {len(expected)} asked for"
-            )
-    return trained
+        trained = route.train(mine, track, account_training=account_training)
+        return self._checked(problem, trained)

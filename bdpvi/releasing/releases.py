@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
@@ -169,9 +169,7 @@ def release(
         preprocessing=fit.preprocessing,
         secret=total,
     )
-    if fit.ledger.path is not None:  # the secret receipt
-        text = json.dumps(asdict(total), indent=1, ensure_ascii=False)
-        store.write(fit.ledger.path.with_name(f"release-{number}.json"), text.encode())
+    _keep_receipt(fit, number, total)
     return released
 
 
@@ -266,6 +264,21 @@ def _check(
             f"draws={charge.draws} at temperature={charge.temperature:.6g} would bring the total "
             f"to {total}, over the budget of {guarantee.name} ε = {limit.epsilon:g} at "
             f"δ = {limit.delta:g}; {len(fit.ledger.charges())} releases were made before"
+        )
+
+
+def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
+    """Write the secret receipt of release ``number`` to the fit's folder, if it has one."""
+    if fit.ledger.path is None:
+        return
+    file = fit.ledger.path.with_name(f"release-{number}.json")
+    try:
+        store.write(file, store.json_text(asdict(total), indent=1).encode())
+    except OSError as error:  # what is charged and drawn must not be lost
+        warnings.warn(
+            f"the release is charged and valid, but its secret receipt {file} could not be "
+            f"written: {error}",
+            stacklevel=3,
         )
 
 

@@ -1,4 +1,4 @@
-"""What the files of a saved fit say, checked: whatever they hold, only ValueErrors come of it."""
+"""The content of a saved fit's files, checked: a file with any other content is a ValueError."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from bdpvi import _validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
+from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Convergence, Guide
+from bdpvi.inference.svi import Convergence
 
 FORMAT = 3
 
 
 @dataclass(frozen=True)
 class About:
-    """What is said of a fit in JSON.
+    """The JSON part of a saved fit.
 
     Attributes:
         sha256: of the file with the fit's tensors.
@@ -32,8 +33,8 @@ class About:
         records: N, the size of the training data.
         ridge, noise_scale, grid: of its guide.
         accounting: how its releases are priced.
-        largest: for each panel, by its kind, what no record exceeds, if that is known.
-        extra: what whoever saved it added.
+        largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
+        extra: JSON that the caller of ``save_fit`` added.
     """
 
     sha256: str
@@ -106,7 +107,7 @@ class About:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """What is said of a fit in tensors."""
+    """The tensors of a saved fit."""
 
     parameters: dict[str, Tensor]
     panels: tuple[Panel, ...]

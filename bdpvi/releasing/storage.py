@@ -19,7 +19,7 @@ from bdpvi._fit import Fit
 from bdpvi._runtime import store
 from bdpvi._runtime.store import claimed
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.inference.svi import Guide
+from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import saved
@@ -200,8 +200,8 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         ValueError: if the file is missing, truncated or not a release.
     """
     path = Path(path)
-    content = _read_json(path)
     try:
+        content = store.read_json(path)
         if content.get("format") != _RELEASE_FORMAT:
             raise ValueError(f"it has format {content.get('format')!r}, not {_RELEASE_FORMAT}")
         if model is None:
@@ -229,7 +229,7 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
             feature_names=tuple(names),
             preprocessing=_part(content, "preprocessing", dict),
         )
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a release: {error}") from error
 
 
@@ -294,13 +294,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return content

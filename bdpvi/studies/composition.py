@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,17 @@ from bdpvi.accounting.composition import ByHolder, ByPanel, Composition
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.events import SubsampledGaussian
 from bdpvi.studies.gaussian import DELTA, GAMMA, Array
-from bdpvi.studies.study import (
-    BAYESIAN,
-    Finding,
-    plain_ticks,
-    publish,
-    sized,
-)
+from bdpvi.studies.study import BAYESIAN, Finding, plain_ticks, publish, sized
 from bdpvi.studies.unsound import Naive
 
 COMPOSED_NOISE, COMPOSED_RATE = 1.0, 0.01
 COMPOSED_STEPS = (1, 3, 10, 30, 100, 300)
 COMPOSED_ORDERS = Orders(torch.arange(1, 65))
-RULES = ("Hölder", "panel", "naive (unsound)")
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    ByHolder.name: {"color": "C3", "ls": "-", "marker": "s"},
+    ByPanel.name: {"color": "C0", "ls": "-", "marker": "o"},
+    Naive.name: {"color": "0.5", "ls": ":", "marker": "x"},
+}
 
 
 def composition(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
@@ -48,17 +47,17 @@ def composition(out: Path, *, seed: int, track: Track[Any], scale: float) -> Fin
         for world in worlds
         for count in COMPOSED_STEPS
         if count <= most
-        for rule in RULES
+        for rule in (ByHolder(count), ByPanel(), Naive())
     ]
     rows = []
     for world, count, rule in track(work, "composition"):
-        spent = _composed(worlds[world][:count], _rule(rule, count)).spent(DELTA)
+        spent = _composed(worlds[world][:count], rule).spent(DELTA)
         rows.append(
             {
                 "distances": world,
                 "steps": count,
-                "composition": rule,
-                "guarantee": "none" if rule == RULES[2] else BAYESIAN,
+                "composition": rule.name,
+                "guarantee": "none" if isinstance(rule, Naive) else BAYESIAN,
                 "epsilon": spent.epsilon,
                 "reliable": spent.reliable,
             }
@@ -68,15 +67,6 @@ def composition(out: Path, *, seed: int, track: Track[Any], scale: float) -> Fin
     text = _composition_text(table, list(worlds), records)
     title = "Hölder, panel and naive composition"
     return publish(out, "composition", title, table, [figure], text)
-
-
-def _rule(name: str, steps: int) -> Composition[Any]:
-    rules: dict[str, Composition[Any]] = {
-        "Hölder": ByHolder(steps),
-        "panel": ByPanel(),
-        "naive (unsound)": Naive(),
-    }
-    return rules[name]
 
 
 def _composed(distances: Array, rule: Composition[Any]) -> BayesianAccountant:
@@ -92,20 +82,13 @@ def _composed(distances: Array, rule: Composition[Any]) -> BayesianAccountant:
 
 def _composition_figure(table: pd.DataFrame, worlds: list[str]) -> Figure:
     figure = Figure(figsize=(11, 4.2), dpi=120, layout="constrained")
-    styles: dict[str, dict[str, Any]] = {
-        "Hölder": {"color": "C3", "ls": "-", "marker": "s"},
-        "panel": {"color": "C0", "ls": "-", "marker": "o"},
-        "naive (unsound)": {"color": "0.5", "ls": ":", "marker": "x"},
-    }
     for axes, world in zip(figure.subplots(1, len(worlds), sharey=True), worlds, strict=True):
-        for rule, style in styles.items():
+        for rule, style in STYLES.items():
             curve = table[(table["distances"] == world) & (table["composition"] == rule)]
             axes.plot(curve["steps"], curve["epsilon"], lw=1.6, ms=4, label=rule, **style)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log", xlabel="steps T")
         plain_ticks(axes.yaxis)
         axes.set_title(world, fontsize=10)
-        axes.set_xlabel("steps T")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel(f"Bayesian-DP ε at δ = {DELTA:g}")
     figure.axes[0].legend(frameon=False, fontsize=8)
@@ -120,12 +103,12 @@ def _composition_text(table: pd.DataFrame, worlds: list[str], records: int) -> s
         index="distances", columns="composition", values="epsilon"
     )
     every = table.pivot(index=["distances", "steps"], columns="composition", values="epsilon")
-    holder, panel, naive = (every[rule] for rule in RULES)
+    holder, panel, naive = (every[rule] for rule in STYLES)
     ordered = bool((holder >= panel * (1 - 1e-9)).all())
     close = float((holder / naive).max() - 1)
     short = float(1 - (naive / panel).min())
     listed = "\n".join(
-        f"- {world}: " + ", ".join(f"{rule} {last[rule][world]:.4g}" for rule in RULES)
+        f"- {world}: " + ", ".join(f"{rule} {last[rule][world]:.4g}" for rule in STYLES)
         for world in worlds
     )
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import (
-    Sample,
+    Moments,
     binary,
     empirical_bernstein,
     log_student_t_bound,
@@ -24,12 +25,7 @@ from bdpvi.accounting.estimators import (
 )
 from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.reliability import tolerable
-from bdpvi.studies.coverage_report import (
-    coverage_figure,
-    coverage_text,
-    tilted_figure,
-    upper_limit,
-)
+from bdpvi.studies.coverage_report import coverage_figure, coverage_text, tilted_figure, upper_limit
 from bdpvi.studies.populations import POPULATIONS, Population, gaussian_square, weibull
 from bdpvi.studies.study import Finding, publish, sized
 from bdpvi.studies.tilting import miss_rate
@@ -70,14 +66,9 @@ def run(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
         for population in (gaussian_square(0.4), weibull(0.5)):
             rows += _quantile_rows(population, m, numbers // 2, rng)
     table = pd.DataFrame(rows)
-    return publish(
-        out,
-        "coverage",
-        "How often a bound falls below the truth",
-        table,
-        [coverage_figure(table), tilted_figure(table)],
-        coverage_text(table),
-    )
+    figures = [coverage_figure(table), tilted_figure(table)]
+    title = "How often a bound falls below the truth"
+    return publish(out, "coverage", title, table, figures, coverage_text(table))
 
 
 @dataclass
@@ -98,12 +89,10 @@ def student_t_rows(
     repeats = max(20, numbers // m)
     counts = {gamma: _Count() for gamma in GAMMAS}
     typical = torch.empty(0, m, dtype=torch.float64)
-    for start in range(0, repeats, max(1, _BATCH // m)):
-        batch = min(max(1, _BATCH // m), repeats - start)
-        log_values = torch.tensor(population.log_value(rng.standard_normal((batch, m))))
+    for log_values in _samples(population, m, repeats, rng):
         if len(typical) < _KEPT:
             typical = torch.cat([typical, log_values[:_KEPT]])
-        sample = Sample.of(log_values, least=3)
+        sample = Moments.of(log_values, least=3)
         for gamma, count in counts.items():
             gap = population.log_mean - log_student_t_bound(sample, gamma)
             missed = gap > 0
@@ -117,16 +106,8 @@ def student_t_rows(
     usual = _usual_share(typical)
     return [
         {
-            "estimator": "student_t",
-            "method": "simulated",
-            "population": population.name,
+            **_plain_row("student_t", population.name, m, gamma, repeats, count.misses),
             "visible": population.visible,
-            "records": m,
-            "failure_probability": gamma,
-            "repeats": repeats,
-            "misses": count.misses,
-            "miss_rate": count.misses / repeats,
-            "miss_rate_upper": upper_limit(count.misses, repeats),
             "reliable": count.reliable,
             "reliable_misses": count.reliable_misses,
             "khat_share": usual,
@@ -137,8 +118,16 @@ def student_t_rows(
     ]
 
 
+def _samples(
+    population: Population, m: int, repeats: int, rng: np.random.Generator
+) -> Iterator[Tensor]:
+    """Yield log y of ``repeats`` samples of m records, some at a time, (n, m)."""
+    for batch in torch.arange(repeats).split(max(1, _BATCH // m)):
+        yield torch.tensor(population.log_value(rng.standard_normal((len(batch), m))))
+
+
 def _usual_share(rows: Tensor | list[Tensor]) -> float:
-    """Return the share of samples that k̂ ≤ 0.7 accepts."""
+    """Return the fraction of samples that k̂ ≤ 0.7 accepts."""
     if len(rows) == 0:
         return 0.0
     log_values = rows if isinstance(rows, Tensor) else torch.stack(rows)
@@ -150,8 +139,8 @@ def _tilted_row(
 ) -> dict[str, Any]:
     repeats = max(20, numbers // m)
     found = miss_rate(population, m, gamma, repeats, rng)
-    plain = torch.tensor(population.log_value(rng.standard_normal((min(repeats, 2000), m))))
-    reliable = tolerable(Sample.of(plain, least=3).skewness, m, gamma)
+    plain = torch.cat(list(_samples(population, m, min(repeats, 2000), rng)))
+    reliable = tolerable(Moments.of(plain, least=3).skewness, m, gamma)
     return {
         "estimator": "student_t",
         "method": "tilted",
@@ -171,7 +160,7 @@ def bounded_rows(
 ) -> list[dict[str, Any]]:
     """Simulate the estimators for a known range; a row for each of them and each γ."""
     repeats = min(3000, max(20, numbers // m))
-    log_values = torch.tensor(population.log_value(rng.standard_normal((repeats, m))))
+    log_values = torch.cat(list(_samples(population, m, repeats, rng)))
     rows = []
     for name, estimator in BOUNDED.items():
         for gamma in GAMMAS:
@@ -204,9 +193,7 @@ def _quantile_rows(
     square = population.name.startswith("exp(")
     z = stats.norm.ppf((1 + FRACTION) / 2 if square else FRACTION)
     truth = float(population.log_value(np.array([z]))[0])
-    for start in range(0, repeats, max(1, _BATCH // m)):
-        batch = min(max(1, _BATCH // m), repeats - start)
-        values = torch.tensor(population.log_value(rng.standard_normal((batch, m))))
+    for values in _samples(population, m, repeats, rng):
         for gamma in GAMMAS:
             misses[gamma] += int((quantile_certificate(values, gamma, FRACTION) < truth).sum())
     return [

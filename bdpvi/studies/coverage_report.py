@@ -33,7 +33,7 @@ def pooled(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each number of records and γ: the miss rate among all results, among those with
-        k̂ ≤ 0.7 and among those called reliable, how many there are, and the share of harmless
+        k̂ ≤ 0.7 and among those called reliable, their numbers, and the fraction of harmless
         results, whose bound holds, that each rule turns away.
     """
     rows = []
@@ -104,18 +104,15 @@ def coverage_figure(table: pd.DataFrame) -> Figure:
         )
         for axes in (top, middle):
             _diagonal(axes, cell["failure_probability"])
-        bottom.set_ylim(-0.03, 1.03)
-        bottom.set_xlabel("γ")
+        bottom.set(ylim=(-0.03, 1.03), xlabel="γ")
         top.set_title(f"m = {m:,}", fontsize=10)
         for axes in (top, middle, bottom):
             axes.set_xscale("log")
             axes.grid(alpha=0.3)
         bottom.invert_xaxis()
-    grid[0, 0].set_ylabel("bound below the truth,\nby distribution of y")
-    grid[1, 0].set_ylabel("bound below the truth,\nby rule, distributions pooled")
-    grid[2, 0].set_ylabel("harmless results\nthat the rule turns away")
-    for row in grid[:2]:
-        row[0].set_yscale("log")
+    grid[0, 0].set(ylabel="bound below the truth,\nby distribution of y", yscale="log")
+    grid[1, 0].set(ylabel="bound below the truth,\nby rule, distributions pooled", yscale="log")
+    grid[2, 0].set(ylabel="harmless results\nthat the rule turns away")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     grid[0, -1].legend(handles, labels, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     grid[1, -1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -141,19 +138,14 @@ def tilted_figure(table: pd.DataFrame) -> Figure:
             axes.plot(x[most], y[most], "o", ms=5, color=colors[name])
             axes.plot(x[~most], y[~most], "o", ms=3.5, mfc="white", color=colors[name])
         _diagonal(axes, part["failure_probability"].drop_duplicates())
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_ylim(1e-16, 2)
-        axes.set_xlabel("γ")
+        axes.set(xscale="log", yscale="log", ylim=(1e-16, 2), xlabel="γ")
         axes.set_title(f"m = {m:,}", fontsize=10)
         axes.grid(alpha=0.3)
     grid[0].invert_xaxis()
     grid[0].set_ylabel("bound below the truth")
     grid[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.suptitle(
-        "Student's t far out, by tilted sampling; filled: most samples are called reliable",
-        fontsize=12,
-    )
+    title = "Student's t far out, by tilted sampling; filled: most samples are called reliable"
+    figure.suptitle(title, fontsize=12)
     return figure
 
 

@@ -16,18 +16,20 @@ from torch import Tensor
 
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting import conversions
-from bdpvi.accounting.bayesian import MISSES, BayesianAccountant
+from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import INTEGER_ORDERS
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.events import SubsampledGaussian
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.reliability import reliable
+from bdpvi.accounting.settling import MISSES
 from bdpvi.accounting.worst_case import MomentsAccountant
 from bdpvi.studies.study import (
     BAYESIAN,
     DP,
     EITHER_EPSILON,
     Finding,
+    chart,
     draw,
     plain_ticks,
     publish,
@@ -210,23 +212,11 @@ def steps(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
             dp = worst_case(noise, RATE, count)
             rows.append({**same, "guarantee": DP, "epsilon": dp, "reliable": True})
     table = pd.DataFrame(rows)
-    figure = Figure(figsize=(8.5, 5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    for color, noise in zip(("C0", "C1", "C2", "C3"), STEPS_NOISES, strict=False):
-        for guarantee in (BAYESIAN, DP):
-            curve = table[(table["sigma"] == noise) & (table["guarantee"] == guarantee)]
-            label = f"{guarantee}, σ = {noise:g}"
-            draw(axes, curve["steps"], curve, guarantee, color=color, label=label)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    title = f"C at the median norm, noise 2Cσ, q = {RATE:g}, δ = {DELTA:g}; hollow: not reliable"
+    figure = chart(table, "steps", ("sigma", "σ"), title, (8.5, 5))
+    (axes,) = figure.axes
+    axes.set(xscale="log", xlabel="steps")
     plain_ticks(axes.yaxis)
-    axes.set_xlabel("steps")
-    axes.set_ylabel(EITHER_EPSILON)
-    axes.set_title(
-        f"C at the median norm, noise 2Cσ, q = {RATE:g}, δ = {DELTA:g}; hollow: not reliable",
-        fontsize=10,
-    )
-    axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     last = table[table["steps"] == table["steps"].max()].pivot(
         index="sigma", columns="guarantee", values="epsilon"
@@ -276,23 +266,9 @@ def orders(out: Path, *, seed: int, track: Track[Any], scale: float) -> Finding:
             points = zip(lam.tolist(), epsilon.tolist(), trusted.tolist(), strict=True)
             rows += [{**same, "order": o, "epsilon": e, "reliable": r} for o, e, r in points]
     table = pd.DataFrame(rows)
-    figure = Figure(figsize=(7.5, 5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    for color, clip in zip(("C0", "C1", "C2"), CLIPS, strict=True):
-        for guarantee in (DP, BAYESIAN):
-            curve = table[(table["clip"] == clip) & (table["guarantee"] == guarantee)]
-            label = f"{guarantee}, C = {clip:g}"
-            draw(axes, curve["order"], curve, guarantee, color=color, label=label)
-    axes.set_yscale("log")
-    axes.set_ylim(0.1, 1e4)
-    axes.set_xlabel("order λ")
-    axes.set_ylabel(EITHER_EPSILON)
-    axes.set_title(
-        f"{MOST_STEPS:,} steps, q = 64/60000, σ = {ORDERS_NOISE:g}, δ = {DELTA:g}; hollow: not "
-        "reliable",
-        fontsize=10,
-    )
-    axes.grid(alpha=0.3)
+    title = f"{MOST_STEPS:,} steps, q = 64/60000, σ = {ORDERS_NOISE:g}, δ = {DELTA:g}; hollow: not "
+    figure = chart(table, "order", ("clip", "C"), title + "reliable", (7.5, 5))
+    figure.axes[0].set(ylim=(0.1, 1e4), xlabel="order λ")
     figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=3)
     best = table.loc[table.groupby(["guarantee", "clip"])["epsilon"].idxmin()]
     dp = best[best["guarantee"] == DP].set_index("clip")

@@ -78,7 +78,7 @@ def uniform() -> Population:
 
 
 def rare(share: float = 1e-3, log_cost: float = 5.0) -> Population:
-    """log y uniform on [0, 0.1], and ``log_cost`` more for a small share of the records.
+    """log y uniform on [0, 0.1], and ``log_cost`` more for a fraction ``share`` of the records.
 
     >>> z = np.random.default_rng(0).standard_normal(1_000_000)
     >>> bool(abs(np.log(np.exp(rare().log_value(z)).mean()) - rare().log_mean) < 5e-3)

@@ -1,4 +1,4 @@
-"""What every study has in common: a table, figures, and a text that reads the numbers out."""
+"""Common to every study: a table, figures, and a text with the numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Run(Protocol):
             out: folder, made if it is not there.
             seed: of everything random.
             track: shows progress, see :mod:`bdpvi._runtime.progress`.
-            scale: in (0, 1], the share of the full size; 1 is what the documentation shows.
+            scale: in (0, 1], the fraction of the full size; the documentation shows 1.
         """
 
 
@@ -88,6 +88,31 @@ def draw(axes: Axes, x: pd.Series, curve: pd.DataFrame, guarantee: str, **style:
     (line,) = axes.plot(x, curve["epsilon"], **{**LINES[guarantee], **style})
     doubtful = ~curve["reliable"]
     axes.plot(x[doubtful], curve["epsilon"][doubtful], "o", ms=4, mfc="white", c=line.get_color())
+
+
+def chart(
+    table: pd.DataFrame, x: str, by: tuple[str, str], title: str, size: tuple[float, float]
+) -> Figure:
+    """Return a figure of ε on a logarithmic axis: a line for each setting and guarantee.
+
+    Args:
+        table: with the columns ``x``, "guarantee", "epsilon" and "reliable".
+        x: column for the horizontal axis.
+        by: column of the settings, one color each, and their symbol.
+        title: above the axes.
+        size: width and height in inches.
+    """
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    axes = figure.subplots()
+    column, symbol = by
+    colors = {value: f"C{i}" for i, value in enumerate(table[column].unique())}
+    for (value, guarantee), curve in table.groupby([column, "guarantee"], sort=False):
+        label = f"{guarantee}, {symbol} = {value:g}"
+        draw(axes, curve[x], curve, str(guarantee), color=colors[value], label=label)
+    axes.set(yscale="log", ylabel=EITHER_EPSILON)
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.3)
+    return figure
 
 
 def plain_ticks(axis: Axis) -> None:

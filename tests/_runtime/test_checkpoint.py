@@ -75,7 +75,7 @@ def test_interrupted_run_goes_on_from_the_last_finished_block_to_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         route.train(problem(data), stopping)
     names = {path.name for path in (tmp_path / "kept").iterdir()}
-    assert names == {"run.json", "fit.safetensors", "remove-000000000.safetensors"}
+    assert names == {"settings.json", "fit.safetensors", "remove-000000000.safetensors"}
     calls.clear()
     ticks: list[int] = []
 
@@ -226,7 +226,7 @@ def test_settings_of_any_kind_have_a_text_without_addresses() -> None:
 
 def test_a_folder_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"^checkpoint=.* is not a checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint"):
         Checkpoint(tmp_path, {})
 
 

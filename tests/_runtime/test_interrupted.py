@@ -27,7 +27,6 @@ from test_cli import run
 import bdpvi
 from bdpvi import Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
-from bdpvi._runtime.cells import Cells
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import silent
 from bdpvi.commands import release
@@ -107,17 +106,17 @@ def killed_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def keep_two_parts(folder: Path) -> list[Any]:
-    like = {"value": torch.empty(1, device="meta")}
     kept = Checkpoint(folder, {"seed": "0"})
-    return [kept.once(f"{i}", lambda: {"value": torch.ones(1)}, like)["value"] for i in (1, 2)]
+    return [kept.once(f"{i}", lambda: {"value": torch.ones(1)})["value"] for i in (1, 2)]
 
 
 def keep_two_cells(folder: Path) -> list[Any]:
-    cells = Cells(folder, {"seed": 0})
+    cells = Checkpoint(folder, {"seed": 0}, "cells")
+    cells.begin()
     for name in ("1", "2"):
         if cells.get(name) is None:
-            cells.put(name, 1)
-    return [cells.get("1"), cells.get("2")]
+            cells.put(name, {"value": 1})
+    return [cells.get(name)["value"] for name in ("1", "2")]
 
 
 @pytest.mark.parametrize("work", [keep_two_parts, keep_two_cells])
@@ -189,7 +188,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
         route.train(p, stopping)
     pyro.clear_param_store()
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {
-        "run.json", "fit.begun.safetensors",
+        "settings.json", "fit.begun.safetensors",
     }  # fmt: skip
     resumed = route.train(p, silent)
     assert len(steps) == STEPS  # 13, and those that were missing
@@ -314,7 +313,7 @@ def test_secrets_are_the_owners_under_any_umask(
         Coupled(checkpoint=tmp_path / "new" / "kept").train(problem(data), silent)
         with pytest.raises(KeyboardInterrupt):
             Coupled(checkpoint=tmp_path / "begun").train(problem(data), stopping)
-        Cells(tmp_path / "cells", {}).put("a", 1)
+        Checkpoint(tmp_path / "cells", {}, "cells").put("a", {})
         with store.held(tmp_path / "held"):
             assert modes(tmp_path / "held") == {(True, 0o700), (False, 0o600)}
     finally:

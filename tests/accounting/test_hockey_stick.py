@@ -15,6 +15,7 @@ from bdpvi.accounting import estimators
 from bdpvi.accounting.bayesian import CONVERSIONS, BayesianAccountant
 from bdpvi.accounting.conversions import REAL_ORDERS
 from bdpvi.accounting.events import PosteriorDraws, SubsampledGaussian
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.hockey_stick import (
     EPSILONS,
@@ -25,7 +26,6 @@ from bdpvi.accounting.hockey_stick import (
     position,
     smallest_epsilon,
 )
-from bdpvi.accounting.inversion import equal_covariance
 from bdpvi.accounting.panel import Panel
 
 F64 = torch.float64

@@ -15,11 +15,11 @@ from scipy import integrate
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.inversion import (
     Contour,
     contour_for,
-    equal_covariance,
     hockey_stick_bound,
     hockey_stick_from_log_mgf,
 )
@@ -226,12 +226,12 @@ def test_one_line_may_serve_all_records_and_many_epsilons() -> None:
     v = tensor([1e-6, 0.05, 0.2, 1.0])
     contour = Contour(tensor(4.0), tensor(0.5), nodes=96)
     s = contour.s.unsqueeze(-1)
-    epsilons = tensor([0.1, 1.0, 3.0])
-    bound = hockey_stick_from_log_mgf(s * (s + 1) * v / 2, contour, epsilons)
-    truth = equal_covariance(v, epsilons)
-    assert bound.shape == (3, 4)
-    assert bool((bound >= truth).all())
-    assert bool((bound[1, 2:] <= 1.01 * truth[1, 2:]).all())
+    for epsilon in (0.1, 1.0, 3.0):
+        bound = hockey_stick_from_log_mgf(s * (s + 1) * v / 2, contour, epsilon)
+        truth = equal_covariance(v, epsilon)
+        assert bool((bound >= truth).all())
+        if epsilon == 1.0:
+            assert bool((bound[2:] <= 1.01 * truth[2:]).all())
 
 
 def test_no_moment_leaves_the_trivial_bound() -> None:
@@ -253,7 +253,7 @@ def test_the_two_directions_are_one_curve(epsilon: float) -> None:
 
 def test_falls_with_epsilon_and_temperature() -> None:
     pairs = GaussianPairs(tensor([[1.1, 0.95], [1.0, 1.0]]), tensor([[0.3, 0.1], [0.3, 0.1]]))
-    delta = pairs.hockey_stick(torch.linspace(0, 3, 7, dtype=F64))
+    delta = torch.stack([pairs.hockey_stick(k / 2) for k in range(7)])
     assert bool((delta.diff(dim=0) < 0).all())
     assert bool((pairs.hockey_stick(1.0, temperature=2.0) < pairs.hockey_stick(1.0)).all())
 

@@ -17,10 +17,14 @@ from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data
 
 from bdpvi import Dataset
+from bdpvi._runtime.store import read_json
+from bdpvi.accounting.settings import Accounting
 from bdpvi.commands import compare as cli_comparison
+from bdpvi.commands.compare import TUNED
 from bdpvi.compare import tuning
-from bdpvi.compare.hyperparameters import FILE, build, describe, load, read
-from bdpvi.compare.methods import DPGD, METHODS, TUNED, Accounting, Method
+from bdpvi.compare.hyperparameters import FILE, build, describe, load
+from bdpvi.compare.methods import METHODS, Method
+from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.trials import Trial, configurations, refinement, value_at
 from bdpvi.compare.tuning import Search, score, tune
 from bdpvi.datasets import abalone, folds
@@ -28,6 +32,10 @@ from bdpvi.types import Split
 
 QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
+
+
+def test_the_command_tunes_what_has_a_space_of_its_own() -> None:
+    assert tuple(name for name, method in METHODS.items() if method.space) == TUNED
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -65,7 +73,7 @@ def test_values_of_targets_are_tried_first() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
-    for data in read(FILE):
+    for data in read_json(FILE):
         assert load(data).methods[name].name == name
     assert load("a table that nobody tuned").data == "default"
 
@@ -146,7 +154,7 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     for index, epsilon in enumerate(QUICK.epsilons):
         there = by_hand(again.at["dp-gd"][epsilon])[index]
         assert there == pytest.approx(max(mean[index] for mean in means), abs=1e-12)
-    assert set(read(FILE)) < set(read(out))  # the other data sets' entries are still there
+    assert set(read_json(FILE)) < set(read_json(out))  # others' entries stay
 
 
 def kept(out: Path, name: str) -> list[Any]:

@@ -16,7 +16,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from bdpvi.datasets import Encoding, Numeric, OneHot, Ordinal
 
 ENCODING = Encoding(
-    (Numeric("age", 40.0, 10.0), Ordinal("size", ("S", "M", "L"), 1.0, 0.5), OneHot("sex", ("F",))),
+    (Numeric("age", 40.0, 10.0), Ordinal("size", 1.0, 0.5, ("S", "M", "L")), OneHot("sex", ("F",))),
     "Made up.",
 )
 ROW = {"age": [50.0], "size": ["L"], "sex": ["F"]}
@@ -118,9 +118,10 @@ def test_columns_that_are_absent_or_occur_twice() -> None:
 
 @pytest.mark.parametrize("sd", [0.0, -1.0, float("nan"), float("inf")])
 def test_standard_deviations_are_positive(sd: float) -> None:
-    for make in (lambda: Numeric("age", 0.0, sd), lambda: Ordinal("age", ("a",), 0.0, sd)):
-        with pytest.raises(ValueError, match="sd of column 'age'"):
-            make()
+    with pytest.raises(ValueError, match="sd of column 'age'"):
+        Numeric("age", 0.0, sd)
+    with pytest.raises(ValueError, match="sd of column 'age'"):
+        Ordinal("age", 0.0, sd, ("a",))
 
 
 def test_a_mean_that_is_not_finite() -> None:

@@ -10,8 +10,7 @@ from threading import Thread
 
 import pytest
 
-from bdpvi.datasets import DigestError, RawFile
-from bdpvi.datasets.fetch import fetch
+from bdpvi.datasets.fetch import DigestError, RawFile, fetch
 
 CONTENT = b"1,2\n3,4\n"
 OTHER = b"1,2\n3,5\n"

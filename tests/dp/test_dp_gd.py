@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy.stats import chi2
-from simulated import logistic_data
+from simulated import logistic_data, single
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -20,9 +20,11 @@ from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
-from bdpvi.dp.dp_gd import DPGDSettings, dp_gd, dp_gd_runs
+from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.noise import Run, Stream
 from bdpvi.types import WorstCase
+
+dp_gd = single(dp_gd_runs)
 
 
 def same_model(x: Tensor, y: Tensor | None = None) -> None:

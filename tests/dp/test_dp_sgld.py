@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy.stats import chi2
-from simulated import logistic_data
+from simulated import logistic_data, single
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
@@ -18,7 +18,6 @@ from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.dp_sgld import (
     DPSGLDSettings,
     SGLDAccountant,
-    dp_sgld,
     dp_sgld_runs,
     gradient_variance,
 )
@@ -27,6 +26,7 @@ from bdpvi.inference.plan import Plan
 from bdpvi.types import WorstCase
 
 MODEL = BayesianLogisticRegression()
+dp_sgld = single(dp_sgld_runs)
 
 
 def test_constant_by_hand() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro import poutine
 from scipy.stats import chi2
-from simulated import logistic_data
+from simulated import logistic_data, single
 from torch import Tensor
 from torch.distributions import transform_to
 
@@ -26,10 +26,8 @@ from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dpvi import (
     DPVIGradient,
-    DPVIGuide,
     DPVISettings,
     chain_rule,
-    dpvi,
     dpvi_runs,
     full_chain,
     row_chain,
@@ -39,12 +37,13 @@ from bdpvi.dp.noise import Run, Stream, Streams
 from bdpvi.dp.scores import Batch, Clip, scores
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.guides.gaussian import Pullback
+from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.plan import Plan
 from bdpvi.models.contract import Model
-from bdpvi.neighbours.row_gradients import Free
 from bdpvi.types import WorstCase
 
 GUIDES = [MeanField, FullRank]
+dpvi = single(dpvi_runs)
 
 
 def linear(x: Tensor, y: Tensor | None = None) -> None:
@@ -79,7 +78,7 @@ MODELS: dict[str, Model] = {
 }
 
 
-def random_free(guide: DPVIGuide, data: Dataset, runs: int, seed: int = 0) -> Free:
+def random_free(guide: Reparameterised, data: Dataset, runs: int, seed: int = 0) -> Free:
     guide.setup(data.x, data.y)
     generator = torch.Generator().manual_seed(seed)
     return {
@@ -90,7 +89,7 @@ def random_free(guide: DPVIGuide, data: Dataset, runs: int, seed: int = 0) -> Fr
 
 
 def by_autograd(
-    guide: DPVIGuide, free: Free, noise: Tensor, loss: Callable[[Tensor], Tensor]
+    guide: Reparameterised, free: Free, noise: Tensor, loss: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
     """Return the gradient of a loss of the draw in one run's parameters, by torch's autograd."""
     leaves = {name: value.clone().requires_grad_() for name, value in free.items()}
@@ -106,7 +105,9 @@ def by_autograd(
     }
 
 
-def log_prob(guide: DPVIGuide, model: Model, flat: Tensor, data: Dataset, observed: bool) -> Tensor:
+def log_prob(
+    guide: Reparameterised, model: Model, flat: Tensor, data: Dataset, observed: bool
+) -> Tensor:
     """Return the log-density of one side of the model, through Pyro's own trace."""
     trace = poutine.trace(poutine.condition(model, data=guide.unpack(flat))).get_trace(
         data.x, data.y
@@ -122,7 +123,7 @@ def log_prob(guide: DPVIGuide, model: Model, flat: Tensor, data: Dataset, observ
     return torch.as_tensor(total)
 
 
-def entropy(guide: DPVIGuide, free: Free) -> dict[str, Tensor]:
+def entropy(guide: Reparameterised, free: Free) -> dict[str, Tensor]:
     leaves = {name: value.clone().requires_grad_() for name, value in free.items()}
     parameters = {n: transform_to(guide.constraints[n])(v) for n, v in leaves.items()}
     gradients = torch.autograd.grad(

@@ -19,7 +19,7 @@ from bdpvi._runtime.progress import silent
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
-from bdpvi.neighbours.row_gradients import TracedGradient
+from bdpvi.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.neighbours.rows import Rows, row_gradient, train_rows
 
 GUIDES = [MeanField, FullRank]
@@ -76,7 +76,7 @@ def test_closed_form_gradient_equals_the_traced_one(
             seen, noise = gradient.see(data), torch.Generator().manual_seed(5)
             batch = tuple(part[:20] for part in seen)
             out = {name: torch.empty_like(value) for name, value in free.items()}
-            gradient(free, seen, weight, batch, noise, out)
+            gradient(free, Step(seen, weight, batch, noise), out)
             results.append(out)
     assert_same(results[0], results[1], 1e-9)
 

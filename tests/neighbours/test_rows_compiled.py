@@ -18,14 +18,15 @@ from torch.distributions import transform_to
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.inference.guide import Free
 from bdpvi.inference.optimisers import adam_factors
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, isolated
 from bdpvi.neighbours.row_gradients import (
-    Free,
     LogisticGradient,
     RowGradient,
     Run,
+    Step,
     TracedGradient,
 )
 from bdpvi.neighbours.rows import Rows, row_gradient, train_rows
@@ -70,7 +71,8 @@ def gradient_of(
     out = {name: torch.full_like(value, torch.nan) for name, value in free.items()}
     with isolated(p.data), pyro.validation_enabled(False):
         noise = torch.Generator().manual_seed(5)
-        gradient(free, extra, weight, tuple(part[:batch] for part in every), noise, out)
+        step = Step(extra, weight, tuple(part[:batch] for part in every), noise)
+        gradient(free, step, out)
     return out
 
 

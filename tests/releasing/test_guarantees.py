@@ -17,14 +17,16 @@ import torch
 from scipy import stats
 from scipy.special import ndtri
 from simulated import logistic_data
+from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 import bdpvi
 from bdpvi import Dataset, Optimum
 from bdpvi._runtime import secure
 from bdpvi._runtime.secure import Lattice, total_variation
 from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.inversion import equal_covariance
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
@@ -427,6 +429,58 @@ def test_total_variation_by_counting_every_draw(bits: int, step: float) -> None:
     )
     assert distance <= bound
     assert bound <= 60 * distance  # 1.5 · 2⁻ᵇ a boundary, where on average ¼ of that is moved
+
+
+def by_hand(
+    lattice: Lattice, mean: Tensor, deviation: Tensor, normals: int, bits: int = 52
+) -> mpmath.mpf:
+    """Return the bound that :func:`total_variation` states, each step in 50 digits."""
+    with mpmath.workdps(50):
+        g, half, total = mpmath.mpf(lattice.step), mpmath.mpf(2) ** -53, mpmath.mpf(0)
+        for mu, sigma in zip(mean.tolist(), deviation.tolist(), strict=True):
+            reach = mpmath.mpf("8.3") * mpmath.sqrt(normals) * sigma  # of the noise
+            moved = half * (2 * min(abs(mu), lattice.box) + (normals + 12) * reach)
+            total += 2 * moved / g + 2 * moved / (sigma * mpmath.sqrt(2 * mpmath.pi))
+            total += mpmath.mpf(2) ** -bits * (mpmath.mpf("1.5") * (2 * reach / g + 1) + 1)
+        return total
+
+
+@pytest.mark.parametrize("bits", [20, 40, 52])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("box", [1.0, 1e6, math.inf])
+def test_total_variation_by_hand(bits: int, dense: bool, box: float) -> None:
+    lattice = Lattice(0.25, box)
+    mean = torch.tensor([0.3, -500.0, 2e5], dtype=torch.float64)
+    deviation = torch.tensor([0.5, 0.07, 2.0], dtype=torch.float64)
+    bound = total_variation(lattice, mean, deviation, dense=dense, bits=bits)
+    exact = by_hand(lattice, mean, deviation, 3 if dense else 1, bits)
+    assert bound == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("guide", [MeanField, FullRank])
+@pytest.mark.parametrize(("ratio", "shift"), [(1.0, 0.0), (1.5, 40.0), (1.01, 2e4)])
+def test_rounding_error_by_hand_covers_every_neighbour_within_reach(
+    guide: type[MeanField | FullRank], ratio: float, shift: float
+) -> None:
+    own = guide(bdpvi.BayesianLogisticRegression(), grid=2.0**-7)
+    mean = torch.tensor([3e4, -2.0, 0.0], dtype=torch.float64)
+    deviation = torch.tensor([0.3, 0.01, 1.7], dtype=torch.float64)
+    released: Distribution = MultivariateNormal(mean, deviation.square().diag())
+    normals = 3
+    if guide is MeanField:
+        released, normals = Independent(Normal(mean, deviation), 1), 1
+    draws, tau = 4, 6.25
+    found = rounding_error(own, released, Reach(ratio, shift), draws, tau)
+    lattice, root = own.lattice(tau), math.sqrt(tau)
+    assert lattice.step == 2.0**-6  # the power of two at or below 2.5 · 2⁻⁷
+    # The farthest neighbours: the widest, then the narrowest, as far away as the widest may be.
+    away = mean.abs() + shift * ratio * deviation
+    ends = [by_hand(lattice, away, root * f * deviation, normals) for f in (ratio, 1 / ratio)]
+    assert found == pytest.approx(draws * float(sum(ends)), rel=1e-12)
+    for f in torch.linspace(1 / ratio, ratio, 5).tolist():
+        for side in (-1, 1):
+            there = mean + side * shift * f * deviation
+            assert draws * by_hand(lattice, there, root * f * deviation, normals) <= found
 
 
 def test_rounding_is_paid_for_at_every_epsilon() -> None:

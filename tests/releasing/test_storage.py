@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi._runtime import store
 from bdpvi.accounting.ledger import Charge, Ledger
+from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, open_ledger, read_extra, save_fit
 
@@ -88,6 +91,34 @@ def test_relative_paths_stay_where_they_were(
     bdpvi.release(back, 2)
     assert [one.draws for one in open_ledger(tmp_path / "fit").charges()] == [1, 2]
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_secret_receipt_is_valid_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    total = bdpvi.release(loaded(folder)).spent
+    assert total.exposure is not None
+    assert total.exposure.certified == math.inf  # 20 records certify nothing
+    print_json(asdict(total))
+    for text in (capsys.readouterr().out, (folder / "release-2.json").read_text(encoding="utf-8")):
+        assert json.loads(text, parse_constant=refused)["exposure"]["certified"] == "Infinity"
+
+
+def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fit = loaded(folder)
+    monkeypatch.setattr(store, "write", full)
+    with pytest.warns(UserWarning, match=r"charged and valid.*release-2\.json.*No space left"):
+        released = bdpvi.release(fit)
+    assert released.samples.shape == (1, 2)
+    assert released.spent.exposure is not None
+    assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
+    assert not (folder / "release-2.json").exists()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

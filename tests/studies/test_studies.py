@@ -15,7 +15,7 @@ from scipy import integrate, stats
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.estimators import Sample, student_t
+from bdpvi.accounting.estimators import Moments, student_t
 from bdpvi.accounting.reliability import reliable
 from bdpvi.studies import composition, coverage, gaussian
 from bdpvi.studies.catalogue import STUDIES
@@ -190,7 +190,7 @@ def test_weibull_population_is_that_of_scipy() -> None:
 def test_skewness_reads_tiny_costs_where_shares_of_the_sum_do_not() -> None:
     z = np.random.default_rng(0).standard_normal(500)
     costly, tiny = (
-        Sample.of(torch.tensor(gaussian_square(rate).log_value(z)), least=3)
+        Moments.of(torch.tensor(gaussian_square(rate).log_value(z)), least=3)
         for rate in (1e-3, 1e-9)
     )
     assert float(costly.skewness) == pytest.approx(float(tiny.skewness), rel=0.02)

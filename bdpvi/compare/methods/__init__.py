@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
-from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments
+from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.compare.methods.method import NONE, SENTENCES, Method, Prepared
-from bdpvi.compare.methods.non_private import NonPrivate
 from bdpvi.compare.methods.posterior import (
     FullRankRelease,
     FullRankWorstCase,
@@ -17,7 +15,6 @@ from bdpvi.compare.methods.posterior import (
     MeanFieldWorstCase,
 )
 from bdpvi.compare.methods.training import TrainingRelease
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
@@ -36,28 +33,4 @@ METHODS: Mapping[str, type[Method]] = {
     )
 }
 
-TUNED = tuple(name for name, method in METHODS.items() if method.space)
-"""The methods that have hyper-parameters of their own to be searched."""
-
-__all__ = [
-    "BAYESIAN",
-    "DPGD",
-    "METHODS",
-    "NONE",
-    "SENTENCES",
-    "TUNED",
-    "WORST_CASE",
-    "Accounting",
-    "DPSGLDLosses",
-    "DPSGLDOriginal",
-    "DPVILosses",
-    "DPVIMoments",
-    "FullRankRelease",
-    "FullRankWorstCase",
-    "MeanFieldRelease",
-    "MeanFieldWorstCase",
-    "Method",
-    "NonPrivate",
-    "Prepared",
-    "TrainingRelease",
-]
+__all__ = ["METHODS", "NONE", "SENTENCES", "Method", "Prepared"]

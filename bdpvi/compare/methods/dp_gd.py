@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.compare.methods.method import MODEL_SPACE
 from bdpvi.compare.methods.noisy import NoisyTraining
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
-from bdpvi.dp.noise import Run
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPGD:
-    """Private gradient descent on all records, see :mod:`bdpvi.dp.dp_gd`.
+class DPGD(DPGDSettings):
+    """Private gradient descent on all records: its settings, with a model.
 
     Args:
-        model: the model.
-        steps: number of steps.
-        clip: C, bound on each record's score.
-        step_size: Nη of a step, see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
-        tail: share of the last iterates that are averaged.
+        model: what is fitted.
+        steps, clip, step_size, tail: see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
     """
 
     model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
-    steps: int = 100
     clip: float = 0.5
     step_size: float = 32.0
-    tail: float = 0.5
 
     name: ClassVar[str] = "dp-gd"
     label: ClassVar[str] = "DP-GD, Gaussian DP"
@@ -50,12 +45,6 @@ class DPGD:
     }
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Keep the records."""
-        settings = DPGDSettings(
-            steps=self.steps, clip=self.clip, step_size=self.step_size, tail=self.tail
-        )
-
-        def run(runs: Sequence[Run]) -> Sequence[Outcome]:
-            return dp_gd_runs(self.model, train, runs=runs, settings=settings, delta=delta)
-
-        return NoisyTraining(GaussianAccountant(), 1.0, self.steps, delta, run)
+        """Return the training, ready to be run at any noise."""
+        train_runs = partial(dp_gd_runs, self.model, train, settings=self, delta=delta)
+        return NoisyTraining(GaussianAccountant(), 1.0, self.steps, delta, train_runs)

@@ -4,41 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.compare.methods.method import MODEL_SPACE
 from bdpvi.compare.methods.noisy import NoisyTraining
 from bdpvi.dp.dp_sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
-from bdpvi.dp.noise import Run
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGLD:
-    """Private Langevin dynamics, see :mod:`bdpvi.dp.dp_sgld`.
+class DPSGLD(DPSGLDSettings):
+    """Private Langevin dynamics: its settings, with a model.
 
     Args:
-        model: the model.
-        steps: number of steps.
-        rate: Poisson sampling rate q of the batches.
-        clip: L, bound on each record's score.
-        step_size: Nη of the first step, see :class:`~bdpvi.dp.dp_sgld.DPSGLDSettings`.
-        decay: step t has η_t = η (1 + t)^−decay.
-        burn_in: share of the first iterates that do not predict.
-        draws: iterates that predict.
+        model: what is fitted.
+        steps, rate, clip, step_size, decay, burn_in, draws: see
+            :class:`~bdpvi.dp.dp_sgld.DPSGLDSettings`.
     """
 
     model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
     steps: int = 500
-    rate: float = 0.05
     clip: float = 0.5
     step_size: float = 1.0
-    decay: float = 0.0
-    burn_in: float = 0.5
-    draws: int = 100
 
     accountant: ClassVar[WorstCaseAccountant]
     guarantee: ClassVar[str] = WORST_CASE
@@ -57,28 +48,12 @@ class DPSGLD:
     }
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Keep the records."""
-        settings = DPSGLDSettings(
-            steps=self.steps,
-            rate=self.rate,
-            clip=self.clip,
-            step_size=self.step_size,
-            decay=self.decay,
-            burn_in=self.burn_in,
-            draws=self.draws,
-        )
-
-        def run(runs: Sequence[Run]) -> Sequence[Outcome]:
-            return dp_sgld_runs(
-                self.model,
-                train,
-                runs=runs,
-                settings=settings,
-                delta=delta,
-                accountant=self.accountant,
-            )
-
-        return NoisyTraining(self.accountant, self.rate, self.steps, delta, run)
+        """Return the training, ready to be run at any noise."""
+        train_runs = partial(
+            dp_sgld_runs, self.model, train,
+            settings=self, delta=delta, accountant=self.accountant,
+        )  # fmt: skip
+        return NoisyTraining(self.accountant, self.rate, self.steps, delta, train_runs)
 
 
 class DPSGLDOriginal(DPSGLD):

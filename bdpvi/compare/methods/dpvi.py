@@ -1,50 +1,94 @@
-"""DPVI: one training, two accountants."""
+"""Variational inference of a mean-field guide: without privacy, and DPVI under two accountants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
+from bdpvi import _validate
 from bdpvi.accounting.worst_case import (
     MomentsAccountant,
     PrivacyLossAccountant,
     WorstCaseAccountant,
 )
-from bdpvi.compare.methods.method import MODEL_SPACE
+from bdpvi.compare.methods.method import MODEL_SPACE, NONE
 from bdpvi.compare.methods.noisy import NoisyTraining
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
-from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPVI:
-    """Differentially private variational inference of a mean-field guide, see :mod:`bdpvi.dp.dpvi`.
+class Variational:
+    """SVI of a mean-field guide, see :mod:`bdpvi.dp.dpvi`.
 
     Args:
-        model: the model.
+        model: what is fitted.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches.
-        clip: C, bound on each record's gradient.
-        learning_rate: of Adam at the first step.
-        decay: the learning rate at the end over that at the start.
+        learning_rate: of Adam at the first step; it decays to a hundredth.
         draws: samples that predict; None predicts by the guide's mean.
     """
 
     model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
     steps: int = 1000
-    rate: float = 0.05
-    clip: float = 1.0
+    rate: float = 0.1
     learning_rate: float = 0.1
-    decay: float = 0.01
     draws: int | None = 100
 
-    accountant: ClassVar[WorstCaseAccountant]
+    accountant: ClassVar[WorstCaseAccountant] = PrivacyLossAccountant()
+
+    def __post_init__(self) -> None:
+        _validate.positive("learning_rate", self.learning_rate)
+        self._settings()
+
+    def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
+        """Return the training, ready to be run at any noise."""
+        optim = default_optimiser(self.steps, self.learning_rate)
+        settings = replace(self._settings(), optim=optim)
+        train_runs = partial(
+            dpvi_runs, self.model, MeanField(self.model), train,
+            settings=settings, delta=delta, accountant=self.accountant,
+        )  # fmt: skip
+        return NoisyTraining(self.accountant, self.rate, self.steps, delta, train_runs)
+
+    def _settings(self) -> DPVISettings:
+        return DPVISettings(steps=self.steps, rate=self.rate, clip=None, draws=self.draws)
+
+
+class NonPrivate(Variational):
+    """Nothing clipped, no noise: what privacy is measured against."""
+
+    name: ClassVar[str] = "non-private"
+    label: ClassVar[str] = "VI, not private"
+    guarantee: ClassVar[str] = NONE
+    note: ClassVar[str] = "The seeds are those of batches, base noise and draws."
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
+        "model.prior_scale": (1.0, 3.0),
+        "steps": (500, 1000, 2000),
+        "rate": (0.05, 0.2),
+        "learning_rate": (0.03, 0.1),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPVI(Variational):
+    """Differentially private variational inference.
+
+    Args:
+        clip: C, bound on the norm of each record's gradient.
+        model, steps, rate, learning_rate, draws: see :class:`Variational`.
+    """
+
+    rate: float = 0.05
+    clip: float = 1.0
+
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
         "The seeds are those of batches, base noise, privacy noise and draws. Sums over a batch "
@@ -59,28 +103,8 @@ class DPVI:
         "draws": (100, None),
     }
 
-    def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Keep the records."""
-        settings = DPVISettings(
-            steps=self.steps,
-            rate=self.rate,
-            clip=self.clip,
-            optim=default_optimiser(self.steps, self.learning_rate, self.decay),
-            draws=self.draws,
-        )
-
-        def run(runs: Sequence[Run]) -> Sequence[Outcome]:
-            return dpvi_runs(
-                self.model,
-                MeanField(self.model),
-                train,
-                runs=runs,
-                settings=settings,
-                delta=delta,
-                accountant=self.accountant,
-            )
-
-        return NoisyTraining(self.accountant, self.rate, self.steps, delta, run)
+    def _settings(self) -> DPVISettings:
+        return replace(super()._settings(), clip=self.clip)
 
 
 class DPVIMoments(DPVI):
@@ -96,4 +120,3 @@ class DPVILosses(DPVI):
 
     name: ClassVar[str] = "dpvi-pld"
     label: ClassVar[str] = "DPVI, privacy loss distributions"
-    accountant: ClassVar[WorstCaseAccountant] = PrivacyLossAccountant()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from bdpvi.accounting.bayesian import CHANGES, GUARANTEE
+from bdpvi.accounting.settling import CHANGES, GUARANTEE
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, WORST_CASE_GUARANTEE
 from bdpvi.types import Dataset, Outcome
@@ -49,12 +49,12 @@ class Method(Protocol):
         name: in files and on the command line.
         label: in figures.
         guarantee: :data:`BAYESIAN`, :data:`WORST_CASE` or :data:`NONE`.
-        note: what a reader must know about how it was run, ξ above all.
+        note: for the report: what the seeds determine, which randomness of training (ξ) is public.
         space: for tuning, the values that each hyper-parameter may take. A dot leads into a field:
             "model.clip".
         model: what is fitted, and predicts.
 
-    A method may have ``settings_of``, the name of the method whose hyper-parameters it shares.
+    A method may have ``settings_of``, the name of the method whose hyper-parameters it takes.
     """
 
     name: ClassVar[str]
@@ -68,4 +68,9 @@ class Method(Protocol):
         """Return what is fitted, and predicts."""
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
-        """Do all that every ε shares."""
+        """Do the work that is the same for every ε.
+
+        Args:
+            train: N training records.
+            delta: δ of every price.
+        """

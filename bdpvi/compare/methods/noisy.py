@@ -1,7 +1,8 @@
-"""Methods whose training is private by its noise: the noise multiplier decides ε."""
+"""Methods that train with noise: the noise multiplier decides ε, and is 0 at ε = ∞."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,17 +19,19 @@ class NoisyTraining:
     Attributes:
         accountant: from noise to ε.
         rate, steps, delta: of the training.
-        train: several runs side by side.
+        train: takes ``runs``, and does them side by side.
     """
 
     accountant: WorstCaseAccountant
     rate: float
     steps: int
     delta: float
-    train: Callable[[Sequence[Run]], Sequence[Outcome]]
+    train: Callable[..., Sequence[Outcome]]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the noise multiplier; see :func:`bdpvi.accounting.worst_case.calibrate`."""
+        if math.isinf(epsilon):
+            return 0.0
         return worst_case.calibrate(
             self.accountant, epsilon=epsilon, delta=self.delta, rate=self.rate, steps=self.steps
         )
@@ -36,4 +39,5 @@ class NoisyTraining:
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Train once for each noise multiplier with its seed, all side by side."""
         pairs = zip(settings, seeds, strict=True)
-        return list(self.train([Run(noise_multiplier=noise, seed=seed) for noise, seed in pairs]))
+        runs = [Run(noise_multiplier=noise, seed=seed) for noise, seed in pairs]
+        return list(self.train(runs=runs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from bdpvi.releasing.guarantees import (
     worst_case,
 )
 from bdpvi.releasing.releases import calibrate, rehearse
-from bdpvi.types import Budget, Dataset, Outcome, Spent
+from bdpvi.types import Budget, Dataset, Outcome, Spent, WorstCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class PosteriorRelease:
             panels.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         noise_scale: of the guide; a number releases a covariance that no record can move.
-        draws: released samples k.
-        records: how many are left out in turn; None is all.
+        draws: number k of released samples.
+        records: number of records left out in turn; None is all of them.
     """
 
     model: BayesianLogisticRegression = field(
@@ -79,7 +79,13 @@ class PosteriorRelease:
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide and its neighbours."""
         fitted = self.fit(train, neighbours=Optimum(Remove(self.records)), progress=False)
-        return PreparedRelease(fitted, self.draws, delta)
+
+        @cache
+        def price(temperature: float) -> Spent:
+            charge = Charge(self.draws, temperature, from_data=True)
+            return account(fitted, charge).spent(delta)
+
+        return PreparedRelease(fitted, self.draws, delta, price)
 
     def fit(
         self,
@@ -129,9 +135,12 @@ class WorstCaseRelease(PosteriorRelease):
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
-        return PreparedWorstCase(
-            self.fit(train, neighbours=Optimum(Remove(3)), progress=False), self.draws, delta
-        )
+        fitted = self.fit(train, neighbours=Optimum(Remove(3)), progress=False)
+
+        def price(temperature: float) -> WorstCase | None:
+            return worst_case(fitted, delta, Charge(self.draws, temperature))
+
+        return PreparedWorstCase(fitted, self.draws, delta, price)
 
 
 class FullRankWorstCase(WorstCaseRelease):
@@ -154,11 +163,19 @@ class MeanFieldWorstCase(WorstCaseRelease):
 
 @dataclass(frozen=True, eq=False)
 class PreparedWorstCase:
-    """A fit to draw from, priced by public constants."""
+    """A fit to draw from, priced by public constants.
+
+    Args:
+        fit: where draws come from.
+        draws: number of samples of each outcome.
+        delta: δ of the price.
+        price: from a temperature to what the draws there cost, as if they were the only ones.
+    """
 
     fit: Fit
     draws: int
     delta: float
+    price: Callable[[float], Spent | WorstCase | None]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the lowest temperature that costs ``epsilon``."""
@@ -168,33 +185,23 @@ class PreparedWorstCase:
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""
-        return [
-            Outcome(
-                rehearsed(self.fit, self.draws, temperature, seed),
-                worst_case(self.fit, self.delta, Charge(self.draws, temperature)),
-            )
-            for temperature, seed in zip(settings, seeds, strict=True)
-        ]
+        pairs = zip(settings, seeds, strict=True)
+        return [Outcome(self._draws(tau, seed), self.price(tau)) for tau, seed in pairs]
+
+    def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return rehearse(self.fit, self.draws, temperature=temperature, generator=generator)
 
 
-def rehearsed(fitted: Fit, draws: int, temperature: float, seed: int) -> dict[str, Tensor]:
-    """Return draws at a temperature with a seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return rehearse(fitted, draws, temperature=temperature, generator=generator)
+@dataclass(frozen=True, eq=False)
+class PreparedRelease(PreparedWorstCase):
+    """A fit to draw from, priced by Bayesian DP.
 
+    Args:
+        fit, draws, delta, price: see :class:`PreparedWorstCase`.
+    """
 
-class PreparedRelease:
-    """A fit to draw from; every outcome is priced as the only one."""
-
-    def __init__(self, fitted: Fit, draws: int, delta: float) -> None:
-        self.fit, self.draws, self.delta = fitted, draws, delta
-
-        @cache
-        def price(temperature: float) -> Spent:
-            charge = Charge(draws, temperature, from_data=True)
-            return account(fitted, charge).spent(delta)
-
-        self._price = price
+    price: Callable[[float], Spent]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
@@ -211,11 +218,4 @@ class PreparedRelease:
             least=COLDEST,
             large_delta=True,
         )
-        return reliable_from(self._price, within(self._price, epsilon, found))
-
-    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Draw at each temperature with its seed."""
-        return [
-            Outcome(rehearsed(self.fit, self.draws, temperature, seed), self._price(temperature))
-            for temperature, seed in zip(settings, seeds, strict=True)
-        ]
+        return reliable_from(self.price, within(self.price, epsilon, found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -42,8 +42,8 @@ class TrainingRelease:
         steps: of the optimiser, and published draws T.
         rate: Poisson sampling rate q of the batches.
         learning_rate: of Adam at the first step; it decays to a hundredth.
-        tail: share of the last published draws that predict; all of them are paid for.
-        records: at most so many are left out in turn; None is all.
+        tail: fraction of the T published draws, the last ones, that predict; ε is for all T.
+        records: largest number of records that are left out in turn; None is all of them.
         plan: seed of the batches and of the base noise, ξ. All outcomes share it.
     """
 
@@ -76,7 +76,12 @@ class TrainingRelease:
     }
 
     def __post_init__(self) -> None:
+        _validate.positive("learning_rate", self.learning_rate)
         _validate.rate("tail", self.tail)
+        self._plan()
+
+    def _plan(self) -> Plan:
+        return Plan(steps=self.steps, rate=self.rate, seed=self.plan)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
         """Train the guide and its neighbours along one plan, and add up what every step costs."""
@@ -86,7 +91,7 @@ class TrainingRelease:
             self.model,
             guide,
             data,
-            Plan(steps=self.steps, rate=self.rate, seed=self.plan),
+            self._plan(),
             default_optimiser(self.steps, self.learning_rate),
         )
         path: list[Distribution] = []
@@ -101,22 +106,29 @@ class TrainingRelease:
             costs.step(panel, rounding_error(guide, path[step], Reach.of(pairs)))
 
         train_rows(problem, rows, observe=charge)
-        kept = path[-max(1, round(self.tail * self.steps)) :]
-        return PreparedTraining(guide, path, len(kept), costs, delta, self.accountant)
+
+        @cache
+        def price(temperature: float) -> Spent:
+            ledger = self.accountant()
+            ledger.step(costs.at(temperature))
+            return ledger.spent(delta)
+
+        return PreparedTraining(guide, path, max(1, round(self.tail * self.steps)), price)
 
 
 class TemperedCosts:
-    """What one draw after every step costs per record, at any temperature that all steps share.
+    """Each record's cost of one draw after every step, at one temperature τ for all steps.
 
-    Of a Gaussian pair's divergence, temperature divides what the means give away, and leaves what
-    the covariances give away. So the sums at τ = 1 and at τ = ∞ tell it at every τ.
+    In the Rényi divergence of two Gaussians whose covariances are multiplied by τ, the term of the
+    means is divided by τ, and the term of the covariances stays (Gil, Alajaji and Linder 2013,
+    Table 2). So the sums at τ = 1 and at τ = ∞ determine the sum at every τ.
     """
 
     def __init__(self) -> None:
         self._accounts = {tau: BayesianAccountant(orders=ORDERS) for tau in (1.0, HOTTEST)}
 
     def step(self, panel: Panel, rounding: float = 0.0) -> None:
-        """Charge one draw, whose rounding at temperature 1 costs ``rounding``."""
+        """Add one draw from the panel's guide; ``rounding`` is its total variation at τ = 1."""
         for tau, account in self._accounts.items():
             account.step(PosteriorDraws((panel,), temperature=tau, rounding=rounding))
 
@@ -132,36 +144,30 @@ class TemperedCosts:
         return replace(both, totals=totals, rounding=rounding, from_data=True)
 
 
+@dataclass(frozen=True, eq=False)
 class PreparedTraining:
-    """A path of guides to draw from, and what every record does to it."""
+    """A path of guides to draw from.
 
-    def __init__(
-        self,
-        guide: MeanField,
-        path: Sequence[Distribution],
-        kept: int,
-        costs: TemperedCosts,
-        delta: float,
-        accountant: Accounting,
-    ) -> None:
-        self.guide, self.path, self.kept = guide, path, kept
+    Args:
+        guide: which was trained.
+        path: the posterior after each of T steps.
+        kept: number of the last draws, which predict.
+        price: from a temperature to what all T draws there cost.
+    """
 
-        @cache
-        def price(temperature: float) -> Spent:
-            ledger = accountant()
-            ledger.step(costs.at(temperature))
-            return ledger.spent(delta)
-
-        self._price = price
+    guide: MeanField
+    path: Sequence[Distribution]
+    kept: int
+    price: Callable[[float], Spent]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the public grid that costs ``epsilon``."""
-        return coldest(self._price, epsilon)
+        return coldest(self.price, epsilon)
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Return each temperature's and seed's last published draws, and the price of all."""
         pairs = zip(settings, seeds, strict=True)
-        return [Outcome(self._draws(tau, seed), self._price(tau)) for tau, seed in pairs]
+        return [Outcome(self._draws(tau, seed), self.price(tau)) for tau, seed in pairs]
 
     def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)

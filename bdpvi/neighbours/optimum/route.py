@@ -24,7 +24,8 @@ from bdpvi._runtime.threads import each, slices
 from bdpvi._runtime.workers import Alone, Reduction
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
-from bdpvi.inference.svi import Convergence, Guide, Problem, isolated
+from bdpvi.inference.guide import Guide
+from bdpvi.inference.svi import Convergence, Problem, isolated
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.displacements import Moves, Terms

@@ -23,13 +23,13 @@ from torch.distributions import Distribution
 from bdpvi import _validate
 from bdpvi._runtime import progress, secure
 from bdpvi._runtime.progress import Track
-from bdpvi.accounting.bayesian import settle, with_rounding
 from bdpvi.accounting.composition import ByPanel
 from bdpvi.accounting.estimators import student_t, student_t_of
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.record_costs import posterior_draws_cost
+from bdpvi.accounting.settling import Terms, settle
 from bdpvi.accounting.streaming_moments import Folded
-from bdpvi.inference.svi import Guide
+from bdpvi.inference.guide import Guide
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.blocks import ROWS, ModelTable, Table
 from bdpvi.neighbours.optimum.displacements import Moves
@@ -287,7 +287,9 @@ class _Job:
             )
             self.add(folded, last, looked)
         gamma = self.accounting.failure_probability
-        return Known(self.accounting.orders, looked, [student_t_of(f, gamma) for f in folded])
+        return Known(
+            self.accounting.orders, looked, [student_t_of(f.moments(), gamma) for f in folded]
+        )
 
     def settled(self, known: Known, parameters: Mapping[str, Tensor]) -> Spent:
         """Return what the planned draws cost, rounding included.
@@ -298,11 +300,7 @@ class _Job:
         accounting, guide, planned = self.accounting, self.guide, self.planned
         released = guide.released(parameters)
         rounding = rounding_error(guide, released, _REACH, planned.draws, planned.temperature)
-        solve = partial(
-            settle,
-            partial(known.solve, rule=accounting.conversion),
-            DIRECTIONS,
-            accounting.delta,
+        terms = Terms(
             orders=accounting.orders,
             choices=len(accounting.orders),
             failure_probability=accounting.failure_probability,
@@ -310,7 +308,8 @@ class _Job:
             conversion=accounting.conversion,
             estimator=student_t.__name__,
         )
-        return with_rounding(solve, rounding, accounting.delta)
+        solve = partial(known.solve, rule=accounting.conversion)
+        return settle(solve, DIRECTIONS, accounting.delta, terms, rounding)
 
 
 def _fit(objective: Objective, tolerance: float, state: State) -> Point:

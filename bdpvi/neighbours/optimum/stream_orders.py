@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate
-from bdpvi.accounting.bayesian import Solution, solve_by_order
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
 from bdpvi.accounting.estimators import Estimate, log_student_t_bound
 from bdpvi.accounting.events import WITH, WITHOUT
+from bdpvi.accounting.settling import Solution, solve_by_order
 from bdpvi.accounting.streaming_moments import Folded
 
 DIRECTIONS = (f"remove {WITH}", f"remove {WITHOUT}")
@@ -96,7 +96,8 @@ def expected_orders(folds: Sequence[Folded], accounting: Accounting, records: in
     orders, looked = accounting.orders, []
     last = len(orders) - 1
     for fold in folds:
-        bound = log_student_t_bound(fold.expected(records), accounting.failure_probability)
+        expected = replace(fold.moments(), size=records)
+        bound = log_student_t_bound(expected, accounting.failure_probability)
         best = minimise_epsilon(
             lambda order: bound[orders.index(order)],  # noqa: B023
             accounting.beta,

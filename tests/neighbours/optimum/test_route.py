@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mpmath
@@ -28,8 +29,8 @@ from bdpvi import (
 )
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
-from bdpvi.accounting.inversion import equal_covariance
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
@@ -685,6 +686,29 @@ def test_enclosing_pairs_cost_more_than_anything_within_the_errors(
         assert bool((upper.renyi(orders) >= lower.renyi(orders) * (1 - 1e-8)).all())
 
 
+@pytest.mark.parametrize("size", [0.3, 1e-2, 1e-3])
+@pytest.mark.parametrize("eta", [1e-4, 1e-7, 1e-9])
+@pytest.mark.parametrize("rho", [0.0, 1e-3, 1e-6])
+def test_the_channel_of_enclosing_pairs_exists(size: float, eta: float, rho: float) -> None:
+    """Its noise has a covariance of at least K = 1 - a - 2η/h - κ′, read off what is returned."""
+    draw = partial(torch.rand, 20, 3, generator=torch.Generator().manual_seed(0))
+    change = size * (draw(dtype=torch.float64) + 0.1)
+    beta2 = size * (draw(dtype=torch.float64) + 0.1)
+    r = 1 / (1 + change)
+    errors = (torch.full((20,), error, dtype=torch.float64) for error in (rho, eta))
+    claimed = enclosing(GaussianPairs(r, beta2 * r), *errors)
+    covariance, mean2 = 1 / claimed.r, claimed.b2 / claimed.r
+    # √a u has the mean β, and beside the noise's own part of I the covariance E + ηI.
+    a = beta2 / mean2[:, :3]
+    torch.testing.assert_close(a * (covariance[:, :3] - 1), change + eta, rtol=1e-9, atol=0)
+    h = 1 - covariance[:, 3:6]
+    for_mean = rho**2 / mean2[:, 6:] if rho else torch.zeros(20, 1, dtype=torch.float64)
+    assert bool((covariance[:, 6] == 1).all())
+    spent = 2 * eta / h + for_mean
+    # A thousandth of what is spent is ten times less than an error of 1 % in either part.
+    assert bool((1 - a - spent >= -1e-3 * torch.minimum(2 * eta / h, spent)).all())
+
+
 def delta(pair: GaussianPairs, epsilon: float) -> float:
     """Return δ of u, v and w of :func:`enclosing`: over u and v by a dense sum, over w exactly."""
     z = torch.linspace(-9, 9, 721, dtype=torch.float64)
@@ -695,7 +719,7 @@ def delta(pair: GaussianPairs, epsilon: float) -> float:
         ((b2[i].sqrt() + r[i].sqrt() * z).square() - z.square() - r[i].log()) / 2 for i in (0, 1)
     )
     rest = epsilon - (u.unsqueeze(1) + v).flatten()
-    return float(equal_covariance(b2[2:], rest)[:, 0] @ torch.outer(weight, weight).flatten())
+    return float(equal_covariance(b2[2], rest) @ torch.outer(weight, weight).flatten())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from simulated import logistic_data
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, fit, spent
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.estimators import Sample, student_t_of, tail_size
+from bdpvi.accounting.estimators import Moments, student_t_of, tail_size
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.record_costs import posterior_draws_cost as close_draws_cost
@@ -246,14 +246,14 @@ def test_folded_moments_equal_those_of_the_whole_sample(
     folded = Folded(3, 200)
     for block in values.tensor_split(sorted(set(cuts)), dim=1):
         folded.add(block)
-    whole = Sample.of(values, least=3)
+    blocks, whole = folded.moments(), Moments.of(values, least=3)
     for name in ("log_max", "mean", "sd", "skewness"):
         torch.testing.assert_close(
-            getattr(folded, name), getattr(whole, name), rtol=1e-9, atol=1e-300
+            getattr(blocks, name), getattr(whole, name), rtol=1e-9, atol=1e-300
         )
-    assert folded.tail.shape == (3, tail_size(200) + 1)
-    assert torch.equal(folded.tail, whole.tail)
-    one, other = student_t_of(folded, 1e-6), student_t_of(whole, 1e-6)
+    assert blocks.tail.shape == (3, tail_size(200) + 1)
+    assert torch.equal(blocks.tail, whole.tail)
+    one, other = student_t_of(blocks, 1e-6), student_t_of(whole, 1e-6)
     torch.testing.assert_close(one.log_bound, other.log_bound, rtol=1e-11, atol=0)
     torch.testing.assert_close(one.pareto_k, other.pareto_k, rtol=1e-9, atol=0)
 
