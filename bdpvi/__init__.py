@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
     from bdpvi.accounting.bayesian import BayesianAccountant
     from bdpvi.accounting.settings import Accounting
-    from bdpvi.compare.hyperparameters import recommended
+    from bdpvi.compare.recommended import recommended
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
@@ -33,7 +33,7 @@ _WHERE = {
     "_fit": ("Fit", "fit"),
     "accounting.bayesian": ("BayesianAccountant",),
     "accounting.settings": ("Accounting",),
-    "compare.hyperparameters": ("recommended",),
+    "compare.recommended": ("recommended",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from bdpvi.commands import compare, fit, ledger, release, show
+from bdpvi.commands import compare, fit, ledger, private, release, show
 
 if TYPE_CHECKING:
     from bdpvi._runtime.workers import Reduction
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 for command in (
     show.demo,
+    private.private,
     fit.fit,
     release.release,
     release.spent,

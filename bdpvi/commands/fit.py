@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,20 +14,69 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Data, Drop, Json, Positive, Quiet, Seed, Target, TestFraction
+from bdpvi.commands.options import (
+    Data,
+    Drop,
+    Json,
+    Positive,
+    Quiet,
+    Seed,
+    Settings,
+    Target,
+    TestFraction,
+)
 
 if TYPE_CHECKING:
     from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
+    from bdpvi.compare.methods.posterior import PosteriorRelease
+    from bdpvi.guides import GaussianGuide
     from bdpvi.neighbours.route import Neighbours
 
 GUIDES = {"full-rank": "FullRank", "mean-field": "MeanField"}
 RATES = {"coupled": 0.1, "optimum": 1.0}
 """How neighbours are found, and the usual sampling rate there."""
+STEPS = 1000
 
-Guide = Annotated[str, typer.Option(help=f"One of {', '.join(GUIDES)}.")]
+FROM_SETTINGS = "Otherwise as the settings say."
+
+Guide = Annotated[
+    str,
+    typer.Option(help=f"One of {', '.join(GUIDES)}. {FROM_SETTINGS}", show_default=False),
+]
 Clip = Annotated[
-    float, typer.Option(help="Norm bound C of a record's score; smaller is more private.")
+    float | None,
+    typer.Option(
+        help="Norm bound C of a record's score, public. Sensible: 0.05 to 1; smaller is more "
+        f"private. {FROM_SETTINGS}",
+        show_default=False,
+    ),
+]
+PriorScale = Annotated[
+    float | None,
+    typer.Option(
+        help="Standard deviation of the prior, public. Sensible: 0.05 to 1; the noise that ε "
+        f"costs grows with its square. {FROM_SETTINGS}",
+        show_default=False,
+    ),
+]
+Intercept = Annotated[
+    bool | None, typer.Option(help=f"Add a constant feature. {FROM_SETTINGS}", show_default=False)
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        help="Cut standardised features off at ± this public bound; 0: do not. Sensible: 1 to 3. "
+        f"{FROM_SETTINGS}",
+        show_default=False,
+    ),
+]
+Correlation = Annotated[
+    float | None,
+    typer.Option(
+        help=f"Correlation that features of a group are taken to have; public. {FROM_SETTINGS}",
+        show_default=False,
+    ),
 ]
 Group = Annotated[
     list[str] | None,
@@ -37,33 +86,32 @@ Group = Annotated[
         show_default=False,
     ),
 ]
-Limit = Annotated[
-    float | None,
-    typer.Option(help="Cut features off at ± this public bound.", show_default=False),
-]
-Correlation = Annotated[
-    float, typer.Option(help="Correlation that features of a group are taken to have; public.")
-]
 NoiseScale = Annotated[
     float | None,
     typer.Option(
         help="Release samples with this standard deviation, which is public, instead of the "
-        "guide's covariance.",
+        "guide's covariance; 0: the guide's own, which gives no worst-case guarantee. Any value "
+        f"does where ε decides the temperature. {FROM_SETTINGS}",
         show_default=False,
     ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Steps of SVI; 1000 if not given.", show_default=False),
 ]
 Rate = Annotated[
     float | None,
     typer.Option(
-        help="Poisson sampling rate of the batches; 0.1 if not given, for the optimum 1.",
-        show_default=False,
+        help="Poisson sampling rate of SVI's batches; 0.1 if not given.", show_default=False
     ),
 ]
 Route = Annotated[
     str,
     typer.Option(
-        help="How the left-out records are accounted for: coupled, each trained beside the fit by "
-        "minibatches; optimum, the exact maximiser of the ELBO, with proven errors."
+        help="How the fits with a record left out are found: optimum, the exact maximiser of the "
+        "ELBO, with proven errors; coupled, each trained beside the fit by SVI. Without it "
+        "coupled if --steps or --rate is given, else optimum.",
+        show_default=False,
     ),
 ]
 Budget = Annotated[
@@ -82,17 +130,21 @@ def fit(
     positive: Positive = "",
     drop: Drop = None,
     test_fraction: TestFraction = 0.2,
-    guide: Guide = "full-rank",
-    clip: Clip = 0.5,
-    prior_scale: Annotated[float, typer.Option(help="Standard deviation of the prior.")] = 1.0,
-    intercept: Annotated[bool, typer.Option(help="Add a constant feature.")] = False,
+    settings: Settings = "",
+    epsilon: Annotated[
+        float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
+    ] = 1.0,
+    guide: Guide = "",
+    clip: Clip = None,
+    prior_scale: PriorScale = None,
+    intercept: Intercept = None,
     limit: Limit = None,
-    correlation: Correlation = 0.0,
+    correlation: Correlation = None,
     group: Group = None,
     noise_scale: NoiseScale = None,
-    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
+    steps: Steps = None,
     rate: Rate = None,
-    neighbours: Route = "coupled",
+    neighbours: Route = "",
     records: Annotated[
         int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
     ] = 0,
@@ -113,31 +165,39 @@ def fit(
     import bdpvi
     from bdpvi._runtime.workers import Alone
 
-    _validate.choice("neighbours", neighbours, RATES)
+    usual = "optimum" if steps is None and rate is None else "coupled"
+    route = _validate.choice("neighbours", neighbours or usual, RATES)
     split = options.read_split(data, target, positive, test_fraction, drop)
-    model = bdpvi.BayesianLogisticRegression(
-        prior_scale=prior_scale,
-        intercept=intercept,
-        clip=clip,
-        limit=limit,
-        correlation=correlation,
-        groups=_columns(group, split.train.feature_names) if group else None,
-    )
+    chosen = options.settings_of(settings, split.train.name, epsilon)
+    given: dict[str, Any] = {
+        "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
+        "correlation": correlation,
+    }  # fmt: skip
+    if group:
+        given["groups"] = _columns(group, split.train.feature_names)
+    model = replace(chosen.model, **{k: v for k, v in given.items() if v is not None})
+    if limit == 0:
+        model = replace(model, limit=None)
+    made = made_of(chosen) | {"model": asdict(model)}
+    if guide:
+        made["guide"] = guide
+    if noise_scale is not None:
+        made["noise_scale"] = noise_scale or None
     workers: Reduction = context.obj or Alone()
     run = partial(
         bdpvi.fit,
         model,
-        guide_of(guide, model, noise_scale),
+        guide_of(model, made),
         split.train,
-        steps=steps,
-        rate=RATES[neighbours] if rate is None else rate,
+        steps=STEPS if steps is None else steps,
+        rate=RATES[route] if rate is None else rate,
         seed=seed,
-        neighbours=_route(neighbours, out, records, workers),
+        neighbours=_route(route, out, records, workers),
+        accounting=chosen.accountant,
         budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    made = {"model": asdict(model), "guide": guide, "noise_scale": noise_scale}
     fitted = _kept(run, out, workers, made)
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
@@ -151,12 +211,24 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def guide_of(name: str, model: Any, noise_scale: float | None) -> Any:
-    """Return a guide by its name on the command line."""
+def made_of(settings: PosteriorRelease) -> dict[str, Any]:
+    """Return what a saved fit keeps of its settings, to build model and guide again."""
+    names = {kind: name for name, kind in GUIDES.items()}
+    return {
+        "model": asdict(settings.model),
+        "guide": names[settings.guide.__name__],
+        "noise_scale": settings.noise_scale,
+        "ridge": settings.ridge,
+    }
+
+
+def guide_of(model: Any, made: Mapping[str, Any]) -> GaussianGuide:
+    """Return the guide that ``guide``, ``noise_scale`` and ``ridge`` of ``made`` describe."""
     from bdpvi import guides
 
-    kind = getattr(guides, GUIDES[_validate.choice("guide", name, GUIDES)])
-    return kind(model, noise_scale=noise_scale)
+    kind = getattr(guides, GUIDES[_validate.choice("guide", made["guide"], GUIDES)])
+    guide: GaussianGuide = kind(model, noise_scale=made["noise_scale"], ridge=made["ridge"])
+    return guide
 
 
 def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:

@@ -13,6 +13,7 @@ import typer
 from bdpvi._runtime.store import json_text
 
 if TYPE_CHECKING:
+    from bdpvi.compare.methods.posterior import PosteriorRelease
     from bdpvi.types import Split
 
 TABLES = (
@@ -33,6 +34,15 @@ Drop = Annotated[
 TestFraction = Annotated[
     float, typer.Option(help="Fraction of a CSV file's rows that is kept out of training.")
 ]
+Settings = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE[:METHOD]",
+        help="Settings that `bdpvi tune` found, of the method bdp-vi-mean-field or another release "
+        "of this library. Without it those that follow from ε alone.",
+        show_default=False,
+    ),
+]
 Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
@@ -52,6 +62,19 @@ def read_split(
         raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
     return datasets.from_csv(
         data, target, positive=positive or None, drop=drop or (), test_fraction=test_fraction
+    )
+
+
+def settings_of(settings: str, data: str, epsilon: float) -> PosteriorRelease:
+    """Return the settings that ``--settings`` names, or the recommended ones."""
+    import bdpvi
+    from bdpvi.compare import hyperparameters
+
+    if not settings:
+        return bdpvi.recommended(epsilon)
+    path, _, method = settings.partition(":")
+    return hyperparameters.releases(
+        epsilon, Path(path), data=data, method=method or "bdp-vi-mean-field"
     )
 
 

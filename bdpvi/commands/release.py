@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +13,13 @@ import typer
 from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.fit import guide_of
-from bdpvi.commands.options import Delta, Folder, Json
+from bdpvi.commands.options import Delta, Folder, Json, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi import Fit, Release
+    from bdpvi.releasing.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
@@ -27,8 +27,8 @@ CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 Temperature = Annotated[
     float,
     typer.Option(
-        help="Temperature of the posterior, chosen without looking at the data; 0 means: find it "
-        "from --epsilon."
+        help="Temperature of the noise, chosen without looking at the data; 0: find it from "
+        "--epsilon. Four times the temperature halves ε."
     ),
 ]
 Guarantee = Annotated[
@@ -46,30 +46,47 @@ LargeDelta = Annotated[
     ),
 ]
 Conversion = Annotated[
-    str, typer.Option(help=f"How a Bayesian ε follows from the cost: {', '.join(CONVERSIONS)}.")
+    str,
+    typer.Option(
+        help=f"How a Bayesian ε follows from the cost: {', '.join(CONVERSIONS)}. Without it as "
+        "the fit says.",
+        show_default=False,
+    ),
+]
+Draws = Annotated[
+    int,
+    typer.Option(
+        help="Number of posterior samples; k of them cost as much as one at 1/k of the "
+        "temperature. 0: as the settings say, or 1."
+    ),
 ]
 
 
 def release(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="New JSON file that may be shared.")],
-    draws: Annotated[int, typer.Option(help="Number of posterior samples.")] = 1,
+    draws: Draws = 0,
+    settings: Settings = "",
     temperature: Temperature = 0.0,
     epsilon: Annotated[
-        float, typer.Option(help="ε that all releases together may reach; 0: no limit.")
+        float,
+        typer.Option(
+            help="ε that all releases together may reach; 0: no limit. 0.1 is strong, 1 usual, "
+            "above 3 promises little."
+        ),
     ] = 0.0,
     delta: Delta = 1e-5,
     guarantee: Guarantee = "",
     large_delta: LargeDelta = False,
-    conversion: Conversion = CONVERSIONS[0],
+    conversion: Conversion = "",
     as_json: Json = False,
 ) -> None:
     """Release posterior samples from a fit, charged before they are drawn.
 
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
-    noise scale, ε is a worst-case one and the temperature follows from public constants; there
-    --conversion hockey-stick gives a Bayesian ε beside it that is reliable.
+    noise scale, ε is a worst-case one and the temperature follows from public constants; a reliable
+    Bayesian ε stands beside it.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
     from the records.
@@ -80,11 +97,13 @@ def release(
 
     if temperature == 0 and epsilon == 0:
         raise ValueError("temperature or epsilon must be given")
-    if guarantee:
-        _validate.choice("guarantee", guarantee, GUARANTEES)
-    accountant = partial(bdpvi.BayesianAccountant, conversion=conversion)
-    accountant()  # refuses an unknown conversion before anything is read
+    kind = guarantee_of(guarantee)
+    accountant = bdpvi.Accounting(conversion=conversion) if conversion else None
     fitted = load(folder)
+    if settings:
+        chosen = options.settings_of(settings, fitted.data_name, epsilon or 1.0)
+        draws, accountant = draws or chosen.draws, accountant or chosen.accountant
+    draws = draws or 1
     both = temperature and epsilon
     store.make_folder(out.parent)
     with store.claimed(out) as temporary:
@@ -93,7 +112,7 @@ def release(
             draws,
             temperature=temperature or None,
             epsilon=None if both else epsilon or None,
-            guarantee=getattr(bdpvi, GUARANTEES[guarantee])() if guarantee else None,
+            guarantee=kind,
             delta=delta,
             budget=bdpvi.Budget(epsilon, delta) if both else None,
             accountant=accountant,
@@ -110,6 +129,16 @@ def release(
     if fitted.ledger.budget is None:
         print("No budget is stored with this fit: nothing limits further releases")
     print(f"Wrote {out}")
+
+
+def guarantee_of(name: str) -> Promise | None:
+    """Return the guarantee of this name, None without one."""
+    import bdpvi
+
+    if not name:
+        return None
+    found: Promise = getattr(bdpvi, GUARANTEES[_validate.choice("guarantee", name, GUARANTEES)])()
+    return found
 
 
 def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
@@ -177,7 +206,7 @@ def load(folder: Path) -> Fit:
     extra = storage.read_extra(folder)
     try:
         model = BayesianLogisticRegression(**extra["model"])
-        guide = guide_of(extra["guide"], model, extra.get("noise_scale"))
+        guide = guide_of(model, extra)
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error!r}") from error
     return storage.load_fit(folder, model, guide)

@@ -109,31 +109,24 @@ def load(data: str, path: Path = FILE) -> Chosen:
     return Chosen(known, how, methods, at)
 
 
-def recommended(
-    epsilon: float, *, data: str = DEFAULT, path: Path = FILE, method: str = MeanFieldRelease.name
+def releases(
+    epsilon: float, path: Path, *, data: str = DEFAULT, method: str = MeanFieldRelease.name
 ) -> PosteriorRelease:
-    """Return settings for a release at ε that nothing was searched for on the table itself.
-
-    They follow from ε alone: the settings that were best on average, at the nearest ε of the file,
-    over five public tables. ``recommended(1.0).fit(data)`` fits with them.
+    """Return what the file has for one of this library's releases, at the ε nearest to this one.
 
     Args:
         epsilon: ε that releases will aim at.
-        data: name of an entry of the file; a name that it lacks gets the default's.
-        path: file of hyper-parameters; by default the one that comes with bdpvi.
-        method: a release of this library, "bdp-vi-mean-field" or "bdp-vi-full-rank".
+        path: such as ``bdpvi tune`` writes.
+        data: name of the table; one that the file lacks gets the default's.
+        method: name of the release.
 
     Raises:
         ValueError: if the method is no release from a posterior, or the file cannot be used.
-
-    >>> recommended(1.0).noise_scale
-    1.0
     """
     _validate.positive("epsilon", epsilon)
-    chosen = load(data, path)
     names = [n for n, kind in METHODS.items() if issubclass(kind, PosteriorRelease)]
-    if method not in names:
-        raise ValueError(f"method must be one of {names}, got {method!r}")
+    _validate.choice("method", method, names)
+    chosen = load(data, path)
     at = chosen.at.get(method, {})
     found = at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else chosen.methods[method]
     assert isinstance(found, PosteriorRelease)
