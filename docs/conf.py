@@ -1,0 +1,69 @@
+"""The site: Markdown pages and a reference made from the docstrings. ``make docs`` builds it.
+
+Nothing on a page comes from another host, and formulas are MathML when the page arrives, so that a
+page looks the same from a folder as from a server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import version as installed
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+project = "bdpvi"
+author = "the authors of bdpvi"
+copyright = f"{author}, Apache-2.0"
+release = installed("bdpvi")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["**/*.txt"]
+html_theme = "furo"
+html_title = "bdpvi"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_math_renderer = "mathml"
+
+# Headings get the anchors that GitHub gives them, so that a link works in both places.
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+add_module_names = False
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+toc_object_entries_show_parents = "hide"
+maximum_signature_line_length = 88
+
+
+def formula(display: str) -> Callable[[HTML5Translator, nodes.Element], None]:
+    """Return what writes a formula as MathML."""
+
+    def visit(self: HTML5Translator, node: nodes.Element) -> None:
+        self.body.append(convert(node.astext(), display=display))
+        raise nodes.SkipNode
+
+    return visit
+
+
+def tidy(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Let reStructuredText read our docstrings as they are meant."""
+    if what in {"attribute", "data", "property"}:
+        lines.insert(0, "")  # otherwise words before a colon in the first line count as a type
+    lines[:] = [re.sub(r"(?<!`)\|(?=\S)", r"\\|", line) for line in lines]  # |x| is no substitution
+
+
+def setup(app: Sphinx) -> None:
+    """Register what the site adds to Sphinx."""
+    app.add_html_math_renderer("mathml", (formula("inline"), None), (formula("block"), None))
+    app.connect("autodoc-process-docstring", tidy, priority=400)  # before the Google style is read
