@@ -24,6 +24,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["**/*.txt"]
 html_theme = "furo"
 html_title = "bdpvi"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
@@ -45,12 +46,21 @@ napoleon_use_ivar = True
 toc_object_entries_show_parents = "hide"
 maximum_signature_line_length = 88
 
+PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
+SCRIPT = re.compile(
+    r"(?<=[^\s_^])(?P<kind>[_^])"
+    r"(?:\{(?P<braced>[^{}]+)\}|(?P<bare>-?[^\W_]′?(?![\w:])|\([^()]*\)|-?½))"
+)
+"""A subscript or superscript of a docstring's formula: D_{λ+1}, E_x, e^ε, D^(t)."""
+
 
 def formula(display: str) -> Callable[[HTML5Translator, nodes.Element], None]:
     """Return what writes a formula as MathML."""
 
     def visit(self: HTML5Translator, node: nodes.Element) -> None:
-        self.body.append(convert(node.astext(), display=display))
+        mathml = convert(node.astext(), display=display)
+        # A prime is a letter of its own size: fonts without mathematics shrink it to a dot.
+        self.body.append(PRIME.sub(r"<mrow>\1<mo lspace='0' rspace='0'>′</mo></mrow>", mathml))
         raise nodes.SkipNode
 
     return visit
@@ -58,9 +68,20 @@ def formula(display: str) -> Callable[[HTML5Translator, nodes.Element], None]:
 
 def tidy(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Let reStructuredText read our docstrings as they are meant."""
+    example = False
+    for number, line in enumerate(lines):
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
+        if not example:
+            parts = re.split(r"(`+[^`]*`+)", line)
+            parts[::2] = [SCRIPT.sub(_role, part.replace("|", r"\|")) for part in parts[::2]]
+            lines[number] = "".join(parts)
     if what in {"attribute", "data", "property"}:
-        lines.insert(0, "")  # otherwise words before a colon in the first line count as a type
-    lines[:] = [re.sub(r"(?<!`)\|(?=\S)", r"\\|", line) for line in lines]  # |x| is no substitution
+        lines.insert(0, "\\")  # otherwise words before a colon in the first line count as a type
+
+
+def _role(found: re.Match[str]) -> str:
+    role = "sub" if found["kind"] == "_" else "sup"
+    return f"\\ :{role}:`{found['braced'] or found['bare']}`\\ "
 
 
 def setup(app: Sphinx) -> None:
