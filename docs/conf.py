@@ -79,6 +79,22 @@ def tidy(app: Sphinx, what: str, name: str, obj: object, options: object, lines:
         lines.insert(0, "\\")  # otherwise words before a colon in the first line count as a type
 
 
+def apart(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Keep names that share a line ("a, b: text") together; a space would make the first a type."""
+    for number, line in enumerate(lines):
+        if found := re.match(r":(?:param|ivar) (?:\w+, )+\w+:", line):
+            lines[number] = found.group().replace(", ", ",") + line[found.end() :]
+
+
+def unsaid(
+    app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object
+) -> bool | None:
+    """Leave out a named tuple's fields, whose docstrings Python makes up."""
+    return True if (getattr(obj, "__doc__", "") or "").startswith("Alias for field") else None
+
+
 def _role(found: re.Match[str]) -> str:
     role = "sub" if found["kind"] == "_" else "sup"
     return f"\\ :{role}:`{found['braced'] or found['bare']}`\\ "
@@ -88,3 +104,5 @@ def setup(app: Sphinx) -> None:
     """Register what the site adds to Sphinx."""
     app.add_html_math_renderer("mathml", (formula("inline"), None), (formula("block"), None))
     app.connect("autodoc-process-docstring", tidy, priority=400)  # before the Google style is read
+    app.connect("autodoc-process-docstring", apart, priority=600)
+    app.connect("autodoc-skip-member", unsaid)
