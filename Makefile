@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test_log_moments.py neighbours/test_rows_compiled.py test_distributed.py)
 
-.PHONY: demo test plain lint benchmark reliability clean
+.PHONY: demo test plain lint docs check-docs benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -19,6 +19,13 @@ lint: $(VENV)/installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
+	$(BIN)/sphinx-build -W -q --keep-going docs build/site
+	@echo build/site/index.html
+
+check-docs: docs  ## open every page in Chromium, where there is one
+	$(BIN)/python docs/check_site.py build/site
 
 benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/main_job.py
@@ -39,7 +46,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,lint]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,lint,docs]'
 	touch $@
 
 clean:

@@ -108,7 +108,9 @@ def subsampled_gaussian_cost(
     """Return the cost of a Gaussian mechanism on a Poisson sample of the records.
 
     With d = ‖g − g′‖ and E over k ~ Binomial(λ+1, q),
+
         λ·D_{λ+1}(D‖D′) = log E e^{(k²−k) d²/2σ²},
+
     exact at whole λ (Mironov, Talwar and Zhang 2019, §3.3) and the larger of the two directions
     (their Theorem 5). Triastcyn and Faltings (2020, Theorem 4) take the maximum with
     log E e^{(k²+k) d²/2σ²}, k ~ Binomial(λ, q), for the other direction. That is a valid bound,
@@ -153,7 +155,9 @@ def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | i
 
     With p the posterior that saw the record and p′ the one that did not, the release is p′ under D′
     and (1−q)p′ + qp under D. Expanding the power under p′ gives, exactly,
+
         log E_{k ~ Binomial(λ+1, q)} e^{(k−1) D_k(p‖p′)}.
+
     Triastcyn (2020, eq. 5.37) has k·D_{k+1} instead of (k−1)·D_k, a looser bound.
 
     Args:

@@ -1,7 +1,7 @@
 """Pyro models of records, and what bdpvi asks of any such model.
 
 A model is a callable ``model(x, y=None)`` that samples its global latent variables and then, inside
-one ``pyro.plate`` over the records it was handed, observes ``y``:
+one ``pyro.plate`` over the records it was handed, observes ``y``::
 
     def model(x, y=None):
         w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))

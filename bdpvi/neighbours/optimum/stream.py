@@ -65,7 +65,7 @@ class StreamFit:
         parameters: the guide's, constrained.
         spent: what the planned draws cost together; no others are paid for.
         draws, temperature: the planned ones.
-        records: N.
+        records: their number N.
         feature_names: the columns, in order.
         gradient_norm: where the fit ended, in units of the guide's standard deviations.
     """

@@ -1,0 +1,197 @@
+"""Draw the pictures of docs/explanation/what-epsilon-means.md from simulated records.
+
+    python docs/draw_figures.py [--out docs/figures]
+
+All randomness follows fixed seeds, and every number comes from the library's own functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from bdpvi import BayesianAccountant, BayesianLogisticRegression, Dataset, Fit, Optimum, fit
+from bdpvi.accounting.estimators import student_t
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.inversion import equal_covariance
+from bdpvi.accounting.reliability import reliable
+from bdpvi.accounting.worst_case import gaussian_epsilon
+from bdpvi.guides import MeanField
+from bdpvi.studies.populations import Population, rare, uniform
+
+DELTA = 1e-5
+BLUE, RED, GREY = "#1f77b4", "#d62728", "#555555"
+
+
+def hidden() -> Figure:
+    """Draw what ε and δ say of one release: two densities and what e^ε leaves uncovered."""
+    distance, epsilon = 1.0, 1.0
+    w = np.linspace(-3.2, 4.2, 800)
+    without, seen = (np.exp(-((w - mean) ** 2) / 2) / np.sqrt(2 * np.pi) for mean in (0, distance))
+    delta = float(equal_covariance(torch.tensor([distance**2], dtype=torch.float64), epsilon))
+    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    cover = np.exp(epsilon) * without
+    axes.plot(w, seen, color=BLUE, label="with the record")
+    axes.plot(w, without, color=RED, label="without it")
+    below = np.where(cover < 0.46, cover, np.nan)  # the rest of it would cross the legend
+    axes.plot(w, below, color=RED, ls=":", label=f"without it, times e^ε (ε = {epsilon:g})")
+    axes.fill_between(w, cover, seen, where=seen > cover, color=BLUE, alpha=0.35, lw=0)
+    axes.annotate(
+        f"δ = {delta:.2f}: what the\ndotted line leaves over", (2.05, 0.2), (2.5, 0.3), color=BLUE,
+        arrowprops={"arrowstyle": "-", "color": BLUE},
+    )  # fmt: skip
+    axes.set(ylim=(0, 0.62), xlabel="released sample", ylabel="density", yticks=[])
+    axes.legend(frameon=False, loc="upper left", fontsize=9)
+    return figure
+
+
+def simulated(records: int = 20_000) -> Fit:
+    """Return the fit of simulated records, most of them typical and a few far out."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(records, 3, generator=generator, dtype=torch.float64)
+    x[: records // 1000] *= 6
+    chance = torch.sigmoid(x @ torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64))
+    y = torch.rand(records, generator=generator, dtype=torch.float64) < chance
+    model = BayesianLogisticRegression(clip=3.0, prior_scale=0.008)
+    guide = MeanField(model, noise_scale=3.2e-4)
+    return fit(model, guide, Dataset(x, y.double()), neighbours=Optimum(), progress=False)
+
+
+def variances(fitted: Fit) -> Tensor:
+    """Return the variance of each record's privacy loss in one draw, (m,)."""
+    return fitted.panels[0].pairs.b2.sum(1)
+
+
+def worst_case(fitted: Fit, draws: int = 1) -> float:
+    """Return the worst-case ε of some draws at temperature 1."""
+    largest = fitted.panels[0].largest
+    assert largest is not None
+    return gaussian_epsilon(draws * largest, DELTA)
+
+
+def bayesian(fitted: Fit, draws: int = 1) -> float:
+    """Return the Bayesian ε of the same draws."""
+    accountant = BayesianAccountant(conversion="hockey-stick")
+    accountant.step(PosteriorDraws(fitted.panels, draws))
+    return accountant.get_epsilon(DELTA)
+
+
+def records(fitted: Fit) -> Figure:
+    """Draw each record's own ε, with the Bayesian and the worst-case one."""
+    sizes = variances(fitted).numpy()
+    some = np.geomspace(sizes.min(), sizes.max(), 200)  # ε is a smooth function of the variance
+    own = np.interp(sizes, some, [gaussian_epsilon(v, DELTA) for v in some])
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.hist(own, bins=60, color=GREY, alpha=0.6)
+    axes.set_yscale("log")
+    top = axes.get_ylim()[1] * 6
+    lines = (
+        (float(np.median(own)), "half of the\nrecords", GREY, ":"),
+        (bayesian(fitted), "Bayesian ε", BLUE, "-"),
+        (own.max(), "costliest\nrecord here", GREY, ":"),
+        (worst_case(fitted), "worst-case ε", RED, "--"),
+    )
+    for value, name, colour, style in lines:
+        axes.axvline(value, color=colour, ls=style)
+        axes.annotate(
+            f"{name}\n{value:.2f}", (value, top), (-4, -4), ha="right", va="top", color=colour,
+            fontsize=9, textcoords="offset points",
+        )  # fmt: skip
+    axes.set(ylim=(0.7, top), xlabel=f"a record's own ε (δ = {DELTA:g})", ylabel="records")
+    return figure
+
+
+def reliability() -> Figure:
+    """Draw bounds on a mean from samples that show the tail, and from samples that do not."""
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    random = np.random.default_rng(3)
+    cases = ((uniform(), "all values are alike"), (rare(), "one record in 1,000 is dear"))
+    for axes, (population, title) in zip(figure.subplots(1, 2), cases, strict=True):
+        _bounds(axes, population, random)
+        axes.set(title=title, xscale="log", xlabel="records in the panel")
+    figure.axes[0].set_ylabel("bound ÷ true mean")
+    for axes in figure.axes:
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _bounds(axes: mpl.axes.Axes, population: Population, random: np.random.Generator) -> None:
+    failure, drawn = 1e-6, set()
+    axes.axhline(1, color=GREY, lw=1)
+    for size in (100, 300, 1000, 3000, 10_000):
+        for spread in np.linspace(0.88, 1.14, 12):
+            estimate = student_t(
+                torch.as_tensor(population.log_value(random.standard_normal(size))), failure
+            )
+            ratio = float(torch.exp(estimate.log_bound - population.log_mean))
+            trusted = bool(reliable(estimate, failure))
+            colour = RED if ratio < 1 else BLUE
+            label = ("too small" if ratio < 1 else "holds") + (
+                ", reliable" if trusted else ", not reliable"
+            )
+            axes.plot(
+                size * spread, ratio, "o", ms=4, color=colour, mfc=colour if trusted else "white",
+                label=None if label in drawn else label,
+            )  # fmt: skip
+            drawn.add(label)
+
+
+def panel(fitted: Fit, releases: int = 12) -> Figure:
+    """Draw how costs add up record by record, and the ε that follows."""
+    figure = Figure(figsize=(7.6, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
+    ranked = variances(fitted).sort(descending=True).values[:: len(fitted.panels[0].ids) // 15]
+    grid = ranked[:, None] * torch.ones(4)
+    image = left.pcolormesh(grid.flip(0).numpy(), cmap="Blues", edgecolors="white", norm="log")
+    left.set(
+        xticks=np.arange(4) + 0.5, xticklabels=range(1, 5), yticks=[], xlabel="release",
+        ylabel="records of the panel", title="add along each row,\nthen take the mean",
+    )  # fmt: skip
+    figure.colorbar(image, ax=left, label="cost (logarithmic)", ticks=[], format="")
+    counts = np.arange(1, releases + 1)
+    right.plot(counts, counts * bayesian(fitted), color=BLUE, ls=":", label="adding up ε")
+    right.plot(counts, [worst_case(fitted, int(k)) for k in counts], "s--", color=RED, ms=4,
+               label="worst-case ε")  # fmt: skip
+    right.plot(counts, [bayesian(fitted, int(k)) for k in counts], "o-", color=BLUE, ms=4,
+               label="Bayesian ε, by the panel")  # fmt: skip
+    right.set(xlabel="releases", ylabel=f"ε (δ = {DELTA:g})", ylim=(0, None))
+    right.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def main() -> None:
+    """Write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "figures")
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    style = mpl.rc_context(
+        {
+            "svg.hashsalt": "bdpvi",  # otherwise every drawing has other ids
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+    with style:
+        fitted = simulated()
+        figures = {
+            "epsilon-one-record": hidden(),
+            "epsilon-all-records": records(fitted),
+            "epsilon-reliable": reliability(),
+            "epsilon-panel": panel(fitted),
+        }
+        for name, figure in figures.items():
+            figure.patch.set_facecolor("white")
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The code on the documentation's pages runs, page by page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from simulated import logistic_data
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = {"python", "sh"}
+"""Languages of fenced blocks that run; a command that is only to be read is indented."""
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    """Return language, code and first line of every fenced block that runs."""
+    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
+    return [
+        (token.info.strip(), token.content, token.map[0] + 1)
+        for token in tokens
+        if token.type == "fence" and token.info.strip() in RUN and token.map
+    ]
+
+
+def patients(folder: Path) -> None:
+    """Write the tables that the pages' commands read."""
+    data = logistic_data(300, 3)
+    rows = [
+        ",".join([*(f"{value:.3f}" for value in x), "yes" if y else "no"])
+        for x, y in zip(data.x.tolist(), data.y.tolist(), strict=True)
+    ]
+    for name in ("patients.csv", "new-patients.csv"):
+        (folder / name).write_text("\n".join(["age,weight,pressure,sick", *rows]) + "\n")
+
+
+def test_pictures_are_drawn(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "docs" / "draw_figures.py"), "--out", str(tmp_path)]
+    subprocess.run(script, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    shown = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    assert {path.name for path in tmp_path.iterdir()} == shown
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks(page)],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_code_on_pages_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    patients(tmp_path)
+    shared: dict[str, object] = {"__name__": "__main__"}  # the blocks of a page go on from another
+    for language, code, line in blocks(page):
+        if language == "python":
+            exec(compile("\n" * line + code, str(page), "exec"), shared)
+        else:
+            done = subprocess.run(["bash", "-euc", code], capture_output=True, text=True)
+            assert done.returncode == 0, f"{page}:{line}\n{done.stdout}\n{done.stderr}"
