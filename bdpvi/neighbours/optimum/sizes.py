@@ -16,7 +16,7 @@ PART = 512
 """Neighbours that share a pass: more take more memory, fewer more passes."""
 _STEPS, _PASSES, _SERIES = 50, 4, 200
 """Of a usual fit; over the data for a usual neighbour; what a pair's series costs in operations."""
-_SPEED = 1e10
+_SPEED = 2e10
 _LONG, _LARGE = 60.0, 2.0**31
 
 
