@@ -184,6 +184,9 @@ class ModelTable:
     def __init__(self, table: Table, model: BayesianLogisticRegression) -> None:
         self.table, self.model, self._passes = table, model, 0
 
+    def __len__(self) -> int:
+        return len(self.table)
+
     def read(self, first: int = 0) -> Iterator[Records]:
         """Iterate over the blocks from number ``first``."""
         for x, y in self.table.read(first):

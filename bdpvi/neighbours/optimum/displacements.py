@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from bdpvi.neighbours.optimum.quadrature import derivatives
+from bdpvi.neighbours.optimum.series import changes
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,10 @@ class Numerics:
         rounding: the same, absolute.
         negligible: error of the polynomial of degree 2 at the mean displacement, relative to it,
             below which the tensor of degree 3 is not formed.
-        entries: most entries of the tensor of degree 3, 2^25 in 256 MiB: d up to about 50 for a
-            full covariance.
-        scarce: records that there are for each of its columns, at least; with fewer, passes over
-            the data cost no more.
+        entries: most entries of the polynomial's tensor of degree 2 or 3, 2^25 in 256 MiB: of
+            degree 3 d up to about 50 for a full covariance.
+        scarce: records that there are for each of its columns, at least, by degree 2 and 3; with
+            fewer, passes over the data cost no more.
         parameters: of the guide, at most. J takes the square of it, its eigenvalues the cube.
         cells: numbers of a block of displacements, of monomials or of pairs. Blocks should stay in
             the cache, and be large enough for calls to cost little.
@@ -46,7 +50,7 @@ class Numerics:
     rounding: float = 1e-14
     negligible: float = 1e-6
     entries: int = 1 << 25
-    scarce: int = 8
+    scarce: tuple[float, float] = (0.5, 8.0)
     parameters: int = 6000
     cells: int = 1 << 18
 
@@ -61,13 +65,16 @@ class Terms:
     Attributes:
         x: directions in the frame, over the standard deviation of the logit, (d, n).
         e: the features that go with y, (q, n).
-        variance: of the logit, (n,).
+        mean, variance: of the logit, (n,).
+        bound: on the slope of the log-likelihood, (n,).
         slopes: derivatives of the expected log-likelihood in units of that standard deviation.
     """
 
     x: Tensor
     e: Tensor
+    mean: Tensor
     variance: Tensor
+    bound: Tensor
     slopes: Tensor
 
     def __len__(self) -> int:
@@ -75,21 +82,78 @@ class Terms:
 
     def select(self, columns: Tensor | slice) -> Terms:
         """Return the records in these columns."""
-        return Terms(
-            self.x[:, columns], self.e[:, columns], self.variance[columns], self.slopes[:, columns]
-        )
+        return Terms(*(field[..., columns] for field in self._fields()))
 
     @classmethod
     def joined(cls, blocks: Sequence[Terms]) -> Terms:
         """Return the records of all blocks."""
         if len(blocks) == 1:
             return blocks[0]
-        fields = zip(*((b.x, b.e, b.variance, b.slopes) for b in blocks), strict=True)
+        fields = zip(*(block._fields() for block in blocks), strict=True)
         return cls(*(torch.cat(field, -1) for field in fields))
+
+    def _fields(self) -> tuple[Tensor, ...]:
+        return self.x, self.e, self.mean, self.variance, self.bound, self.slopes
 
     def coefficients(self, degree: int) -> Tensor:
         """Return what multiplies each record's terms of this degree in the gradient, (p, n)."""
         return torch.cat([self.x * self.slopes[degree + 1], self.e * self.slopes[degree + 2]])
+
+    def added(self, z: Tensor, degree: int, far: Tensor) -> Tensor:
+        """Return the change of the gradient of the records' terms from the fit to z, (p, k).
+
+        Args:
+            z: displacements, (p, k).
+            degree: of the series.
+            far: columns that no series serves; their integrals are done by quadrature.
+        """
+        d = len(self.x)
+        a, s = self.x.T @ z[:d], 2 * self.e.T @ z[d:]
+        rows = Terms(*(field.unsqueeze(-1) for field in self._fields()))
+        first, second = rows.changes(a, s, degree, far)
+        return torch.cat([self.x @ first, self.e @ second])
+
+    def changes(self, a: Tensor, s: Tensor, degree: int, far: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the changes of D_1 and D_2, see :func:`bdpvi.neighbours.optimum.series.changes`.
+
+        Args:
+            a, s: of mean and variance, (n,), or (n, k) for records of shape (n, 1).
+            degree: of the series.
+            far: last indices of a for which no series serves; their integrals are done anew.
+        """
+        first, second = changes(self.slopes, a, s, degree)
+        if len(far):
+            fields = self.mean, self.variance, self.bound, self.slopes[1], self.slopes[2]
+            mean, v, bound, one, other = (f.expand_as(a)[..., far] for f in fields)
+            # Nothing is proven of a Gaussian with variances less than half of the fit's.
+            grown = (1 + s[..., far]).clamp(min=0.5)
+            moved = (mean + v.sqrt() * a[..., far]).flatten()
+            new = derivatives(moved, (v * grown).flatten(), bound.flatten(), 2)
+            new = new.view(3, *mean.shape)
+            first[..., far] = new[1] / grown.sqrt() - one
+            second[..., far] = new[2] / grown - other
+        return first, second
+
+    def newton(self, inverse: Tensor, gradient: Tensor, sign: float) -> tuple[Tensor, Tensor]:
+        """Return the step J'⁻¹G, where J' has the record's own term too, and ‖G - J step‖.
+
+        By Woodbury: J' = J - UBUᵀ with the columns (x, 0) and (0, e) of U and B of the record's
+        derivatives D_2, D_3, D_4. Where J' is not clearly positive the step is J⁻¹G.
+        """
+        d = len(self.x)
+        step = inverse @ gradient
+        in_x, in_e = inverse[:, :d] @ self.x, inverse[:, d:] @ self.e
+
+        def along(z: Tensor) -> Tensor:
+            return torch.stack([(self.x * z[:d]).sum(0), (self.e * z[d:]).sum(0)], 1)
+
+        b = sign * self.slopes[torch.tensor([[2, 3], [3, 4]])].permute(2, 0, 1)
+        inner = torch.eye(2).to(b) - b @ torch.stack([along(in_x), along(in_e)], 2)
+        clear = torch.linalg.det(inner) > NUMERICS.strength
+        inner = torch.where(clear[:, None, None], inner, torch.eye(2).to(b))
+        c = torch.linalg.solve(inner, b @ along(step).unsqueeze(2)).squeeze(2) * clear.unsqueeze(1)
+        bent = torch.hypot(c[:, 0] * norms(self.x), c[:, 1] * norms(self.e))
+        return step + in_x * c[:, 0] + in_e * c[:, 1], bent
 
     def blocks(self, size: int) -> Iterator[Terms]:
         """Iterate over blocks of columns."""
@@ -126,3 +190,23 @@ class Moves:
         """Set these columns to the displacements in ``other``."""
         self.m[:, columns], self.y[:, columns] = other.m, other.y
         self.error[columns] = other.error
+
+
+def reach(far: Tensor | float, wide: Tensor | float) -> Tensor | float:
+    """Bound the distance in (m, y) of two Gaussians that are ``far`` apart in units of the fit.
+
+    That is the larger distance of their means or of their roots L, ΔΣ = LΔᵀ + ΔLᵀ + ΔΔᵀ, where
+    ``wide`` is the norm of L in those units.
+    """
+    return far * (1 + math.sqrt(2) * wide + far)
+
+
+def norm(matrix: Tensor) -> float:
+    """Return the spectral norm."""
+    return float(torch.linalg.matrix_norm(matrix, 2))
+
+
+def norms(columns: Tensor) -> Tensor:
+    """Return the norms of the columns."""
+    # Several times as fast as torch's norm over a leading dimension.
+    return columns.square().sum(0).sqrt_()

@@ -38,6 +38,9 @@ class Source(Protocol):
         A source that holds its records in memory may keep the results.
         """
 
+    def __len__(self) -> int:
+        """Return the number of records."""
+
 
 @dataclass(frozen=True, eq=False)
 class Records:
@@ -95,6 +98,9 @@ class Changed:
     def each(self, make: Callable[[Records], T]) -> Iterable[T]:
         """Return what ``make`` makes of the blocks without the record, or of one block more."""
         return Repeated(lambda: self._once(make))
+
+    def __len__(self) -> int:
+        return len(self.source) + (1 if self.sign > 0 else -1)
 
     def _once(self, make: Callable[[Records], T]) -> Iterator[T]:
         sought = self.sign < 0

@@ -11,20 +11,22 @@ What would cost a pass over the data for every neighbour is the rest of the data
 - Taylor's polynomial of degree 3 in z. Its coefficients are moments of the data, formed once; a
   neighbour then costs the same whatever N is. (∂/∂v = ½ ∂²/∂m² makes the derivatives in m and S
   the same symmetric tensors: the data's term is Σ_j Σ_k D_k(j) E (x_jᵀu)^k/k!, u ~ N(m, S).)
-- Where that is not certified to be accurate, passes over the data in matrix products, every record
-  of the data with a Taylor series of its own.
+- Where that is not certified to be accurate, or dearer, passes over the data in matrix products,
+  every record of the data with a Taylor series of its own, or its integrals done anew.
 
 The certificate: on the segment to the neighbour's optimum the negative Hessian is at least
 λ_min(J) - κ, where κ bounds what the step and the record itself can change; a gradient of norm γ
 then leaves an error of at most γ/(λ_min(J) - κ), by strong monotonicity. γ includes a bound on all
 that the series leave out: the next terms in absolute value, and for what follows
-``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.neighbours.optimum.quadrature.derivatives`).
+``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.neighbours.optimum.quadrature.derivatives`). Where
+λ_min(J) - κ is not clearly positive the prior bounds the error, see :meth:`Expansion._by_prior`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,11 +40,12 @@ from bdpvi.neighbours.optimum.coordinates import (
     FullCovariance,
     weighted,
 )
-from bdpvi.neighbours.optimum.displacements import NUMERICS, Moves, Terms
+from bdpvi.neighbours.optimum.displacements import NUMERICS, Moves, Terms, norm, norms, reach
 from bdpvi.neighbours.optimum.elbo import Point, Records, total
 from bdpvi.neighbours.optimum.packed import monomials, taylor_weights, third_moments
 from bdpvi.neighbours.optimum.quadrature import derivatives
-from bdpvi.neighbours.optimum.series import changes, heat, left_out
+from bdpvi.neighbours.optimum.series import heat, left_out, left_out_of_sums
+from bdpvi.neighbours.optimum.sizes import parameters_of, pays
 
 
 class Expansion:
@@ -58,8 +61,8 @@ class Expansion:
     Attributes:
         coordinates: z = (m, y).
         jacobian: J, the negative Hessian of the ELBO.
-        tensors: coefficients of the data's polynomial by degree, (p, n): 2, and 3 where it is
-            neither too large nor negligible.
+        tensors: coefficients of the data's polynomial by degree, (p, n): 2 and 3, where they cost
+            less than passes over the data; 3 where it is not negligible.
         columns: how many neighbours are best treated together.
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
@@ -68,20 +71,19 @@ class Expansion:
     def __init__(self, point: Point, tolerance: float = 0.0) -> None:
         self.point, self.reduction, self.tolerance = point, point.objective.reduction, tolerance
         diagonal, d = point.objective.diagonal, len(point.mean)
-        parameters = 2 * d if diagonal else d * (d + 3) // 2
-        if parameters > NUMERICS.parameters:
-            raise ValueError(
-                f"the guide over {d} variables has {parameters} parameters, more than the "
-                f"{NUMERICS.parameters} that this route can handle"
-            )
+        parameters = parameters_of(d, diagonal=diagonal)
+        self.count = int(self.reduction.sum(torch.tensor(len(point.objective.records))))
+        self._quadratic = pays(2, d, parameters, self.count)
         self.columns = min(4096, max(256, NUMERICS.cells // parameters))
         self.coordinates: Coordinates = (DiagonalCovariance if diagonal else FullCovariance)(point)
         self.slack = 2 * tolerance * self.coordinates.stretch
+        self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
+        self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
         self.data: Iterable[Terms] = point.objective.records.each(self._terms)
         lengths: list[Tensor] = []
 
         def sums_of(block: Terms) -> tuple[Tensor, ...]:
-            lengths.append(torch.stack([_norms(block.x).max(), _norms(block.e).max()]))
+            lengths.append(torch.stack([norms(block.x).max(), norms(block.e).max()]))
             return self._sums(block)
 
         sums = total(each(sums_of, self._blocks(self.columns)), self.reduction)
@@ -108,9 +110,12 @@ class Expansion:
         }
         # Sums of v/4 that what series leave out is multiplied by.
         self.totals = float(totals[0]), float(totals[1])
-        self.count, self.typical = int(totals[2]), float(totals[3] / totals[2])
-        self.tensors = {2: quadratic * taylor_weights(d, 2).to(quadratic)}
-        if self._cubic_pays(math.comb(d + 2, 3), parameters):
+        self.typical = float(totals[2]) / self.count
+        self.tensors = {}
+        if self._quadratic:
+            self.tensors[2] = quadratic * taylor_weights(d, 2).to(quadratic)
+        missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
+        if pays(3, d, parameters, self.count) and missed > NUMERICS.negligible * self.typical:
             self.tensors[3] = self.cubic()
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
@@ -118,8 +123,8 @@ class Expansion:
         size, x, e, v = data.slopes.abs(), data.x, data.e, data.variance / 4
         weights = [size[2 + k] + size[3 + k] + size[4 + k] for k in range(1, NUMERICS.bends + 1)]
         bends = torch.stack([*weights, v])
-        norm, around = _norms(x), _norms(e)
-        typical = (norm * size[1] + around * size[2]).sum()
+        length, around = norms(x), norms(e)
+        typical = (length * size[1] + around * size[2]).sum()
         return (
             data.coefficients(0).sum(1),
             (x * data.slopes[2]) @ x.T,
@@ -127,15 +132,9 @@ class Expansion:
             (e * data.slopes[4]) @ e.T,
             weighted(x, bends),
             self.coordinates.growth(x, bends),
-            data.coefficients(2) @ monomials(x, 2).T,
-            torch.stack([norm @ v, around @ v, v.new_tensor(len(data)), typical]),
+            data.coefficients(2) @ monomials(x, 2).T if self._quadratic else x.new_zeros(0),
+            torch.stack([length @ v, around @ v, typical]),
         )
-
-    def _cubic_pays(self, columns: int, parameters: int) -> bool:
-        """Return whether to form the tensor of degree 3, of this size."""
-        fits = columns * parameters <= NUMERICS.entries and columns * NUMERICS.scarce <= self.count
-        missed = self.sizes[3] * (self.longest * self.typical) ** 3 / 6
-        return fits and missed > NUMERICS.negligible * self.typical
 
     def cubic(self) -> Tensor:
         """Return the polynomial's tensor of degree 3, by a pass over the data."""
@@ -168,7 +167,7 @@ class Expansion:
         mean, variance = self.point.logit(records)
         x = (records.x @ self.coordinates.frame).T / variance.sqrt().clamp(min=1e-150)
         slopes = derivatives(mean, variance, records.bound, NUMERICS.series + 2)
-        return Terms(x, self.coordinates.features(x), variance, slopes)
+        return Terms(x, self.coordinates.features(x), mean, variance, records.bound, slopes)
 
     def strength(self, move: Tensor, change: Tensor, own: Terms) -> Tensor:
         """Return a lower bound on the smallest eigenvalue of J between 0, z and the ball around z.
@@ -191,7 +190,7 @@ class Expansion:
         bends = moves.new_tensor(self.bends)
         bent = moves[1:].T @ bends[:-1] + bends[-1] * torch.stack(beyond).sum(0)
         bent += (1 - s).clamp(min=0.01) ** -2 - 1
-        length, size = _norms(own.x), own.slopes.abs()
+        length, size = norms(own.x), own.slopes.abs()
         moves, beyond = series(length.clamp(min=self.longest))
         d2, d3, d4 = (
             (size[n : n + len(moves)] * moves).sum(0) + rest * own.variance / 4
@@ -211,15 +210,18 @@ class Expansion:
             sign: 1 or -1.
         """
         d = len(neighbours.x)
-        # At 0 there is only what the record itself adds.
+        # At 0 there is only what the record itself adds. Without a polynomial that is all.
         z = self.inverse @ (self.gradient.unsqueeze(1) + sign * neighbours.coefficients(0))
         moves = Moves(z[:d], z[d:], z.new_full((len(neighbours),), math.inf))
+        if not self.tensors:
+            return moves
         moving = torch.arange(len(neighbours), device=z.device)
         for _ in range(NUMERICS.steps):
             own, here = neighbours.select(moving), moves.select(moving)
             z = torch.cat([here.m, here.y])
             gradient = self.polynomial(z) + self._rest(z, own, sign) - self.jacobian @ z
-            found, chord = self._certify(z, gradient, own, self.missed(z))
+            left = self.missed(z) + self._own_left(z, own)
+            found, chord = self._certify(z, self.inverse @ gradient, own, left)
             moves.put(moving, found)
             moving = moving[self._moving(found, chord)]
             if not len(moving):
@@ -235,19 +237,26 @@ class Expansion:
 
     def rough(self, moves: Moves, precision: float) -> Tensor:
         """Return the columns that are not proven to ``precision``, see :class:`bdpvi.Optimum`."""
-        allowed = precision * _norms(moves.m).clamp(min=self.typical) + 2 * self.slack / self.least
-        # A column whose iteration diverged is infinitely far away: any error is small beside that.
-        return (~((moves.error <= allowed) & moves.error.isfinite())).nonzero()[:, 0]
+        return (~self._precise(moves, precision)).nonzero()[:, 0]
 
-    def refine(self, neighbours: Terms, sign: float, moves: Moves) -> tuple[Moves, Tensor]:
+    def _precise(self, moves: Moves, precision: float) -> Tensor:
+        allowed = precision * norms(moves.m).clamp(min=self.typical) + 2 * self.slack / self.least
+        # A column whose iteration diverged is infinitely far away: any error is small beside that.
+        return (moves.error <= allowed) & moves.error.isfinite()
+
+    def refine(
+        self, neighbours: Terms, sign: float, moves: Moves, precision: float
+    ) -> tuple[Moves, Tensor]:
         """Return better optima, with better bounds, by one pass over the data.
 
-        All workers must call it together, each with neighbours of its own or with none.
+        Those that are precise already as they are stay where they are. All workers must call it
+        together, each with neighbours of its own or with none.
 
         Args:
             neighbours: the records.
             sign: 1 or -1.
             moves: what was found before.
+            precision: see :meth:`rough`.
 
         Returns:
             The optima, and which of them another pass may still improve.
@@ -257,47 +266,74 @@ class Expansion:
         everyone = self.reduction.join(own.T.contiguous()).T
         first = sum(counts[: self.reduction.rank])
         mine = slice(first, first + len(neighbours))
-        data, left = self.exact(everyone)
-        gradient = data[:, mine] + self._rest(own, neighbours, sign) - self.fixed @ own
-        found, chord = self._certify(own, gradient, neighbours, left[mine])
+        # By the prior alone what the series leave out weighs more.
+        weak = self.strength(norms(moves.m), norms(moves.y), neighbours) <= NUMERICS.strength
+        allowed = torch.where(
+            weak, min(NUMERICS.settled, 0.01 * precision / self.gain), NUMERICS.settled
+        )
+        data, left, far = self.exact(everyone, self.reduction.join(allowed))
+        far = far[mine]
+        left = left[mine] + torch.where(far, 0, self._own_left(own, neighbours))
+        gradient = data[:, mine] + self._rest(own, neighbours, sign, far) - self.fixed @ own
+        step, bent = neighbours.newton(self.inverse, gradient, sign)
+        found, chord = self._certify(own, step, neighbours, left, bent)
+        steep = norms(gradient)
+        here = replace(moves, error=self._by_prior(own, steep + left + self.slack))
+        chord = torch.where(found.error.isfinite(), chord, self._by_prior(own, steep))
+        stay = self._precise(here, precision / 10) & ~self._precise(found, precision)
+        found.put(stay.nonzero()[:, 0], here.select(stay))
         return found, self._moving(found, chord)
 
+    def _by_prior(self, z: Tensor, gradient: Tensor) -> Tensor:
+        """Bound the distance of z from the optimum by the norm of the gradient there.
+
+        The negative ELBO is convex in (μ, L), by the prior with the constant 1/s² (Challis and
+        Barber 2013), wherever z is. There the gradient is at most (F⁻ᵀG_m, √2 L⁻ᵀG_y (I + S)^½).
+        """
+        s = math.sqrt(2) * norms(z[len(self.coordinates.frame) :])
+        wide = (1 + s).sqrt()
+        return torch.where(s < 0.5, reach(self.gain * wide * gradient, wide), math.inf)
+
     def _moving(self, found: Moves, chord: Tensor) -> Tensor:
-        return chord > NUMERICS.settled * _norms(found.m) + NUMERICS.rounding
+        return chord > NUMERICS.settled * norms(found.m) + NUMERICS.rounding
 
     def _certify(
-        self, z: Tensor, gradient: Tensor, own: Terms, left: Tensor
+        self, z: Tensor, step: Tensor, own: Terms, left: Tensor, bent: Tensor | float = 0.0
     ) -> tuple[Moves, Tensor]:
-        """Take a step and bound the error after it; ``left`` bounds the error of the gradient.
+        """Take a step and bound the error after it.
 
-        By strong monotonicity, as long as the optimum is in the ball in which :meth:`strength`
-        looks for it. (The gradient on its sphere then points inwards, so it is.)
+        ``left`` bounds the error of the gradient G, ``bent`` the norm of G - J step. By strong
+        monotonicity, as long as the optimum is in the ball in which :meth:`strength` looks for it.
+        (The gradient on its sphere then points inwards, so it is.)
 
         Returns:
             The optima, and the part of their errors that another step would make smaller.
         """
-        d, degree = len(own.x), NUMERICS.series
-        step = self.inverse @ gradient
-        new = z + step
-        move, change = _norms(z[:d]), _norms(z[d:])
+        d, new = len(own.x), z + step
+        move, change = norms(z[:d]), norms(z[d:])
         strength = self.strength(
-            torch.maximum(move, _norms(new[:d])), torch.maximum(change, _norms(new[d:])), own
+            torch.maximum(move, norms(new[:d])), torch.maximum(change, norms(new[d:])), own
         )
-        norm, size, v = _norms(own.x), _norms(own.e), own.variance / 4
-        s = math.sqrt(2) * change
-        left = left + _left_out(heat(norm * move, s, degree + 1), s, degree, norm * v, size * v)
-        # In G(z + step) = G(z) - J step + (J - J') step the first two terms cancel.
-        chord = (self.least - strength) * _norms(step)
+        # G(z + step) = G(z) - J step + (J - J') step.
+        chord = bent + (self.least - strength) * norms(step)
         error = (left + chord + self.slack) / strength
         strong = strength > NUMERICS.strength
         error = torch.where(strong & (error <= NUMERICS.ball), error, math.inf)
         return Moves(new[:d], new[d:], error), torch.where(strong, chord / strength, 0)
 
-    def _rest(self, z: Tensor, own: Terms, sign: float) -> Tensor:
-        """Return G(z) without what depends on the move and the data."""
+    def _own_left(self, z: Tensor, own: Terms) -> Tensor:
+        """Bound what the record's own series leave out of the gradient."""
+        d, degree, v = len(own.x), NUMERICS.series, own.variance / 4
+        length, size, s = norms(own.x), norms(own.e), math.sqrt(2) * norms(z[d:])
+        terms = heat(length * norms(z[:d]), s, degree + 1)
+        return left_out_of_sums(terms, s, degree, length * v, size * v)
+
+    def _rest(self, z: Tensor, own: Terms, sign: float, far: Tensor | None = None) -> Tensor:
+        """Return G(z) without what depends on the move and the data; ``far`` as by exact()."""
         d = len(own.x)
         a, s = (own.x * z[:d]).sum(0), 2 * (own.e * z[d:]).sum(0)
-        first, second = changes(own.slopes, a, s, NUMERICS.series)
+        columns = z.new_empty(0) if far is None else far.nonzero()[:, 0]
+        first, second = own.changes(a, s, NUMERICS.series, columns)
         first.add_(own.slopes[1]).mul_(sign)
         second.add_(own.slopes[2]).mul_(sign)
         rest = torch.cat([own.x * first, own.e * second]).add_(self.gradient.unsqueeze(1))
@@ -319,7 +355,7 @@ class Expansion:
     def _farthest(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Bound |x_jᵀm| and |2 e_jᵀy| for all records."""
         d = len(self.coordinates.frame)
-        return self.longest * _norms(z[:d]), math.sqrt(2) * _norms(z[d:])
+        return self.longest * norms(z[:d]), math.sqrt(2) * norms(z[d:])
 
     def missed(self, z: Tensor) -> Tensor:
         """Bound what the polynomial leaves out of the gradient.
@@ -333,46 +369,28 @@ class Expansion:
         a, s = self._farthest(z)
         degree = NUMERICS.bends
         terms = heat(a, s, degree + 1)
-        bound = _left_out(terms, s, degree, *self.totals)
+        bound = left_out_of_sums(terms, s, degree, *self.totals)
         for n in range(max(self.tensors) + 1, degree + 1):
             bound += self.sizes[n] * terms[n]
         return bound
 
-    def exact(self, z: Tensor, allowed: float = NUMERICS.settled) -> tuple[Tensor, Tensor]:
-        """Return what the data add to the gradient, summed over their own series, and its error.
+    def exact(
+        self, z: Tensor, allowed: Tensor | float = NUMERICS.settled
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the data add to the gradient, summed over their own series, its error, far.
 
         The series are as long as it takes for the error to be ``allowed``, relative to the
-        displacement, if they can be.
+        displacement. Where they cannot be the integrals are done anew, if s < ½: there ``far`` is
+        true.
         """
-        d = len(self.coordinates.frame)
         a, s = self._farthest(z)
         for degree in range(5, NUMERICS.series + 1, 2):
-            left = _left_out(heat(a, s, degree + 1), s, degree, *self.totals)
-            if bool((left <= allowed * _norms(z)).all()):
+            left = left_out_of_sums(heat(a, s, degree + 1), s, degree, *self.totals)
+            far = ~(left <= allowed * norms(z)) & (s < 0.5)
+            if not bool(far.any()):
                 break
-
-        def sums(block: Terms) -> tuple[Tensor]:
-            shift, grow = block.x.T @ z[:d], 2 * block.e.T @ z[d:]
-            first, second = changes(block.slopes.unsqueeze(2), shift, grow, degree)
-            return (torch.cat([block.x @ first, block.e @ second]),)
-
+        columns = far.nonzero()[:, 0]
         rows = max(64, NUMERICS.cells // 4 // max(1, z.shape[1]))
-        (added,) = total(each(sums, self._blocks(rows)), self.reduction)
-        return added, left
-
-
-def _norms(columns: Tensor) -> Tensor:
-    # Several times as fast as torch's norm over a leading dimension.
-    return columns.square().sum(0).sqrt_()
-
-
-def _left_out(
-    terms: Sequence[Tensor],
-    s: Tensor,
-    degree: int,
-    in_mean: Tensor | float,
-    in_covariance: Tensor | float,
-) -> Tensor:
-    """Return what series of D_1 and D_2 leave out, for records with these sums of v/4."""
-    one, other = (left_out(terms[degree + 1], s, degree, n) for n in (1, 2))
-    return in_mean * one + in_covariance * other
+        sums = each(lambda block: (block.added(z, degree, columns),), self._blocks(rows))
+        (added,) = total(sums, self.reduction)
+        return added, torch.where(far, 0, left), far

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._runtime.progress import Track, silent
@@ -28,20 +27,19 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.svi import Convergence, Problem, isolated
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.displacements import Moves, Terms
+from bdpvi.neighbours.optimum.displacements import Moves, Terms, norm, reach
 from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, climb, start
 from bdpvi.neighbours.optimum.enclosing import enclosing
 from bdpvi.neighbours.optimum.expansion import Expansion
+from bdpvi.neighbours.optimum.sizes import PART, Size, free_memory
 from bdpvi.neighbours.route import Add, Remove, Trained
 from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
 
 ROOM = 1e-5
 """Fraction of what a record can move the mean by that rounding may move it by."""
-PASSES = 10
+PASSES = 30
 """Passes over the data for one neighbour, at most; they end where they improve nobody."""
-PART = 512
-"""Neighbours that share a pass: more take more memory, fewer more passes."""
 FARTHEST = 0.01
 """Distance of a search's end from the optimum, in standard deviations, from which on it is refused:
 what a record costs would say little."""
@@ -98,10 +96,11 @@ class Optimum:
         """Fit the guide, then find every neighbour's optimum.
 
         The convergence has the norm of the gradient in units of the guide's standard deviations.
+        A warning says beforehand what a long or large job needs.
 
         Raises:
-            ValueError: if the model or the guide is another one, the rate is not 1, or training is
-                to be accounted for.
+            ValueError: if the model or the guide is another one, the rate is not 1, training is to
+                be accounted for, or memory or this route does not suffice for so wide a table.
             FloatingPointError: if rounding keeps the gradient above the tolerance, or a neighbour
                 from being proven. Where :func:`largest` knows a bound, a gradient will do that
                 leaves the optimum within the room of it, and the bound stands for such a neighbour.
@@ -113,6 +112,8 @@ class Optimum:
             problem.guide.setup(problem.data.x, problem.data.y)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         data = Records.of(model, problem.data)
+        everyone = sum(len(rows.records) for rows in neighbours)
+        self._check_size(data, everyone, diagonal=scale == "scale")
         objective = Objective(data, model.prior_scale**-2, scale == "scale", self.reduction)
         most = largest(model, problem.guide)
 
@@ -141,6 +142,17 @@ class Optimum:
             panels.append(self._panel(rows, pairs(expansion, moves, problem.guide, most), most))
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
+
+    def _check_size(self, data: Records, neighbours: int, *, diagonal: bool) -> None:
+        """Warn of a long job, and refuse one that there is no memory for, at all workers alike."""
+        free = free_memory() if data.x.is_cpu else math.inf
+        mine = torch.tensor([len(data), -free], dtype=torch.float64)
+        records, free = self.reduction.max(mine).tolist()
+        everyone = int(self.reduction.sum(torch.tensor(neighbours)))
+        d = data.x.shape[1]
+        Size.of(int(records), everyone, d, diagonal=diagonal).check(
+            d, diagonal=diagonal, available=-free
+        )
 
     def _panel(self, rows: Rows, pairs: GaussianPairs, largest: float | None) -> Panel:
         """Return the panel of all workers' neighbours."""
@@ -219,7 +231,9 @@ class Optimum:
             better = []
             for turn in track(range(-(-most // PART)), f"pass {number}"):
                 part = columns[turn * PART : (turn + 1) * PART]
-                found, more = expansion.refine(terms.select(part), sign, moves.select(part))
+                found, more = expansion.refine(
+                    terms.select(part), sign, moves.select(part), self.precision
+                )
                 moves.put(part, found)
                 better.append(part[more])
             columns = torch.cat(better)
@@ -249,12 +263,10 @@ def search(expansion: Expansion, record: Records | None, sign: float, name: str)
     best = climb(objective.at(point.mean, point.metric), expansion.tolerance)[-1]
     m, y = expansion.coordinates.locate(best)
     # Of the fit that the neighbour would have: its gradient may be as large as the tolerance.
-    granted = 2 * expansion.tolerance * _norm(torch.linalg.inv(best.root)) / objective.precision
-    # From the units of (μ, L) to those of (m, y): Σ changes by LΔᵀ + ΔLᵀ + ΔΔᵀ.
+    granted = 2 * expansion.tolerance * norm(torch.linalg.inv(best.root)) / objective.precision
     back = torch.linalg.inv(point.root)
-    unit = max(_norm(back), _norm(torch.linalg.inv(expansion.coordinates.frame)))
-    far = unit * (best.distance + granted)
-    error = far * (1 + math.sqrt(2) * _norm(back @ best.root) + far)
+    far = expansion.unit * (best.distance + granted)
+    error = float(reach(far, norm(back @ best.root)))
     if not error <= FARTHEST:
         raise FloatingPointError(
             f"the optimum of the data with record{name} {'added' if sign > 0 else 'removed'} "
@@ -266,10 +278,6 @@ def search(expansion: Expansion, record: Records | None, sign: float, name: str)
 
 def _named(track: Track[Any], kind: str, items: Sequence[Any], description: str) -> Iterable[Any]:
     return track(items, f"{kind}, {description}")
-
-
-def _norm(matrix: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(matrix, 2))
 
 
 class KeptMoves(Protocol):

@@ -8,6 +8,7 @@ where ``h_k = Î£_b a^{k-2b} s^b / (2^b b! (k-2b)!)`` are the heat polynomials: â
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -62,3 +63,15 @@ def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
     largest = math.sqrt(math.factorial(derivative + degree - 1))
     shrunk = (1 - s).clamp(min=0.01) ** ((derivative + degree + 1) / 2)
     return largest * beyond / shrunk
+
+
+def left_out_of_sums(
+    terms: Sequence[Tensor],
+    s: Tensor,
+    degree: int,
+    in_mean: Tensor | float,
+    in_covariance: Tensor | float,
+) -> Tensor:
+    """Return what series of D_1 and D_2 leave out, for records with these sums of v/4."""
+    one, other = (left_out(terms[degree + 1], s, degree, n) for n in (1, 2))
+    return in_mean * one + in_covariance * other

@@ -36,6 +36,7 @@ from bdpvi.neighbours.optimum.displacements import Moves
 from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, climb, start
 from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.optimum.route import Optimum, pairs, scale_name
+from bdpvi.neighbours.optimum.sizes import parameters_of
 from bdpvi.neighbours.optimum.stream_orders import (
     DIRECTIONS,
     Accounting,
@@ -145,8 +146,8 @@ def fit_stream(
         streaming: numerics, progress, and where finished blocks are kept.
 
     Raises:
-        ValueError: on data that cannot be accounted for, or a ``state`` of another job or of files
-            that have changed since, naming the argument.
+        ValueError: on data that cannot be accounted for, a guide with too many parameters, or a
+            ``state`` of another job or of files that have changed since, naming the argument.
         FloatingPointError: if rounding keeps the gradient above the tolerance.
     """
     scale = scale_name(model, guide)
@@ -156,11 +157,13 @@ def fit_stream(
     like = torch.zeros(3, len(table.features), dtype=torch.float64)
     guide.setup(like, like[:, 0])
     settings = _settings(table, model, guide, planned, accounting, streaming)
+    d = guide.initial(like)["loc"].shape[0]
+    parameters_of(d, diagonal=scale == "scale")
     state = State(
         None if streaming.state is None else Path(streaming.state), settings, streaming.save_every
     )
     state.check(
-        guide.initial(like)["loc"].shape[0],
+        d,
         diagonal=scale == "scale",
         choices=len(accounting.orders),
         blocks=table.blocks,

@@ -107,7 +107,7 @@ def unenlarged(here: Point, rows: Rows, clip: float | None) -> GaussianPairs:
     """Return the pairs before the proven errors are added."""
     model = BayesianLogisticRegression(clip=clip, intercept=True)
     expansion = Expansion(here, 1e-12)
-    moves = Optimum(precision=1e-9).moves(expansion, Records.of(model, rows.records), rows.sign)
+    moves = Optimum(precision=1e-11).moves(expansion, Records.of(model, rows.records), rows.sign)
     return expansion.coordinates.pairs(moves.m, moves.y)
 
 
@@ -150,7 +150,7 @@ def test_joining_records_equals_searches_from_scratch(guide: type[GaussianGuide]
     data, heldout = logistic_data(60, 3), outlier(logistic_data(5, 3, seed=1), 2, 20.0)
     new = Dataset(heldout.x, heldout.y, ids=torch.arange(60, 65))
     remove, add = (
-        Optimum(Remove(5), Add(new), precision=1e-7).train(problem(data, guide, 0.5), silent).panels
+        Optimum(Remove(5), Add(new), precision=1e-9).train(problem(data, guide, 0.5), silent).panels
     )
     assert (remove.kind, add.kind) == ("remove", "add")
     here = optimum(data, guide, 0.5)
@@ -202,7 +202,7 @@ def test_features_give_the_change_of_the_variance_to_the_last_digit(
 
 def polynomial_misses(expansion: Expansion, z: Tensor) -> Tensor:
     """Return the error of the data's polynomial, by a pass over the data."""
-    exact, error = expansion.exact(z, 0.0)
+    exact, error, _ = expansion.exact(z, 0.0)
     linear = (expansion.fixed - expansion.jacobian) @ z
     missed: Tensor = (exact - linear - expansion.polynomial(z)).norm(dim=0)
     assert bool((error < 0.01 * missed).all())
@@ -281,7 +281,10 @@ def test_every_neighbour_is_as_accurate_as_proven(
 
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("grow", [0.0, 0.1])
-def test_a_pass_claims_what_its_series_leave_out(guide: type[GaussianGuide], grow: float) -> None:
+@pytest.mark.parametrize("allowed", [1e-8, math.inf])
+def test_a_pass_claims_what_its_series_leave_out(
+    guide: type[GaussianGuide], grow: float, allowed: float
+) -> None:
     data = logistic_data(500, 4)
     expansion = Expansion(optimum(data, guide, 0.5), 1e-12)
     (terms,) = expansion.data
@@ -293,7 +296,7 @@ def test_a_pass_claims_what_its_series_leave_out(guide: type[GaussianGuide], gro
     z[d:] *= grow  # variances stay positive
     claims = []
     for column in z.split(1, 1):
-        found, claimed = expansion.exact(column)
+        found, claimed, _ = expansion.exact(column, allowed)
         mean, variance = expansion.point.logit(records(expansion.point))
         deviation = variance.sqrt()
         shift = mean + deviation * (terms.x.T @ column[:d])[:, 0]
@@ -306,8 +309,10 @@ def test_a_pass_claims_what_its_series_leave_out(guide: type[GaussianGuide], gro
         missed = float((found[:, 0] - exact).norm())
         assert missed <= float(claimed) + 1e-13 * len(data)
         claims.append((missed, float(claimed)))
-    assert claims[2][1] < 1e-8
-    assert claims[-1][0] > 1e-10  # there the claim is put to the test
+    if math.isinf(allowed):
+        assert claims[-1][0] > 1e-6  # there the claim of short series is put to the test
+    else:
+        assert all(claimed < 1e-8 for _, claimed in claims)  # by integrals where series are long
 
 
 def test_panel_is_above_the_truth_and_close_to_it() -> None:
@@ -643,7 +648,7 @@ def test_more_than_fifty_features_are_answered_by_passes_and_searches(
     data = logistic_data(72, 79)
     here = optimum(data, guide, 0.5)
     expansion = Expansion(here, 1e-12)
-    assert set(expansion.tensors) == {2}
+    assert not expansion.tensors
     moves = Optimum().moves(expansion, records(here), -1.0)
     assert bool((moves.error <= 1e-3).all())
     for record in (0, 71):
