@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pyro.infer.autoguide import AutoGuide
 from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.distributions import Distribution
 
+from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
@@ -70,7 +72,7 @@ class Fit:
 
 def fit(
     model: Model,
-    guide: Guide,
+    guide: Guide | AutoGuide,
     data: Dataset,
     *,
     steps: int = 1000,
@@ -88,7 +90,8 @@ def fit(
 
     Args:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
-        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`.
+        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
+            run, which :func:`bdpvi.guides.of` converts.
         data: N ≥ 3 records.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches; 1 is full batch.
@@ -124,9 +127,10 @@ def fit(
     if check is not None:
         check(data)
     plan = Plan(steps=steps, rate=rate, seed=seed)
-    problem = Problem(
-        model, guide, data.to(_device(device), dtype), plan, optim or default_optimiser(steps)
-    )
+    moved = data.to(_device(device), dtype)
+    if isinstance(guide, AutoGuide):
+        guide = guides.of(guide, model, moved)
+    problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
     track = bars.bar if progress else bars.silent
     trained = (neighbours or Coupled()).train(problem, track, account_training=account_training)
     guide.parameters = dict(trained.parameters)

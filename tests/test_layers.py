@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "neighbours": PLAIN | {"accounting", "guides", "inference", "models", "neighbours.optimum"},
     "neighbours.optimum": PLAIN | {"accounting", "inference", "models", "neighbours"},
     "dp": PLAIN | {"accounting", "inference", "models", "neighbours"},
-    "_fit": PLAIN | {"accounting", "inference", "models", "neighbours"},
+    "_fit": PLAIN | {"accounting", "guides", "inference", "models", "neighbours"},
     "releasing": PLAIN | {"_fit", "accounting", "inference", "models", "neighbours"},
     "studies": PLAIN | {"accounting"},
 }

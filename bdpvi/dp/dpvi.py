@@ -31,7 +31,7 @@ from bdpvi.types import Dataset, Outcome
 
 
 class DPVIGuide(Guide, Reparameterised, Protocol):
-    """A Gaussian guide that knows the derivative of its own draws; all of ``bdpvi.guides`` do."""
+    """A Gaussian guide that knows the derivative of its own draws: mean-field or full-rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
+from bdpvi._runtime.isolation import isolated as isolated
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.secure import Lattice
 from bdpvi.inference.plan import Plan
@@ -137,23 +137,6 @@ def decay(optim: PyroOptim) -> None:
     """Advance the learning-rate schedule, if there is one."""
     if isinstance(optim, PyroLRScheduler):
         optim.step()
-
-
-@contextmanager
-def isolated(data: Dataset) -> Iterator[None]:
-    """Own parameter store, random state, default type and device; the caller's come back after."""
-    old = torch.get_default_dtype()
-    here = data.x.device
-    with (
-        pyro.get_param_store().scope(),
-        torch.random.fork_rng([here] if data.x.is_cuda else []),
-        nullcontext() if here.type == "cpu" else here,  # the mode costs time in every operation
-    ):
-        torch.set_default_dtype(data.x.dtype)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(old)
 
 
 Observer = Callable[[int, dict[str, Tensor]], object]

@@ -154,7 +154,7 @@ class TracedGradient:
 
 @runtime_checkable
 class Reparameterised(Protocol):
-    """A guide that knows the derivative of its own draws; see ``bdpvi.guides``."""
+    """A guide that knows the derivative of its own draws: mean-field and full-rank ones do."""
 
     @property
     def dim(self) -> int:
@@ -163,7 +163,16 @@ class Reparameterised(Protocol):
     def pushforward(
         self, free: Mapping[str, Tensor], noise: Tensor
     ) -> tuple[Tensor, Callable[[Tensor], Free]]:
-        """Return the latents of many guides for one base noise, and the chain rule back."""
+        """Return the latents of many guides for one base noise, and how gradients come back.
+
+        Args:
+            free: unconstrained parameters of m guides, each (m, ...).
+            noise: standard normal, (d,).
+
+        Returns:
+            Flat latents, (m, d); and the function that takes the gradient of a loss in them to the
+            gradient in ``free`` of that loss minus the guide's entropy.
+        """
 
 
 @dataclass(frozen=True)
