@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
     from bdpvi.accounting.bayesian import BayesianAccountant
+    from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "_fit": ("Fit", "fit"),
     "accounting.bayesian": ("BayesianAccountant",),
+    "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
@@ -71,6 +73,7 @@ __all__ = [
     "WorstCase",
     "WorstCaseDP",
     "calibrate",
+    "check",
     "fit",
     "fit_stream",
     "load_fit",

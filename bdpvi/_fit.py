@@ -16,6 +16,7 @@ from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
+from bdpvi.guides.checks import check
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Guide, Problem, default_optimiser
 from bdpvi.models.contract import Model
@@ -111,7 +112,8 @@ def fit(
         The fit. Nothing stays in Pyro's parameter store.
 
     Raises:
-        ValueError: on data that cannot be accounted for, naming the argument.
+        ValueError: on data that cannot be accounted for, naming the argument; or on a model or
+            guide, naming all that is wrong with it, as :func:`bdpvi.check` does.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets, guides
     >>> model = BayesianLogisticRegression(clip=0.5)
@@ -123,11 +125,9 @@ def fit(
     ledger = Ledger(budget=budget)
     if len(data) < 3:
         raise ValueError(f"data has {len(data)} records; at least 3 are needed")
-    check = getattr(model, "check", None)
-    if check is not None:
-        check(data)
     plan = Plan(steps=steps, rate=rate, seed=seed)
     moved = data.to(_device(device), dtype)
+    check(model, guide, moved)
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))

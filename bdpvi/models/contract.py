@@ -23,6 +23,8 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from bdpvi.models.misfits import MisfitError, misfits, per_record, split
+
 Model = Callable[..., Any]
 
 
@@ -59,45 +61,15 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
     return means
 
 
-def per_record(site: Mapping[str, Any], x: Tensor) -> bool:
-    """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
-    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-    return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
-
-
 def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:
     """Return the model's latent sites, after checking that bdpvi can account for the model.
 
     Raises:
-        ValueError: if a latent variable belongs to single records or is discrete, if an observation
-            is not per record, or if the model subsamples by itself. Each would make the privacy
-            accounting wrong without a sign.
+        MisfitError: a ValueError, see :func:`bdpvi.models.misfits.misfits`.
     """
     devices = [x.device] if x.is_cuda else []
     with poutine.block(), torch.no_grad(), torch.random.fork_rng(devices):
         trace = poutine.trace(model).get_trace(x, y)
-    latents, observed = {}, 0
-    for name, site in trace.nodes.items():
-        if site["type"] != "sample":
-            continue
-        if type(site["fn"]).__name__ == "_Subsample":
-            if site["value"].shape[0] != len(x):
-                raise ValueError(
-                    f"model: plate {name!r} has {site['value'].shape[0]} entries for {len(x)} "
-                    "records; a model sees one batch and must not subsample by itself"
-                )
-        elif site["is_observed"]:
-            if not per_record(site, x) or site["fn"].batch_shape != (len(x),):
-                raise ValueError(
-                    f"model: observed site {name!r} is not inside one pyro.plate over the records"
-                )
-            observed += 1
-        elif site["cond_indep_stack"]:
-            raise ValueError(f"model: latent site {name!r} lies in a plate; latents must be global")
-        elif site["fn"].support.is_discrete:
-            raise ValueError(f"model: latent site {name!r} is discrete")
-        else:
-            latents[name] = site
-    if not observed or not latents:
-        raise ValueError(f"model: needs latent and observed sites, has {list(trace.nodes)}")
-    return latents
+    if found := misfits(trace, x):
+        raise MisfitError(found)
+    return {site["name"]: dict(site) for site in split(trace)[0]}
