@@ -22,6 +22,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import constraints
 
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
 
@@ -47,13 +48,30 @@ def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Te
     return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
 
 
-def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the mean of each record's target for each of k values of the latents, (k, N)."""
+def predictive_means(
+    model: Model, latents: Mapping[str, Tensor], x: Tensor, *, binary: bool = False
+) -> Tensor:
+    """Return the mean of each record's target for each of k values of the latents, (k, N).
+
+    Args:
+        model: the model.
+        latents: their values, each (k, ...).
+        x: features, (N, d).
+        binary: whether the means are to be taken for probabilities of 1.
+
+    Raises:
+        ValueError: if they are to be and the target is not 0 or 1.
+    """
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
         sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
         (target,) = (site for site in sites if per_record(site, x))
+        if binary and target["fn"].support is not constraints.boolean:
+            raise ValueError(
+                f"model: target {target['name']!r} is {type(target['fn']).__name__} and not 0 or "
+                "1, so it has no class and no probability; use predict_mean"
+            )
         return target["fn"].mean  # type: ignore[no-any-return]
 
     with pyro.validation_enabled(False), torch.no_grad():
