@@ -48,6 +48,14 @@ def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Te
     return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
 
 
+class _Means(Messenger):  # type: ignore[misc]
+    """Put a target's mean where it would be sampled: vmap cannot sample from every distribution."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["value"] is None and type(msg["fn"]).__name__ != "_Subsample":
+            msg["value"] = msg["fn"].mean
+
+
 def predictive_means(
     model: Model, latents: Mapping[str, Tensor], x: Tensor, *, binary: bool = False
 ) -> Tensor:
@@ -74,7 +82,7 @@ def predictive_means(
             )
         return target["fn"].mean  # type: ignore[no-any-return]
 
-    with pyro.validation_enabled(False), torch.no_grad():
+    with pyro.validation_enabled(False), torch.no_grad(), _Means():
         means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
     return means
 
