@@ -65,21 +65,33 @@ class Release:
 
     def predict_mean(self, x: Tensor) -> Tensor:
         """Return each record's expected target, averaged over the samples, (N,)."""
+        return self._mean(x, binary=False)
+
+    def predict_proba(self, x: Tensor) -> Tensor:
+        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2).
+
+        Raises:
+            ValueError: if the model's target is not 0 or 1.
+        """
+        one = self._mean(x, binary=True)
+        return torch.stack([1 - one, one], dim=1)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the likelier class, 0 or 1, (N,).
+
+        Raises:
+            ValueError: if the model's target is not 0 or 1.
+        """
+        return (self._mean(x, binary=True) > 0.5).to(torch.int64)
+
+    def _mean(self, x: Tensor, *, binary: bool) -> Tensor:
         if x.ndim != 2 or x.shape[1] != len(self.feature_names):
             raise ValueError(
                 f"x must have shape (records, {len(self.feature_names)}), got {tuple(x.shape)}"
             )
         _validate.finite("x", x)
-        return predictive_means(self.model, self.latents, x.to(self.samples.dtype)).mean(0)
-
-    def predict_proba(self, x: Tensor) -> Tensor:
-        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2)."""
-        one = self.predict_mean(x)
-        return torch.stack([1 - one, one], dim=1)
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the likelier class, 0 or 1, (N,)."""
-        return (self.predict_mean(x) > 0.5).to(torch.int64)
+        typed = x.to(self.samples.dtype)
+        return predictive_means(self.model, self.latents, typed, binary=binary).mean(0)
 
 
 def release(
