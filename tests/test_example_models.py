@@ -42,7 +42,9 @@ def test_the_clipped_poisson_is_the_integral_of_its_clipped_slope(
         inside = [knee for knee in knees if min(start, end) < knee < max(start, end)]
         area = integrate.quad(slope, start, end, points=inside, epsabs=1e-11)[0]
         expected = stats.poisson.logpmf(count, math.exp(start)) + area
-        found = clipped(torch.tensor(end, dtype=torch.float64), torch.tensor(bound, dtype=torch.float64))
+        found = clipped(
+            torch.tensor(end, dtype=torch.float64), torch.tensor(bound, dtype=torch.float64)
+        )
         assert float(found.log_prob(torch.tensor(count).double())) == pytest.approx(
             expected, rel=1e-8, abs=1e-8
         )
