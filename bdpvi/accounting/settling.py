@@ -131,9 +131,9 @@ def settle(
     if not math.isfinite(epsilon):
         raise ValueError(
             f"order: no λ from {rule.orders.values[0]:g} to {rule.orders.values[-1]:g} has a "
-            f"finite divergence in direction {direction!r}, or a reliable estimate of its mean if "
-            "that was asked for: single records move the posterior too far. Draw fewer samples, at "
-            "a higher temperature, or bound every record's score"
+            f"finite divergence in direction {direction!r}, or with only_reliable=True a reliable "
+            "estimate of its mean: single records move the posterior too far. Bound every record's "
+            "score, draw fewer samples, or take another temperature"
         )
     tolerated = tolerated_rate(delta, gamma, estimates)
     trusted, reason = _reliability(solve, solutions, beta, gamma, tolerated)
