@@ -34,7 +34,7 @@ class ClippedPoisson(dist.TorchDistribution):  # type: ignore[misc]
         bound: largest |d log p / dη|, positive, broadcastable to ``log_rate``.
 
     >>> ClippedPoisson(torch.tensor([0.0, 5.0]), torch.tensor(2.0)).log_prob(torch.ones(2))
-    tensor([-1.0000, -9.8042])
+    tensor([-1.0000, -9.7042])
     """
 
     arg_constraints = {"log_rate": constraints.real, "bound": constraints.positive}  # noqa: RUF012
