@@ -26,6 +26,8 @@ TARGETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the releases that are simulated."""
 SHOWN = 1.0
 """ε of the one that is made, and that the settings follow from."""
+HOT = 10.0
+"""Temperature at which the model without bounds is priced."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Demonstration:
         console.print(
             f"Released 1 draw, which predicts with accuracy {self.released_accuracy:.3f}.\n"
             f"{self.spent}\n{self.spent.guarantee}.\n"
-            f"The same from a model that bounds no record, at temperature 1: {self.unbounded}\n"
+            "The same from a model that bounds no record, at temperature "
+            f"{HOT:g}: {self.unbounded}\n"
             f"Figure: {self.figure}\nTable: {self.table}",
             highlight=False,
         )
@@ -105,7 +108,7 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
         curve=curve,
         spent=released.spent,
         released_accuracy=float((released.predict(split.test.x) == split.test.y).double().mean()),
-        unbounded=spent(unbounded, planned=Charge(1, 1.0)),
+        unbounded=spent(unbounded, planned=Charge(1, HOT)),
         figure=figure,
         table=table,
     )

@@ -191,17 +191,18 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _settings(self) -> PosteriorRelease:
         """Return the recommended settings, with the arguments in their place."""
         from bdpvi import recommended
+        from bdpvi.compare.methods.posterior import FullRankRelease, MeanFieldRelease
 
         if self.guide not in GUIDES:
             raise ValueError(f"guide must be one of {GUIDES}, got {self.guide!r}")
-        found = recommended(self.epsilon, method=f"bdp-vi-{self.guide}")
+        kind = MeanFieldRelease if self.guide == GUIDES[0] else FullRankRelease
+        found = recommended(self.epsilon, delta=self.delta, draws=self.draws, kind=kind)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
             found,
             model=replace(found.model, intercept=bool(self.fit_intercept), **given),
             noise_scale=found.noise_scale if self.noise_scale is None else self.noise_scale,
-            draws=self.draws,
         )
 
     def _leaks(self) -> str:

@@ -19,7 +19,8 @@ import bdpvi
 from bdpvi import Dataset, guides
 from bdpvi.inference.svi import default_optimiser
 
-CLIP, LIMIT, X
+CLIP, LIMIT = 3.0, 2.0
+TRUE = (0.4, -0.3, 0.2, 0.0)
 
 
 class ClippedPoisson(dist.TorchDistribution):  # type: ignore[misc]

@@ -21,7 +21,8 @@ import bdpvi
 from bdpvi import Dataset, guides
 from bdpvi.inference.svi import default_optimiser
 
-FREEDOM, LIMIT, X
+FREEDOM, LIMIT = 4.0, 2.0
+TRUE = (0.6, -0.4, 0.2, 0.0)
 
 
 def model(x: Tensor, y: Tensor | None = None) -> None:
