@@ -207,9 +207,16 @@ class BayesianAccountant:
             conversion=self.conversion,
             estimator=getattr(used, "__name__", repr(used)),
         )
-        found = settle(solve, directions, delta, terms, self._rounding)
-        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
+        try:
+            found = settle(solve, directions, delta, terms, self._rounding)
+        except ValueError:
+            if worst is None:
+                raise
+            # Whether there is an answer must not depend on the records where the worst case is one.
+            panels = [panel for event, _ in self._draws() for panel in event.panels]
+            found = replace(nothing_spent(delta, panels), epsilon=math.inf)
+        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
             found = replace(
                 found,
