@@ -81,7 +81,11 @@ def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
 def test_objects_go_through_the_file() -> None:
     entry = {
         "model": {"clip": 0.3, "prior_scale": 2.0},
-        "accountant": {"conversion": "hockey-stick", "failure_probability": 1e-12},
+        "accountant": {
+            "conversion": "hockey-stick",
+            "failure_probability": 1e-12,
+            "only_reliable": False,
+        },
     }
     method = build("bdp-vi-full-rank", entry)
     assert method.model.clip == 0.3

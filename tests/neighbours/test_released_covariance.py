@@ -221,7 +221,14 @@ def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
             free, FullRank(free, noise_scale=1.0), data, neighbours=Optimum(), progress=False
         ),
         bdpvi.fit(clipped, FullRank(clipped), data, neighbours=Optimum(), progress=False),
-        bdpvi.fit(clipped, FullRank(clipped, noise_scale=1.0), data, steps=5, progress=False),
+        bdpvi.fit(
+            clipped,
+            FullRank(clipped, noise_scale=1.0),
+            data,
+            steps=5,
+            neighbours=bdpvi.Coupled(),
+            progress=False,
+        ),
     )
     for fit in fits:
         assert fit.panels[0].largest is None

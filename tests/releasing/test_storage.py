@@ -279,8 +279,8 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.update(format=1), "format must be 2, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 2, got None"),
+        (lambda a: a.update(format=1), "format must be 3, got 1: another version"),
+        (lambda a: a.pop("format"), "format must be 3, got None"),
         (lambda a: a.update(plan=[1]), "plan must be a JSON object"),
         (lambda a: a["plan"].update(steps="5"), "steps must be int, got '5'"),
         (lambda a: a["plan"].update(steps=True), "steps must be int, got True"),
