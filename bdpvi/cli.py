@@ -6,11 +6,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NoReturn
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bdpvi.commands import compare, fit, ledger, release, show
+from bdpvi.commands import compare, fit, ledger, options, release, show
 
 if TYPE_CHECKING:
     from bdpvi._runtime.workers import Reduction
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=options.HELP,
 )
 for command in (
     show.demo,
@@ -34,6 +36,21 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bdpvi {version('bdpvi')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    shown: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None: ...
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -259,13 +260,26 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-COMMANDS = ["", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger"]
+COMMANDS = [
+    "", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger",
+    "ledger show", "ledger repair",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == 0
-    assert "Usage" in capsys.readouterr().out
+    long = capsys.readouterr().out
+    assert "Usage" in long
+    assert run(*command.split(), "-h") == 0
+    assert capsys.readouterr().out == long
+
+
+def test_version_as_a_module() -> None:
+    written = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^version = "(.*)"$', written, re.MULTILINE)
+    command = (sys.executable, "-m", "bdpvi", "--version")
+    assert subprocess.check_output(command, text=True) == f"bdpvi {version}\n"
 
 
 def test_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

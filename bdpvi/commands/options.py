@@ -20,6 +20,9 @@ TABLES = (
 )  # fmt: skip
 """The names of ``bdpvi.datasets.LOADERS``, which need not be imported for a help text."""
 
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every program, whose commands inherit them."""
+
 Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(TABLES)}.")]
 Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
 Positive = Annotated[str, typer.Option(help="Value of the target that counts as 1.")]
