@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi.commands import compare, fit, ledger, options, release, show
+from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
     from bdpvi._runtime.workers import Reduction
@@ -34,7 +35,7 @@ for command in (
     compare.compare,
     compare.tune,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(ledger.app, name="ledger")
 
 

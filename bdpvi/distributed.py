@@ -26,6 +26,7 @@ from torch import Tensor
 
 from bdpvi import cli
 from bdpvi.commands import fit, options
+from bdpvi.commands.command import Command
 
 PATIENCE = timedelta(hours=24)
 """How long a process waits for the slowest. Dead ones are noticed at once, by torchrun."""
@@ -94,7 +95,7 @@ app = typer.Typer(
     context_settings=options.HELP,
     help=__doc__,
 )
-app.command()(fit.fit)
+app.command(cls=Command)(fit.fit)
 
 
 def main() -> NoReturn:

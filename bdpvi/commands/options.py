@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,17 +58,23 @@ def read_split(
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Say in one line what an interrupted command has kept in its folder."""
+def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
+    """Let an interruption say what the command has kept.
+
+    Args:
+        folder: where finished parts are kept.
+        out: what the command makes in one go at the end, if that is where it ends.
+    """
     try:
         yield
     except KeyboardInterrupt:
+        if out is not None and out.exists():
+            raise KeyboardInterrupt(f"{out}/ is finished and whole (secret)") from None
         files = (one for one in folder.rglob("*") if one.is_file())
         if any(not one.name.startswith(".") for one in files):
-            said = f"what is finished is kept in {folder}/ (secret); the same command goes on there"
-        else:
-            said = "nothing was finished, nothing is kept"
-        print(f"bdpvi: interrupted: {said}", file=sys.stderr)
+            raise KeyboardInterrupt(
+                f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+            ) from None
         raise
 
 

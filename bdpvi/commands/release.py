@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -87,29 +88,46 @@ def release(
     fitted = load(folder)
     both = temperature and epsilon
     store.make_folder(out.parent)
-    with store.claimed(out) as temporary:
-        released = bdpvi.release(
-            fitted,
-            draws,
-            temperature=temperature or None,
-            epsilon=None if both else epsilon or None,
-            guarantee=getattr(bdpvi, GUARANTEES[guarantee])() if guarantee else None,
-            delta=delta,
-            budget=bdpvi.Budget(epsilon, delta) if both else None,
-            accountant=accountant,
-            large_delta=large_delta,
-        )
-        storage.write_release(released, temporary)
-    if as_json:
-        public = {"out": out, "receipt": asdict(released.receipt)}
-        options.print_json({**public, "spent": asdict(released.spent)})
-        return
-    print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
-    print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-    if fitted.ledger.budget is None:
-        print("No budget is stored with this fit: nothing limits further releases")
-    print(f"Wrote {out}")
+    with _charged(fitted, folder, out):
+        with store.claimed(out) as temporary:
+            released = bdpvi.release(
+                fitted,
+                draws,
+                temperature=temperature or None,
+                epsilon=None if both else epsilon or None,
+                guarantee=getattr(bdpvi, GUARANTEES[guarantee])() if guarantee else None,
+                delta=delta,
+                budget=bdpvi.Budget(epsilon, delta) if both else None,
+                accountant=accountant,
+                large_delta=large_delta,
+            )
+            storage.write_release(released, temporary)
+        if as_json:
+            public = {"out": out, "receipt": asdict(released.receipt)}
+            options.print_json({**public, "spent": asdict(released.spent)})
+            return
+        print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
+        print(f"Public: {released.receipt}")
+        print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
+        if fitted.ledger.budget is None:
+            print("No budget is stored with this fit: nothing limits further releases")
+        print(f"Wrote {out}")
+
+
+@contextmanager
+def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
+    """Let an interruption say whether the release was charged, and what there is of it."""
+    before = len(fitted.ledger.charges())
+    try:
+        yield
+    except KeyboardInterrupt:
+        if len(fitted.ledger.charges()) == before:
+            raise
+        lost = f"its samples are lost, {out} was not written, and the same command charges again"
+        raise KeyboardInterrupt(
+            f"the release was charged (see `bdpvi spent {folder}`); "
+            + (f"{out} is whole" if out.exists() else lost)
+        ) from None
 
 
 def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
