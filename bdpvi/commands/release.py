@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,8 +102,8 @@ def release(
             )
             storage.write_release(released, temporary)
         if as_json:
-            public = {"out": out, "receipt": asdict(released.receipt)}
-            options.print_json({**public, "spent": asdict(released.spent)})
+            public = {"out": out, "receipt": released.receipt.to_dict()}
+            options.print_json({**public, "spent": released.spent.to_dict()})
             return
         print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
         print(f"Public: {released.receipt}")
@@ -136,7 +135,7 @@ def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
 
     total = bdpvi.spent(load(folder), delta=delta)
     if as_json:
-        options.print_json(asdict(total))
+        options.print_json(total.to_dict())
         return
     print(total)
     if total.exposure is not None:
@@ -158,7 +157,7 @@ def predict(
     with nullcontext(sys.stdout) if file is None else store.claimed(file) as target:
         loaded, table = _predicted(released, data)
         if as_json:
-            receipt = asdict(loaded.receipt)
+            receipt = loaded.receipt.to_dict()
             options.print_json({"probability": table["probability"].tolist(), "receipt": receipt})
         else:
             table.to_csv(target, index=False)

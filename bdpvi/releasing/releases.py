@@ -6,7 +6,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
 import torch
@@ -273,7 +273,7 @@ def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
         return
     file = fit.ledger.path.with_name(f"release-{number}.json")
     try:
-        store.write(file, store.json_text(asdict(total), indent=1).encode())
+        store.write(file, store.json_text(total.to_dict(), indent=1).encode())
     except OSError as error:  # what is charged and drawn must not be lost
         warnings.warn(
             f"the release is charged and valid, but its secret receipt {file} could not be "
