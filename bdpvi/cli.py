@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from bdpvi._runtime import log
 from bdpvi.commands import compare, fit, ledger, options, release, show
 from bdpvi.commands.command import Command
 
@@ -47,11 +48,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on standard error what is done and how long it takes."
+        ),
+    ] = False,
     shown: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
-) -> None: ...
+) -> None:
+    if verbose:
+        context.with_resource(log.shown())
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:

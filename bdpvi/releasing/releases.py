@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._fit import Fit
-from bdpvi._runtime import secure, store
+from bdpvi._runtime import log, secure, store
 from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
 from bdpvi.models.contract import Model, predictive_means
@@ -133,7 +133,7 @@ def release(
         )
     if budget is not None:
         delta = budget.delta
-    with fit.ledger.locked():
+    with log.step("release"), fit.ledger.locked():
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
         if epsilon is not None:
@@ -173,6 +173,7 @@ def release(
     return released
 
 
+@log.step("accounting")
 def spent(
     fit: Fit,
     *,
@@ -208,6 +209,7 @@ def rehearse(
     return _unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))
 
 
+@log.step("calibration")
 def calibrate(
     fit: Fit,
     draws: int = 1,
