@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from bdpvi.accounting.ledger import Charge
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
+from bdpvi.releasing.arviz import to_inference_data
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
 
@@ -33,7 +35,8 @@ class Release:
 
     Attributes:
         samples: posterior samples over the flat vector of unconstrained latents, (k, d).
-        latents: the same samples as the model's latent variables, each (k, ...).
+        latents: the same samples as the model's latent variables, each (k, ...), as
+            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)`` takes them.
         receipt: what is promised, in public words and numbers.
         model: the model, for predictions.
         feature_names: the columns that predictions expect, in order.
@@ -80,6 +83,25 @@ class Release:
     def predict(self, x: Tensor) -> Tensor:
         """Return the likelier class, 0 or 1, (N,)."""
         return (self.predict_mean(x) > 0.5).to(torch.int64)
+
+    def to_inference_data(self, x: Tensor | None = None) -> Any:
+        """Return the samples for ArviZ, with the receipt as attributes of each group.
+
+        The draws are independent: one chain. Nothing of :attr:`spent` is in it. In the attributes
+        truth values are 0 and 1, and what is None is left out, so that it can be saved.
+
+        Args:
+            x: features of records, (N, d), to draw a target for by every sample, as the group
+                ``posterior_predictive``; that group is as secret as these features are.
+
+        Returns:
+            An ``arviz.InferenceData``, by ArviZ 1 an ``xarray.DataTree``.
+
+        Raises:
+            ImportError: if ArviZ is not installed.
+            ValueError: if ``x`` has another shape or a value that is not finite.
+        """
+        return to_inference_data(self, x)
 
 
 def release(
