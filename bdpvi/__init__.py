@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ _WHERE = {
     "releasing.releases": ("Release", "calibrate", "rehearse", "release", "spent"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
 }
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [

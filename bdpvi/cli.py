@@ -6,11 +6,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NoReturn
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bdpvi.commands import compare, fit, ledger, private, release, show
+from bdpvi._runtime import log
+from bdpvi.commands import compare, fit, ledger, options, private, release, show
+from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
     from bdpvi._runtime.workers import Reduction
@@ -21,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=options.HELP,
 )
 for command in (
     show.demo,
@@ -33,8 +37,32 @@ for command in (
     compare.compare,
     compare.tune,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(ledger.app, name="ledger")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bdpvi {version('bdpvi')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on standard error what is done and how long it takes."
+        ),
+    ] = False,
+    shown: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    if verbose:
+        context.with_resource(log.shown())
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:

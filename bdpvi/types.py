@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi._runtime.store import json_value
 
 _IDS = 2**28
 
@@ -248,6 +249,13 @@ class Spent:
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
             f"({self.sample_size} records, {mark}); worst-case DP: {worst}"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes as JSON types, as secret as they are here.
+
+        Numbers that JSON does not have are the strings "Infinity", "-Infinity" and "NaN".
+        """
+        return dict(json_value(asdict(self)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -259,13 +261,73 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-COMMANDS = ["", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger"]
+COMMANDS = [
+    "", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger",
+    "ledger show", "ledger repair",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == 0
-    assert "Usage" in capsys.readouterr().out
+    long = capsys.readouterr().out
+    assert "Usage" in long
+    assert run(*command.split(), "-h") == 0
+    assert capsys.readouterr().out == long
+
+
+def test_version_as_a_module() -> None:
+    written = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^version = "(.*)"$', written, re.MULTILINE)
+    command = (sys.executable, "-m", "bdpvi", "--version")
+    assert subprocess.check_output(command, text=True) == f"bdpvi {version}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        (["fit", "{csv}", "--out", "{new}", "--steps", "5"], "held_out out records"),
+        (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "out receipt spent"),
+        (["spent", "{fit}"], ""),
+        (["predict", "{release}", "{csv}"], "probability receipt"),
+        (["study", "orders", "--scale", "0.01", "--out", "{new}"], "files text"),
+        (["compare", "{csv}", "--out", "{new}", "--methods", "non-private,dpvi-ma", "--seeds", "1",
+          "--epsilons", "0.05"], "files out summary"),
+        (["tune", "{csv}", "--out", "{new}", "--methods", "non-private", "--seeds", "1",
+          "--configurations", "1", "--refinements", "0", "--folds", "2"], "out result"),
+        (["ledger", "show", "{fit}"], "added budget charges path"),
+        (["ledger", "repair", "{fit}"], "added budget charges path"),
+    ],
+)  # fmt: skip
+def test_json_is_one_object_and_nothing_else(
+    command: list[str],
+    keys: str,
+    table: Path,
+    fitted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    fit, released = shutil.copytree(fitted, tmp_path / "fit"), tmp_path / "release.json"
+    if command[0] in ("predict", "spent"):
+        assert run("release", fit, "--temperature", 2, "--out", released) == 0
+        capsys.readouterr()
+    data = [] if command[0] == "predict" else ["--target", "sick"]
+    names: dict[str, list[object]] = {
+        "{csv}": ["--data", table, *data], "{fit}": [fit], "{release}": [released],
+        "{new}": [tmp_path / "new"],
+    }  # fmt: skip
+    assert run(*(word for part in command for word in names.get(part, [part])), "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line, parse_constant=refused)
+    assert isinstance(found, dict)
+    wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Spent)}
+    assert set(found) == wanted
+    if command[0] == "compare":
+        assert [row["accuracy"] is None for row in found["summary"]] == [False, True]
+        assert all(Path(file).exists() for file in found["files"])
 
 
 def test_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ import bdpvi
 ROOT = Path(bdpvi.__file__).parent
 PLAIN = {"_validate", "types", "_runtime"}
 MAY_IMPORT = {
-    "_runtime": {"_validate", "types"},
+    "_runtime": {"_validate"},
+    "types": {"_validate", "_runtime"},
     "datasets": {"_validate", "types"},
     "models": PLAIN,
     "guides": PLAIN | {"models"},

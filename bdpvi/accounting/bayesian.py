@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from bdpvi.accounting.hockey_stick import (
     variance_bound,
 )
 from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.plain import check_settings, from_plain, to_plain
 from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.settling import (
     Solution,
@@ -46,6 +47,8 @@ FOUND_FROM_DATA = (
     "charged for that choice"
 )
 HOCKEY_STICK = "hockey-stick"
+_CHARGED = ("records", "taken", "distinct", "rounding", "from_data")
+"""What an accountant knows of the events besides their cost."""
 CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
 
 
@@ -104,7 +107,7 @@ class BayesianAccountant:
         self._totals = Totals(
             self.composition, lambda values: estimator(values, failure_probability), orders
         )
-        self._first: Event | None = None
+        self._records: Mapping[str, Tensor] | None = None
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
@@ -118,23 +121,67 @@ class BayesianAccountant:
         """
         _validate.positive_int("count", count)
         limit = self.composition.limit
-        if self._first is not None:
-            _check_same_records(self._first, event)
+        if self._records is not None:
+            _check_same_records(self._records, event.records)
         if limit is not None and self._taken + count > limit:
             raise ValueError(
                 f"count={count}: {self.composition.name} was fixed at {limit} events, and "
                 f"{self._taken} have been charged"
             )
         self._totals.add(event, count)
-        self._first = self._first or event
+        self._records = event.records if self._records is None else self._records
         self._taken += count
         self._distinct += 1
         self._rounding += count * event.rounding
         self._from_data |= event.from_data
 
-    def get_epsilon(self, delta: float) -> float:
+    def __len__(self) -> int:
+        """Return how many events were charged, each as often as it was."""
+        return self._taken
+
+    def get_epsilon(self, *, delta: float) -> float:
         """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
         return self.spent(delta).epsilon
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the charged events, with the settings, as plain values and tensors.
+
+        Secret: it holds what every record costs, and its file has no hash chain as a ledger has.
+        ``torch.save`` writes it; ``torch.load(..., weights_only=True)`` reads it.
+
+        Raises:
+            ValueError: if an event is of a type of your own.
+        """
+        sums = {"events": self._totals.events, "states": self._totals.states}
+        charged = {name: getattr(self, f"_{name}") for name in _CHARGED}
+        return {"settings": self._settings(), **to_plain(sums | charged)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what :meth:`state_dict` has returned, for the same ε bit for bit.
+
+        Raises:
+            ValueError: if it is of an accountant with other settings, or cannot be read.
+        """
+        check_settings(state, self._settings())
+        try:
+            events = [(from_plain(one), int(count)) for one, count in state["events"]]
+            states = from_plain(state["states"])
+            charged = {f"_{name}": from_plain(state[name]) for name in _CHARGED}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state cannot be read: {error!r}") from error
+        self._totals.events, self._totals.states = events, states
+        vars(self).update(charged)
+
+    def _settings(self) -> dict[str, Any]:
+        fixed = self._totals.fixed
+        return {
+            "estimator": getattr(self.estimator, "__name__", repr(self.estimator)),
+            "failure_probability": self.failure_probability,
+            "orders": None if fixed is None else fixed.values.tolist(),
+            "conversion": self.conversion,
+            "composition": self.composition.name,
+            "limit": self.composition.limit,
+        }
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
@@ -179,11 +226,11 @@ class BayesianAccountant:
             ValueError: unless the accountant has fixed orders and composes by panel.
         """
         totals = self._totals
-        if self._first is None or totals.fixed is None:
+        if self._records is None or totals.fixed is None:
             raise ValueError("orders must be fixed, and something charged, before a tally")
         if not isinstance(self.composition, ByPanel):
             raise ValueError(f"composition={self.composition.name} has no sum per record")
-        ids = next(iter(self._first.records.values()))
+        ids = next(iter(self._records.values()))
         return Tally(ids, totals.fixed, dict(totals.states), self._rounding, self._from_data)
 
     def spent(self, delta: float) -> Spent:
@@ -298,12 +345,12 @@ class BayesianAccountant:
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
-        if self._first is None:
+        if self._records is None:
             raise ValueError("nothing has been charged yet, so there is no ε to report")
         if self.conversion == HOCKEY_STICK:
-            return tuple(self._first.records), len(EPSILONS)
+            return tuple(self._records), len(EPSILONS)
         choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
-        return tuple(self._first.records), choices
+        return tuple(self._records), choices
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
         """Return the cost of one direction, infinite where an answer at δ may not come from."""
@@ -365,13 +412,11 @@ def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
     )
 
 
-def _check_same_records(before: Event, now: Event) -> None:
-    if set(before.records) != set(now.records):
-        raise ValueError(
-            f"event: has directions {sorted(now.records)}, not {sorted(before.records)}"
-        )
-    for name, ids in now.records.items():
-        if not torch.equal(ids, before.records[name]):
+def _check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:
+    if set(before) != set(now):
+        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
+    for name, ids in now.items():
+        if not torch.equal(ids, before[name]):
             raise ValueError(
                 f"event: its record ids in {name!r} are not those of the events before it"
             )

@@ -11,7 +11,17 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import TABLES, Data, Delta, Drop, Positive, Quiet, Target, TestFraction
+from bdpvi.commands.options import (
+    TABLES,
+    Data,
+    Delta,
+    Drop,
+    Json,
+    Positive,
+    Quiet,
+    Target,
+    TestFraction,
+)
 
 if TYPE_CHECKING:
     from bdpvi.compare.methods import Method
@@ -23,6 +33,7 @@ METHODS = (
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.endswith("worst-case"))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
+WRITTEN = ("report.html", "results.csv", "summary.csv", "curve.png", "curve.svg")
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 
 Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
@@ -55,6 +66,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Number of seeds of every result.")] = 10,
     settings: Settings = None,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Compare methods at equal ε: accuracy, likelihood, calibration, and what each ε means.
 
@@ -84,14 +96,19 @@ def compare(
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-    summary = pd.read_csv(out / "summary.csv")
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-    console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
-    console.print("Accuracy, mean ± standard error over seeds")
-    console.print(report.overview(summary, "accuracy"))
-    console.print("Behind the best at the same ε ± standard error over test records")
-    console.print(report.overview(summary, "behind"))
-    print(f"Wrote {out}/report.html, results.csv, summary.csv, curve.png and curve.svg")
+        summary = pd.read_csv(out / "summary.csv")
+        files = [out / name for name in WRITTEN]
+        if as_json:
+            rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
+            options.print_json({"out": out, "summary": rows, "files": files})
+            return
+        console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
+        console.print("Accuracy, mean ± standard error over seeds")
+        console.print(report.overview(summary, "accuracy"))
+        console.print("Behind the best at the same ε ± standard error over test records")
+        console.print(report.overview(summary, "behind"))
+        print("Wrote " + ", ".join(map(str, files)))
 
 
 def tune(
@@ -121,6 +138,7 @@ def tune(
     ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Search the hyper-parameters of every method with equal effort, on training rows alone.
 
@@ -151,9 +169,12 @@ def tune(
             out,
             track=progress.silent if quiet else progress.bar,
         )
-    for name, result in found["chosen"]["result"].items():
-        print(f"{name}: accuracy {result['score']:.4f} in cross-validation")
-    print(f"Wrote {out}")
+        if as_json:
+            options.print_json({"out": out, "result": found["chosen"]["result"]})
+            return
+        for name, result in found["chosen"]["result"].items():
+            print(f"{name}: accuracy {result['score']:.4f} in cross-validation")
+        print(f"Wrote {out}")
 
 
 def _name(data: str) -> str:

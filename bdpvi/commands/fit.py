@@ -251,7 +251,7 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
 
     first, unfinished = workers.rank == 0, _unfinished(out)
     with (
-        options.resumable(unfinished) if first else nullcontext(),
+        options.resumable(unfinished, out) if first else nullcontext(),
         store.held(unfinished) if first else nullcontext(),
     ):
         if first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,9 @@ TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
 )  # fmt: skip
 """The names of ``bdpvi.datasets.LOADERS``, which need not be imported for a help text."""
+
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every program, whose commands inherit them."""
 
 Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(TABLES)}.")]
 Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
@@ -79,17 +81,23 @@ def settings_of(settings: str, data: str, epsilon: float) -> PosteriorRelease:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Say in one line what an interrupted command has kept in its folder."""
+def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
+    """Let an interruption say what the command has kept.
+
+    Args:
+        folder: where finished parts are kept.
+        out: what the command makes in one go at the end, if that is where it ends.
+    """
     try:
         yield
     except KeyboardInterrupt:
+        if out is not None and out.exists():
+            raise KeyboardInterrupt(f"{out}/ is finished and whole (secret)") from None
         files = (one for one in folder.rglob("*") if one.is_file())
         if any(not one.name.startswith(".") for one in files):
-            said = f"what is finished is kept in {folder}/ (secret); the same command goes on there"
-        else:
-            said = "nothing was finished, nothing is kept"
-        print(f"bdpvi: interrupted: {said}", file=sys.stderr)
+            raise KeyboardInterrupt(
+                f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+            ) from None
         raise
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,8 +84,8 @@ def private(
             {
                 "out": out / MODEL,
                 "secret": secret,
-                "receipt": asdict(released.receipt),
-                "spent": asdict(released.spent),
+                "receipt": released.receipt.to_dict(),
+                "spent": released.spent.to_dict(),
                 "scores": table.to_dict("index"),
             }
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,29 +106,46 @@ def release(
     draws = draws or 1
     both = temperature and epsilon
     store.make_folder(out.parent)
-    with store.claimed(out) as temporary:
-        released = bdpvi.release(
-            fitted,
-            draws,
-            temperature=temperature or None,
-            epsilon=None if both else epsilon or None,
-            guarantee=kind,
-            delta=delta,
-            budget=bdpvi.Budget(epsilon, delta) if both else None,
-            accountant=accountant,
-            large_delta=large_delta,
-        )
-        storage.write_release(released, temporary)
-    if as_json:
-        public = {"out": out, "receipt": asdict(released.receipt)}
-        options.print_json({**public, "spent": asdict(released.spent)})
-        return
-    print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
-    print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-    if fitted.ledger.budget is None:
-        print("No budget is stored with this fit: nothing limits further releases")
-    print(f"Wrote {out}")
+    with _charged(fitted, folder, out):
+        with store.claimed(out) as temporary:
+            released = bdpvi.release(
+                fitted,
+                draws,
+                temperature=temperature or None,
+                epsilon=None if both else epsilon or None,
+                guarantee=kind,
+                delta=delta,
+                budget=bdpvi.Budget(epsilon, delta) if both else None,
+                accountant=accountant,
+                large_delta=large_delta,
+            )
+            storage.write_release(released, temporary)
+        if as_json:
+            public = {"out": out, "receipt": released.receipt.to_dict()}
+            options.print_json({**public, "spent": released.spent.to_dict()})
+            return
+        print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
+        print(f"Public: {released.receipt}")
+        print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
+        if fitted.ledger.budget is None:
+            print("No budget is stored with this fit: nothing limits further releases")
+        print(f"Wrote {out}")
+
+
+@contextmanager
+def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
+    """Let an interruption say whether the release was charged, and what there is of it."""
+    before = len(fitted.ledger.charges())
+    try:
+        yield
+    except KeyboardInterrupt:
+        if len(fitted.ledger.charges()) == before:
+            raise
+        lost = f"its samples are lost, {out} was not written, and the same command charges again"
+        raise KeyboardInterrupt(
+            f"the release was charged (see `bdpvi spent {folder}`); "
+            + (f"{out} is whole" if out.exists() else lost)
+        ) from None
 
 
 def guarantee_of(name: str) -> Promise | None:
@@ -147,7 +164,7 @@ def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
 
     total = bdpvi.spent(load(folder), delta=delta)
     if as_json:
-        options.print_json(asdict(total))
+        options.print_json(total.to_dict())
         return
     print(total)
     if total.exposure is not None:
@@ -169,7 +186,7 @@ def predict(
     with nullcontext(sys.stdout) if file is None else store.claimed(file) as target:
         loaded, table = _predicted(released, data)
         if as_json:
-            receipt = asdict(loaded.receipt)
+            receipt = loaded.receipt.to_dict()
             options.print_json({"probability": table["probability"].tolist(), "receipt": receipt})
         else:
             table.to_csv(target, index=False)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi._runtime import log
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
@@ -140,7 +141,8 @@ def compare(
             prepared.clear()
         if method not in prepared:
             prepared[method] = method.prepare(split.train, plan.delta)
-        store.put(cell.name, run(cell, prepared[method], split, plan))
+        with log.step(f"compare {cell.name}"):
+            store.put(cell.name, run(cell, prepared[method], split, plan))
     finished = [kept(cell) for cell in plan.cells()]
     rows = [row for found in finished for row in found["rows"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from bdpvi import _validate
+from bdpvi._runtime import log
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
@@ -162,7 +163,8 @@ def _searched(
 
     def add(name: str, repeat: int, entry: Entry) -> None:
         method, first = build(name, entry), _FIRST_SEED + repeat * search.folds * search.seeds
-        studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
+        with log.step(f"tune {name}"):
+            studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
 
     studies = {(name, repeat): study(name, repeat) for name in names for repeat in repeats}
     first = search.configurations

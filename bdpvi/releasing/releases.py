@@ -6,20 +6,22 @@ import hashlib
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._fit import Fit
-from bdpvi._runtime import secure, store
+from bdpvi._runtime import log, secure, store
 from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
+from bdpvi.releasing.arviz import to_inference_data
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
 
@@ -33,7 +35,8 @@ class Release:
 
     Attributes:
         samples: posterior samples over the flat vector of unconstrained latents, (k, d).
-        latents: the same samples as the model's latent variables, each (k, ...).
+        latents: the same samples as the model's latent variables, each (k, ...), as
+            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)`` takes them.
         receipt: what is promised, in public words and numbers.
         model: the model, for predictions.
         feature_names: the columns that predictions expect, in order.
@@ -93,6 +96,25 @@ class Release:
         typed = x.to(self.samples.dtype)
         return predictive_means(self.model, self.latents, typed, binary=binary).mean(0)
 
+    def to_inference_data(self, x: Tensor | None = None) -> Any:
+        """Return the samples for ArviZ, with the receipt as attributes of each group.
+
+        The draws are independent: one chain. Nothing of :attr:`spent` is in it. In the attributes
+        truth values are 0 and 1, and what is None is left out, so that it can be saved.
+
+        Args:
+            x: features of records, (N, d), to draw a target for by every sample, as the group
+                ``posterior_predictive``; that group is as secret as these features are.
+
+        Returns:
+            An ``arviz.InferenceData``, by ArviZ 1 an ``xarray.DataTree``.
+
+        Raises:
+            ImportError: if ArviZ is not installed.
+            ValueError: if ``x`` has another shape or a value that is not finite.
+        """
+        return to_inference_data(self, x)
+
 
 def release(
     fit: Fit,
@@ -145,7 +167,7 @@ def release(
         )
     if budget is not None:
         delta = budget.delta
-    with fit.ledger.locked():
+    with log.step("release"), fit.ledger.locked():
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
         if epsilon is not None:
@@ -185,6 +207,7 @@ def release(
     return released
 
 
+@log.step("accounting")
 def spent(
     fit: Fit,
     *,
@@ -220,6 +243,7 @@ def rehearse(
     return _unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))
 
 
+@log.step("calibration")
 def calibrate(
     fit: Fit,
     draws: int = 1,
@@ -285,7 +309,7 @@ def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
         return
     file = fit.ledger.path.with_name(f"release-{number}.json")
     try:
-        store.write(file, store.json_text(asdict(total), indent=1).encode())
+        store.write(file, store.json_text(total.to_dict(), indent=1).encode())
     except OSError as error:  # what is charged and drawn must not be lost
         warnings.warn(
             f"the release is charged and valid, but its secret receipt {file} could not be "
