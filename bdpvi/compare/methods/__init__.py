@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bdpvi.compare.methods.base_rate import BaseRate
 from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
@@ -19,6 +20,7 @@ from bdpvi.compare.methods.training import TrainingRelease
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
     for method in (
+        BaseRate,
         NonPrivate,
         FullRankRelease,
         FullRankWorstCase,
@@ -33,4 +35,4 @@ METHODS: Mapping[str, type[Method]] = {
     )
 }
 
-__all__ = ["METHODS", "NONE", "SENTENCES", "Method", "Prepared"]
+__all__ = ["METHODS", "NONE", "SENTENCES", "BaseRate", "Method", "Prepared"]
