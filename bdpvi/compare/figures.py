@@ -47,7 +47,8 @@ def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     axes.axhline(non_private, color="0.4", lw=1, ls=":", label="posterior mean (not private)")
-    for marker, (draws, line) in zip("osD^v", curve.groupby("draws"), strict=False):
+    for number, (draws, line) in enumerate(curve.groupby("draws")):
+        marker, beside = "osD^v"[number % 5], ((-6, 5) if number == 0 else (6, -9))
         name = f"{draws} draw" + ("s" if draws != 1 else "")
         (drawn,) = axes.plot(line["epsilon"], line["accuracy"], marker=marker, label=name)
         doubtful = line[~line["reliable"]]
@@ -58,7 +59,8 @@ def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
             axes.annotate(
                 f"τ={row.temperature:g}",
                 (row.epsilon, row.accuracy),
-                xytext=(6, -9),
+                xytext=beside,
+                ha="right" if number == 0 else "left",
                 textcoords="offset points",
                 fontsize=7,
                 color=drawn.get_color(),
@@ -171,7 +173,7 @@ def reliability(
         methods: a diagram each.
         bins: by the method's name, for each bin the number of records, the sum of their
             probabilities and that of their targets; None for a method that has none here.
-        titles: by the same, the guarantee and its ε.
+        titles: by the same, the guarantee and its ε, where there is one.
     """
     columns = 4
     rows = -(-len(methods) // columns)
@@ -187,7 +189,7 @@ def reliability(
             below.set_axis_off()
             continue
         method, found = methods[number], bins.get(methods[number].name)
-        above.set_title(f"{method.label}\n{titles.get(method.name, '')}", fontsize=9)
+        above.set_title(f"{method.label}\n{titles.get(method.name, HEADINGS[NONE])}", fontsize=9)
         above.plot([0, 1], [0, 1], color="0.6", lw=1, ls=":")
         above.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         below.set(xlim=(-0.03, 1.03), xlabel="predicted probability")

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bdpvi._runtime.store import replacing
 from bdpvi.compare import figures
-from bdpvi.compare.methods import NONE, SENTENCES, Method
+from bdpvi.compare.methods import SENTENCES, Method
 from bdpvi.compare.metrics import MEASURES
 from bdpvi.types import Split
 
@@ -83,9 +83,9 @@ def pictures(results: Results) -> dict[str, Figure]:
     target = max(results.targets, default=math.inf)
     rows = results.summary.to_dict("records")
     titles = {
-        row["method"]: _guarantee(row) + f", target ε {target:g}" * (row["guarantee"] != NONE)
+        row["method"]: f"{_guarantee(row)}, target ε {target:g}"
         for row in rows
-        if row["target_epsilon"] == target or row["guarantee"] == NONE
+        if row["target_epsilon"] == target
     }
     bins = {n: one for (n, epsilon), one in results.bins.items() if epsilon in (target, math.inf)}
     return {

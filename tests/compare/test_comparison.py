@@ -37,7 +37,7 @@ from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
 from bdpvi.compare.figures import HEADINGS, SHOWN, curve, record_epsilons, reliability
 from bdpvi.compare.hyperparameters import build
-from bdpvi.compare.methods import METHODS, NONE, SENTENCES, Method
+from bdpvi.compare.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.compare.methods.temperature import COLDEST, coldest, within
 from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
 from bdpvi.compare.metrics import MEASURES, calibration, expected_calibration_error, metrics
@@ -48,7 +48,6 @@ from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
 ENTRIES: dict[str, dict[str, Any]] = {
-    "base-rate": {},
     "non-private": {"steps": 20},
     "bdp-vi-full-rank": {"model": {"clip": 0.25}},
     "vi-full-rank-worst-case": {"model": {"clip": 0.25}, "noise_scale": 1.0},
@@ -61,6 +60,9 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "dp-sgld-pld": {"steps": 20, "draws": 5, "step_size": 100.0},
     "dp-gd": {"steps": 20},
 }
+
+
+SHOWN_METHODS = (BaseRate.name, *ENTRIES)
 
 
 def small(records: int = 400) -> Split:
@@ -104,7 +106,7 @@ def test_what_cannot_be_reached_is_a_row_with_the_reason(table: pd.DataFrame) ->
     assert math.isnan(row["epsilon"])
     assert math.isnan(row["accuracy"])
     assert "0.1163" in row["reason"]
-    assert set(table["method"]) == set(ENTRIES)
+    assert set(table["method"]) == set(SHOWN_METHODS)
     # Three targets for every private method, each with its seeds or its reason.
     private = table[table["guarantee"] != NONE]
     assert (private.groupby("method")["target_epsilon"].nunique() == 3).all()
@@ -162,7 +164,7 @@ def test_tables_have_every_method_at_every_target(table: pd.DataFrame) -> None:
         head, _, *rows = [[word.strip() for word in line.split("|")][1:-1] for line in lines]
         assert head == list(SHOWN_COLUMNS)
         assert {"accuracy", "AUC", "log score", "calibration error"} < set(head)
-        assert [row[0] for row in rows] == list(ENTRIES)
+        assert [row[0] for row in rows] == list(SHOWN_METHODS)
         by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
         assert by_name["base-rate"]["AUC"] == "0.5000 ± 0.0000"
         assert by_name["non-private"]["ε"] == ""
@@ -297,7 +299,8 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
     assert "guessed <b>" not in page
     assert 'src="data:image/png;base64,' in page
     assert not re.search(r"(src|href)=.(?!data:)", page)
-    for method in METHODS.values():
+    shown: list[type[Method]] = [BaseRate, *METHODS.values()]
+    for method in shown:
         assert escape(method.label) in page
         assert escape(method.note) in page
     assert "Constants of the preprocessing count as public. The number of training records" in page
@@ -321,7 +324,7 @@ def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
 
 
 def test_no_marker_serves_two_guarantees_and_no_point_hides_another(table: pd.DataFrame) -> None:
-    methods = [build(name, entry) for name, entry in ENTRIES.items()]
+    methods = [BaseRate(), *(build(name, entry) for name, entry in ENTRIES.items())]
     summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
     figure = curve(methods, summary)
     guarantees = {method.label: method.guarantee for method in methods}

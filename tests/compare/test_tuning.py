@@ -130,7 +130,7 @@ def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
 def test_groups_of_abalone_are_what_its_columns_measure() -> None:
     chosen = load("abalone")
     methods = [*chosen.methods.values(), *(m for at in chosen.at.values() for m in at.values())]
-    assert {getattr(method.model, "groups", None) for method in methods} == {None, abalone.GROUPS}
+    assert {method.model.groups for method in methods} == {None, abalone.GROUPS}
 
 
 def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The methods that ``bdpvi compare`` sets against each other, by name."""
+"""The methods that ``bdpvi compare`` sets against each other and the base rate, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from bdpvi.compare.methods.training import TrainingRelease
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
     for method in (
-        BaseRate,
         NonPrivate,
         FullRankRelease,
         FullRankWorstCase,
