@@ -100,7 +100,7 @@ def coupled(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
 
 def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
     data = problem.data
-    with isolated(data), pyro.validation_enabled(False):
+    with isolated(data.x), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
         gradient = TracedGradient(problem)
         free = {

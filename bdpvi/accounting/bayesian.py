@@ -288,6 +288,38 @@ class BayesianAccountant:
         Raises:
             ValueError: if nothing was charged, or events are not composed by panel.
         """
+        own, price = self._own(delta)
+        median, most, largest = _within(own, price, (0.5, 0.99, 1.0))
+        certified = float(quantile_certificate(own, failure_probability, 0.99))
+        return Exposure(
+            delta=delta,
+            largest=largest,
+            most=most,
+            median=median,
+            certified=price(certified) if math.isfinite(certified) else math.inf,
+            failure_probability=failure_probability,
+        )
+
+    def record_epsilons(self, delta: float, levels: Sequence[float]) -> list[float]:
+        """Return what fractions of the panel's records pay, each by itself: secret.
+
+        Args:
+            delta: δ of each record's own guarantee.
+            levels: fractions in (0, 1].
+
+        Returns:
+            For each level the ε that this fraction of the panel stays within, as precise as
+            :meth:`exposure`.
+
+        Raises:
+            ValueError: as for :meth:`exposure`, or if a level lies outside (0, 1].
+        """
+        for level in levels:
+            _validate.rate("levels", level)
+        return _within(*self._own(delta), levels)
+
+    def _own(self, delta: float) -> tuple[Tensor, Callable[[float], float]]:
+        """Return a number for each record, (m,), from which a rising function makes its own ε."""
         _validate.probability("delta", delta)
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
@@ -295,20 +327,8 @@ class BayesianAccountant:
         variances = [loss_variance(self._draws(), name) for name in directions]
         if all(v is not None for v in variances):
             own = torch.stack([v for v in variances if v is not None]).amax(0)
-            price: Callable[[float], float] = partial(gaussian_epsilon, delta=delta)
-        else:
-            own = torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0)
-            price = float
-        ranked = own.sort().values
-        certified = float(quantile_certificate(own, failure_probability, 0.99))
-        return Exposure(
-            delta=delta,
-            largest=price(float(ranked[-1])),
-            most=price(float(ranked[math.ceil(0.99 * len(own)) - 1])),
-            median=price(float(ranked[(len(own) - 1) // 2])),
-            certified=price(certified) if math.isfinite(certified) else math.inf,
-            failure_probability=failure_probability,
-        )
+            return own, partial(gaussian_epsilon, delta=delta)
+        return torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0), float
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
@@ -410,6 +430,12 @@ def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
         reason="nothing was released",
         worst_case=WorstCase(0.0, delta, "nothing was released"),
     )
+
+
+def _within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]) -> list[float]:
+    """Return the ε that each fraction of the records, above 0, stays within."""
+    ranked = own.sort().values
+    return [price(float(ranked[math.ceil(level * len(own)) - 1])) for level in levels]
 
 
 def _check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:

@@ -33,7 +33,10 @@ METHODS = (
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.endswith("worst-case"))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
-WRITTEN = ("report.html", "results.csv", "summary.csv", "curve.png", "curve.svg")
+WRITTEN = (
+    "report.html", "results.csv", "summary.csv", "curve.png", "curve.svg", "reliability.png",
+    "reliability.svg",
+)  # fmt: skip
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 
 Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
@@ -68,8 +71,9 @@ def compare(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compare methods at equal ε: accuracy, likelihood, calibration, and what each ε means.
+    """Compare methods at equal ε: accuracy, AUC, log score, calibration, and what each ε means.
 
+    The base rate, which looks at no feature, is in every table.
     Finished results are kept, so the same command goes on after an interruption.
 
     Example: bdpvi compare --data abalone --out abalone-comparison
@@ -104,11 +108,16 @@ def compare(
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
         console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
-        console.print("Accuracy, mean ± standard error over seeds")
-        console.print(report.overview(summary, "accuracy"))
-        console.print("Behind the best at the same ε ± standard error over test records")
-        console.print(report.overview(summary, "behind"))
+        console.print(
+            "Mean ± standard error over seeds; log score is the mean log-likelihood of a record in "
+            "nats, higher is better; behind the best is in accuracy, ± standard error over test "
+            "records"
+        )
+        for heading, table in report.console_tables(summary).items():
+            console.print(heading, table, sep="\n")
         print("Wrote " + ", ".join(map(str, files)))
+        if (out / report.SECRET).exists():
+            print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
 
 
 def tune(
@@ -128,6 +137,9 @@ def tune(
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε at which they are scored.")
     ] = EPSILONS,
+    objective: Annotated[
+        str, typer.Option(help="What settings are chosen by: log-score, accuracy or auc.")
+    ] = "log-score",
     delta: Delta = 1e-5,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
     repeats: Annotated[
@@ -153,6 +165,7 @@ def tune(
     search = tuning.Search(
         configurations=configurations,
         refinements=refinements,
+        objective=objective,
         epsilons=tuple(_numbers("epsilons", epsilons)),
         folds=folds,
         repeats=repeats,
@@ -173,7 +186,7 @@ def tune(
             options.print_json({"out": out, "result": found["chosen"]["result"]})
             return
         for name, result in found["chosen"]["result"].items():
-            print(f"{name}: accuracy {result['score']:.4f} in cross-validation")
+            print(f"{name}: {search.measure.label} {result['score']:.4f} in cross-validation")
         print(f"Wrote {out}")
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
+SCORES = {"auc": "AUC", "log_score": "log score", "accuracy": "accuracy"}
 
 
 def private(
@@ -117,11 +118,8 @@ def scores(split: Split, released: Release) -> pd.DataFrame:
     }
     if len(torch.unique(test.y)) < 2:
         return pd.DataFrame()  # nothing can be ranked
-    rows = {name: metrics(value, test.y) for name, value in probabilities.items()}
-    scored = {
-        n: {"AUC": m.auc, "log score": -m.nll, "accuracy": m.accuracy} for n, m in rows.items()
-    }
-    return pd.DataFrame(scored).T
+    found = {name: metrics(value, test.y) for name, value in probabilities.items()}
+    return pd.DataFrame(found).T[list(SCORES)].rename(columns=SCORES)
 
 
 def no_better(table: pd.DataFrame) -> str:

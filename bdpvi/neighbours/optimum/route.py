@@ -109,7 +109,7 @@ class Optimum:
         if account_training:
             raise ValueError("account_training: an optimum has no steps that samples could follow")
         model, scale = _checked(problem, self.reduction)
-        with isolated(problem.data):
+        with isolated(problem.data.x):
             problem.guide.setup(problem.data.x, problem.data.y)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         data = Records.of(model, problem.data)
