@@ -353,8 +353,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "epsilons": "1",
         "quiet": True,
     }
-    cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
+    cli_comparison.tune(data="breast-cancer", out=out, methods="dp-gd", **options)
     assert "dp-gd: accuracy 0." in capsys.readouterr().out
     assert load("breast-cancer", out).data == "breast-cancer"
     with pytest.raises(ValueError, match="dp-gdd"):
-        cli_comparison.tune("breast-cancer", out, methods="dp-gdd", **options)  # type: ignore[arg-type]
+        cli_comparison.tune(data="breast-cancer", out=out, methods="dp-gdd", **options)

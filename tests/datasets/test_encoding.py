@@ -96,7 +96,11 @@ def test_truth_values_after_a_csv_file_read_them_as_text() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("sex", "X", r"column 'sex' has the value 'X', which is not among its categories \('F'\)"),
+        (
+            "sex",
+            "X",
+            r"'sex' has the value 'X' in row 0, which is not among its categories \('F'\)",
+        ),
         ("size", None, "column 'size' has 1 missing values, the first in row 0"),
         ("age", None, "column 'age' has 1 missing values, the first in row 0"),
         ("age", "old", "column 'age' has 1 values that are not finite numbers, .* 'old' in row 0"),
