@@ -148,15 +148,16 @@ def numbers(name: str, values: object) -> Tensor:
                 "bdpvi.datasets.from_frame encode the table"
             )
     try:
-        if hasattr(values, "to_numpy"):
+        if hasattr(values, "to_numpy") and getattr(kinds, "kind", "f") in _KINDS:
             array = values.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             array = np.asarray(values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numbers in rows of equal length: {error}") from error
-    if array.dtype.kind not in _KINDS or getattr(kinds, "kind", "f") not in _KINDS:
+    if array.dtype.kind not in _KINDS:
         raise ValueError(
-            f"{name} must be numbers, got {type(values).__name__} of {kinds or array.dtype}; "
-            "yes/no text becomes numbers by name == 'yes'"
+            f"{name} must be numbers, got {type(values).__name__} of {array.dtype}; "
+            "yes/no text becomes numbers by {name} == 'yes'"
         )
-    return torch.from_numpy(np.array(array, dtype=np.float64))
+    # In rows, as tables in other containers: sums over them are then the same to the last bit.
+    return torch.from_numpy(np.array(array, dtype=np.float64, order="C"))
