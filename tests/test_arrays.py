@@ -74,7 +74,7 @@ def test_the_data_are_a_copy_and_names_can_be_given() -> None:
     [
         (FRAME.assign(sex=["F", "M", "F"]), Y, {}, r"x has the column 'sex' of type .*from_frame"),
         (FRAME.assign(when=pd.Timestamp(0)), Y, {}, "x has the column 'when' of type datetime64"),
-        (FRAME.assign(age=[1, None, 2]), Y, {}, "x has a value that is not finite: nan"),
+        (FRAME.assign(age=[1, np.nan, 2]), Y, {}, "x has a value that is not finite: nan"),
         (X, ["yes", "no", "yes"], {}, "y must be numbers, got list of <U3; .* == 'yes'"),
         (X, pd.Series(["yes", "no", "yes"]), {}, "y must be numbers, got Series of"),
         (X, np.array(["2020", "2021", "2022"], dtype="datetime64[Y]"), {}, "y must be numbers"),

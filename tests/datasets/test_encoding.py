@@ -183,9 +183,9 @@ def test_blanks_that_have_a_level_are_known_and_others_are_not() -> None:
     assert x.tolist() == [[0, 1, -2, 0, 1, 0], [1, 0, 0, 1, 0, 1]]
     assert Encoding.from_dict(json.loads(json.dumps(LEVELS.to_dict()))) == LEVELS
     with pytest.raises(ValueError, match="'sex' has 1 missing values, the first in row 1"):
-        LEVELS.apply(rows.assign(sex=["F", None]))
+        LEVELS.apply(rows.assign(sex=pd.Series(["F", None])))
     with pytest.raises(ValueError, match="'size' has the value 'XL'"):
-        LEVELS.apply(rows.assign(size=["XL", None]))
+        LEVELS.apply(rows.assign(size=pd.Series(["XL", None])))
 
 
 def test_what_is_not_known_is_counted_and_taken_for_the_mean() -> None:
