@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.bayesian import BayesianAccountant
     from bdpvi.accounting.settings import Accounting
     from bdpvi.compare.recommended import recommended
+    from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
@@ -35,6 +36,7 @@ _WHERE = {
     "accounting.bayesian": ("BayesianAccountant",),
     "accounting.settings": ("Accounting",),
     "compare.recommended": ("recommended",),
+    "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
@@ -68,6 +70,7 @@ __all__ = [
     "WorstCase",
     "WorstCaseDP",
     "calibrate",
+    "check",
     "fit",
     "fit_stream",
     "load_fit",

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pyro.infer.autoguide import AutoGuide
 from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.distributions import Distribution
 
+from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
+from bdpvi.guides.checks import check
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
@@ -77,7 +80,7 @@ class Fit:
 
 def fit(
     model: Model,
-    guide: Guide,
+    guide: Guide | AutoGuide,
     data: Dataset | tuple[object, object],
     *,
     steps: int = 1000,
@@ -96,7 +99,8 @@ def fit(
 
     Args:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
-        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`.
+        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
+            run, which :func:`bdpvi.guides.of` converts.
         data: N ≥ 3 records; or a pair (x, y) of arrays, frames, tensors or lists, of which
             :meth:`Dataset.of` makes them.
         steps: optimiser steps.
@@ -123,7 +127,8 @@ def fit(
         The fit. Nothing stays in Pyro's parameter store.
 
     Raises:
-        ValueError: on data that cannot be accounted for, naming the argument.
+        ValueError: on data that cannot be accounted for, naming the argument; or on a model or
+            guide, naming all that is wrong with it, as :func:`bdpvi.check` does.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets, guides
     >>> model = BayesianLogisticRegression(clip=0.5)
@@ -139,13 +144,12 @@ def fit(
         data = Dataset.of(*data)
     if len(data) < 3:
         raise ValueError(f"data has {len(data)} records; at least 3 are needed")
-    check = getattr(model, "check", None)
-    if check is not None:
-        check(data)
     plan = Plan(steps=steps, rate=rate, seed=seed)
-    problem = Problem(
-        model, guide, data.to(_device(device), dtype), plan, optim or default_optimiser(steps)
-    )
+    moved = data.to(_device(device), dtype)
+    check(model, guide, moved)
+    if isinstance(guide, AutoGuide):
+        guide = guides.of(guide, model, moved)
+    problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
     track = bars.bar if progress else bars.silent
     if neighbours is None:
         exact = optim is None and not account_training and Optimum.takes(model, guide, rate)

@@ -16,20 +16,23 @@ from bdpvi._runtime.store import check_writable
 from bdpvi.accounting.ledger import Charge
 from bdpvi.compare import figures
 from bdpvi.compare.metrics import accuracy, expected_accuracy
+from bdpvi.compare.recommended import recommended
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.releases import release, spent
+from bdpvi.releasing.releases import calibrate, release, spent
 from bdpvi.types import Spent
 
-DRAWS = (1, 10)
-TEMPERATURES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-SHOWN = 5.0
-"""The temperature that the demonstration releases at."""
+TARGETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Worst-case ε of the releases that are simulated."""
+SHOWN = 1.0
+"""ε of the one that is made, and that the settings follow from."""
+HOT = 10.0
+"""Temperature at which the model without bounds is priced."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What was measured: a row for each number of draws and temperature."""
+    """What was measured: a row for each worst-case ε."""
 
     records: int
     test_records: int
@@ -37,6 +40,7 @@ class Demonstration:
     curve: pd.DataFrame
     spent: Spent
     released_accuracy: float
+    unbounded: Spent
     figure: Path
     table: Path
 
@@ -48,54 +52,51 @@ class Demonstration:
         """Print a table and what was released."""
         table = Table(
             title=f"Breast cancer: {self.records} training records, accuracy on "
-            f"{self.test_records} test records",
+            f"{self.test_records} test records, δ = {self.spent.delta:g}",
             title_justify="left",
         )
-        epsilon = f"Bayesian-DP ε at δ = {self.spent.delta:g}"
-        for heading in ("prediction from", "temperature", "accuracy", epsilon, "reliable"):
+        for heading in ("worst-case ε", "Bayesian ε", "reliable", "accuracy of 1 draw"):
             table.add_column(heading, justify="right")
-        table.add_row("posterior mean", "", f"{self.non_private:.3f}", "not private", "")
         for row in self.curve.to_dict("records"):
-            name = "1 draw" if row["draws"] == 1 else f"{row['draws']} draws"
-            temperature, accuracy = f"{row['temperature']:g}", f"{row['accuracy']:.3f}"
             reliable = "yes" if row["reliable"] else "no"
-            table.add_row(name, temperature, accuracy, f"{row['epsilon']:.3f}", reliable)
+            numbers = (f"{row[name]:.3g}" for name in ("worst_case", "bayesian"))
+            table.add_row(*numbers, reliable, f"{row['accuracy']:.3f}")
+        table.add_row("not private", "not private", "", f"{self.non_private:.3f}")
         console.print(table)
         console.print(
-            f"Released {DRAWS[-1]} draws at temperature {SHOWN:g}, which predict with accuracy "
-            f"{self.released_accuracy:.3f}.\n{self.spent}",
+            f"Released 1 draw, which predicts with accuracy {self.released_accuracy:.3f}.\n"
+            f"{self.spent}\n{self.spent.guarantee}.\n"
+            "The same from a model that bounds no record, at temperature "
+            f"{HOT:g}: {self.unbounded}\n"
+            f"Figure: {self.figure}\nTable: {self.table}",
             highlight=False,
         )
-        console.print(f"{self.spent.guarantee}.", highlight=False)
-        console.print(f"Figure: {self.figure}\nTable: {self.table}", highlight=False)
 
 
-def run(out: Path, *, seed: int = 0, progress: bool = True) -> Demonstration:
-    """Fit, account over a range of temperatures, release once, and write figure and table."""
+def run(out: Path, *, progress: bool = True) -> Demonstration:
+    """Fit, account over a range of ε, release once, and write figure and table."""
     check_writable(out)
     split = datasets.load_breast_cancer()
-    model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
-    fitted = fit(
-        model, MeanField(model), split.train, steps=500, rate=0.2, seed=seed, progress=progress
-    )
+    fitted = recommended(SHOWN).fit(split.train, progress=progress)
     rows = []
-    for draws in DRAWS:
-        for temperature in TEMPERATURES:
-            price = spent(fitted, planned=Charge(draws, temperature))
-            rows.append(
-                {
-                    "draws": draws,
-                    "temperature": temperature,
-                    "accuracy": expected_accuracy(fitted, split.test, draws, temperature),
-                    "epsilon": price.epsilon,
-                    "delta": price.delta,
-                    "guarantee": "Bayesian DP",
-                    "reliable": price.reliable,
-                }
-            )
+    for target in TARGETS:
+        temperature = calibrate(fitted, epsilon=target)
+        price = spent(fitted, planned=Charge(1, temperature))
+        rows.append(
+            {
+                "worst_case": target,
+                "bayesian": price.epsilon,
+                "reliable": price.reliable,
+                "delta": price.delta,
+                "temperature": temperature,
+                "accuracy": expected_accuracy(fitted, split.test, 1, temperature),
+            }
+        )
     curve = pd.DataFrame(rows)
-    released = release(fitted, DRAWS[-1], temperature=SHOWN)
-    mean = fitted.guide.unpack(fitted.posterior.mean)["w"]
+    released = release(fitted, epsilon=SHOWN)
+    model = BayesianLogisticRegression()
+    unbounded = fit(model, MeanField(model), split.train, progress=progress)
+    mean = unbounded.guide.unpack(unbounded.posterior.mean)["w"]
     non_private = accuracy(model, {"w": mean[None]}, split.test)
     figure = figures.accuracy_curve(curve, non_private, out / "accuracy.png")
     table = out / "accuracy.csv"
@@ -107,6 +108,7 @@ def run(out: Path, *, seed: int = 0, progress: bool = True) -> Demonstration:
         curve=curve,
         spent=released.spent,
         released_accuracy=float((released.predict(split.test.x) == split.test.y).double().mean()),
+        unbounded=spent(unbounded, planned=Charge(1, HOT)),
         figure=figure,
         table=table,
     )

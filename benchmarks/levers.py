@@ -44,7 +44,7 @@ class Lever:
     model: Mapping[str, Any]
     accountant: Accounting = SMALL
     guide: type[GaussianGuide] = FullRank
-    released: Mapping[str, float] = field(default_factory=dict)
+    released: Mapping[str, Any] = field(default_factory=dict)
 
 
 PLAIN = {"clip": 0.25, "prior_scale": 1.0}

@@ -19,7 +19,7 @@ from torch import Tensor
 from bdpvi import BayesianAccountant, BayesianLogisticRegression, Dataset, Fit, Optimum, fit
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.inversion import equal_covariance
+from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.guides import MeanField

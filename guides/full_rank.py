@@ -19,7 +19,7 @@ class FullRank(GaussianGuide):
 
     constraints = {"loc": constraints.real_vector, "scale_tril": softplus_lower_cholesky}  # noqa: RUF012
 
-    def initial(self, like: Tensor) -> dict[str, Tensor]:
+    def usual_start(self, like: Tensor) -> dict[str, Tensor]:
         """Return a zero location and a multiple of the identity."""
         eye = torch.eye(self.dim, dtype=like.dtype, device=like.device)
         return {"loc": like.new_zeros(self.dim), "scale_tril": self.init_scale * eye}
@@ -29,11 +29,9 @@ class FullRank(GaussianGuide):
         return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])  # type: ignore[no-any-return]
 
     def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
-        """Return the Gaussian whose Cholesky factor is that of L(I + ridge·LᵀL)Lᵀ."""
-        factor = parameters["scale_tril"]
-        eye = torch.eye(self.dim, dtype=factor.dtype, device=factor.device)
-        inner = torch.linalg.cholesky(eye + self.ridge * factor.mT @ factor)
-        return self.distribution({"loc": parameters["loc"], "scale_tril": factor @ inner})
+        """Return the Gaussian whose Cholesky factor is that of Σ + ridge·Σ²."""
+        factor = widened_factor(parameters["scale_tril"], self.ridge)
+        return self.distribution({"loc": parameters["loc"], "scale_tril": factor})
 
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
         """Return loc + L · noise, L having softplus on its diagonal; the entropy is Σ log L_jj."""
@@ -49,6 +47,17 @@ class FullRank(GaussianGuide):
             return {"loc": gradient, "scale_tril": outer}
 
         return torch.addcmul(free["loc"], scale, noise).add_(strict), pullback
+
+
+def widened_factor(factor: Tensor, ridge: float) -> Tensor:
+    """Return the Cholesky factor of Σ + ridge·Σ² = L(I + ridge·LᵀL)Lᵀ, (..., d, d), from Σ's, L.
+
+    >>> widened_factor(torch.tensor([[2.0]]), 0.5).square()  # 4 + 0.5 · 4²
+    tensor([[12.]])
+    """
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inner: Tensor = torch.linalg.cholesky(eye + ridge * factor.mT @ factor)
+    return factor @ inner
 
 
 def _below(noise: Tensor, diagonal: int) -> Tensor:

@@ -31,6 +31,9 @@ class GaussianGuide(ABC):
     Args:
         model: the Pyro model.
         init_scale: standard deviation of every latent at the start.
+        start: first values of some or all parameters, constrained, in the place of the usual ones.
+            They count as public: training begins there with a record and without it, so ε says
+            nothing of what they know about the records that they were found from.
         ridge: κ of the covariance Σ + κΣ² that samples are released with, see :meth:`released`.
         noise_scale: standard deviation of every latent in the samples that are released, instead
             of the guide's own covariance; public. No record can move it, so covariances give
@@ -55,12 +58,19 @@ class GaussianGuide(ABC):
         model: Model,
         *,
         init_scale: float = 0.1,
+        start: Mapping[str, Tensor] | None = None,
         ridge: float = 0.0,
         noise_scale: float | None = None,
         grid: float = 2.0**-10,
     ) -> None:
         self.model = model
         self.init_scale = positive("init_scale", init_scale)
+        self.start = {name: value.detach().clone() for name, value in (start or {}).items()}
+        if unknown := set(self.start) - set(self.constraints):
+            raise ValueError(
+                f"start has {sorted(unknown)}; {type(self).__name__} has the parameters "
+                f"{sorted(self.constraints)}"
+            )
         self._ridge = non_negative("ridge", ridge)
         self._noise_scale = None if noise_scale is None else positive("noise_scale", noise_scale)
         self._grid = positive("grid", grid)
@@ -70,8 +80,8 @@ class GaussianGuide(ABC):
         self.parameters: dict[str, Tensor] = {}
 
     @abstractmethod
-    def initial(self, like: Tensor) -> dict[str, Tensor]:
-        """Return the first value of every parameter, with the type and device of ``like``."""
+    def usual_start(self, like: Tensor) -> dict[str, Tensor]:
+        """Return what parameters are at first without a ``start``, as :meth:`initial` does."""
 
     @abstractmethod
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
@@ -80,19 +90,6 @@ class GaussianGuide(ABC):
     @abstractmethod
     def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian with covariance Σ + ridge·Σ² instead of Σ."""
-
-    @abstractmethod
-    def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
-        """Return the latents of many guides for one base noise, and how gradients come back.
-
-        Args:
-            free: unconstrained parameters of m guides, each (m, ...).
-            noise: standard normal, (d,).
-
-        Returns:
-            Flat latents, (m, d); and the function that takes the gradient of a loss in them to the
-            gradient in ``free`` of that loss minus the guide's entropy.
-        """
 
     @property
     def ridge(self) -> float:
@@ -124,6 +121,23 @@ class GaussianGuide(ABC):
     def setup(self, x: Tensor, y: Tensor) -> None:
         """Find the model's latent variables by running it once on a batch of records."""
         self.sites = sites(self.model, x, y)
+
+    def initial(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the first value of every parameter, with the type and device of ``like``.
+
+        Raises:
+            ValueError: if ``start`` does not fit the model's latent variables.
+        """
+        first = self.usual_start(like)
+        for name, value in self.start.items():
+            support = self.constraints[name]
+            if value.shape != first[name].shape or not bool(support.check(value).all()):
+                raise ValueError(
+                    f"start[{name!r}] must be {support} {tuple(first[name].shape)}, got "
+                    f"{tuple(value.shape)}: {value.flatten()[:3].tolist()}"
+                )
+            first[name] = value.to(like, copy=True)  # Pyro trains in place what it is given
+        return first
 
     def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Run as a Pyro guide: one sample site per latent variable of the model.

@@ -23,7 +23,7 @@ class MeanField(GaussianGuide):
 
     constraints = {"loc": constraints.real, "scale": softplus_positive}  # noqa: RUF012
 
-    def initial(self, like: Tensor) -> dict[str, Tensor]:
+    def usual_start(self, like: Tensor) -> dict[str, Tensor]:
         """Return zero locations and equal scales."""
         return {
             "loc": like.new_zeros(self.dim),

@@ -182,7 +182,7 @@ def test_one_worker_is_no_worker(data: Dataset, route: type[Coupled] | type[Opti
 
 
 def test_a_smaller_panel_is_an_error(data: Dataset) -> None:
-    with pytest.raises(RuntimeError, match="30 neighbours are not the 60 asked for"):
+    with pytest.raises(RuntimeError, match="the workers found 30 neighbours, not the 60"):
         Sharded(Coupled, Remove(), workers=Worker()).train(problem(data), silent)
 
 

@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "neighbours": PLAIN | {"accounting", "guides", "inference", "models", "neighbours.optimum"},
     "neighbours.optimum": PLAIN | {"accounting", "inference", "models", "neighbours"},
     "dp": PLAIN | {"accounting", "inference", "models", "neighbours"},
-    "_fit": PLAIN | {"accounting", "inference", "models", "neighbours", "neighbours.optimum"},
+    "_fit": PLAIN
+    | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
     "releasing": PLAIN
     | {
         "_fit",

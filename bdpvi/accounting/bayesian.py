@@ -29,7 +29,15 @@ from bdpvi.accounting.hockey_stick import (
 )
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.quantiles import quantile_certificate
-from bdpvi.accounting.settling import Solution, Terms, guarantee_for, settle, solve_by_order
+from bdpvi.accounting.settling import (
+    Solution,
+    Terms,
+    guarantee_for,
+    settle,
+    solve_by_order,
+    supported,
+    tolerated_rate,
+)
 from bdpvi.accounting.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
 from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
 
@@ -63,6 +71,8 @@ class BayesianAccountant:
         conversion: "cks", "chernoff" (see :mod:`bdpvi.accounting.conversions`) or "hockey-stick"
             (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides, by panel).
         composition: how the costs of several events add up, by default :class:`ByPanel`.
+        only_reliable: answer with the smallest ε whose estimate is reliable: at a lower order than
+            the smallest ε of all, where exposed records weigh less. Not for "hockey-stick".
 
     >>> from bdpvi.accounting.events import SubsampledGaussian
     >>> distances = torch.linspace(0, 1, 100, dtype=torch.float64)
@@ -80,12 +90,16 @@ class BayesianAccountant:
         orders: Orders | None = None,
         conversion: str = "cks",
         composition: Composition[Any] | None = None,
+        only_reliable: bool = False,
     ) -> None:
-        if conversion not in CONVERSIONS:
-            raise ValueError(f"conversion must be one of {CONVERSIONS}, got {conversion!r}")
+        if conversion not in CONVERSIONS[: 2 if only_reliable else 3]:
+            raise ValueError(
+                f"conversion must be one of {CONVERSIONS}, and one of the first two with "
+                f"only_reliable=True, which chooses an order; got {conversion!r}"
+            )
         self.estimator = estimator
         self.failure_probability = _validate.probability("failure_probability", failure_probability)
-        self.conversion = conversion
+        self.conversion, self.only_reliable = conversion, only_reliable
         self.composition: Composition[Any] = composition or ByPanel()
         self._totals = Totals(
             self.composition, lambda values: estimator(values, failure_probability), orders
@@ -151,7 +165,7 @@ class BayesianAccountant:
         rest = beta - rounding
         if not rest > 0:
             return 1.0
-        beta = max(self._beta(name, epsilon, rest) for name in directions)
+        beta = max(self._beta(name, epsilon, rest, near) for name in directions)
         return min(1.0, beta + estimates * gamma + rounding)
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
@@ -183,7 +197,8 @@ class BayesianAccountant:
         directions, choices = self._charged()
         ranged = self.conversion == HOCKEY_STICK and self._ranged()
         used = betting if ranged else self.estimator
-        solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else self._by_order
+        by_order = partial(self._by_order, delta)
+        solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else by_order
         terms = Terms(
             orders=self._totals.orders,
             choices=choices,
@@ -192,9 +207,16 @@ class BayesianAccountant:
             conversion=self.conversion,
             estimator=getattr(used, "__name__", repr(used)),
         )
-        found = settle(solve, directions, delta, terms, self._rounding)
-        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
+        try:
+            found = settle(solve, directions, delta, terms, self._rounding)
+        except ValueError:
+            if worst is None:
+                raise
+            # Whether there is an answer must not depend on the records where the worst case is one.
+            panels = [panel for event, _ in self._draws() for panel in event.panels]
+            found = replace(nothing_spent(delta, panels), epsilon=math.inf)
+        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
             found = replace(
                 found,
@@ -283,8 +305,16 @@ class BayesianAccountant:
         choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
         return tuple(self._first.records), choices
 
-    def _by_order(self, direction: str, beta: float, enough: float) -> Solution:
-        cost = partial(self.cost, direction)
+    def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
+        """Return the cost of one direction, infinite where an answer at δ may not come from."""
+        if not self.only_reliable:
+            return partial(self.cost, direction)
+        (directions, choices), gamma = self._charged(), self.failure_probability
+        tolerated = tolerated_rate(delta, gamma, len(directions) * choices)
+        return lambda order: supported(self.cost(direction, order), gamma, tolerated)
+
+    def _by_order(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
+        cost = self._usable(direction, delta)
         return solve_by_order(cost, beta, self._totals.orders, self.conversion)
 
     def _by_hockey_stick(self, direction: str, beta: float, enough: float) -> Solution:
@@ -294,12 +324,12 @@ class BayesianAccountant:
         )
         return Solution(epsilon, None, estimate)
 
-    def _beta(self, direction: str, epsilon: float, near: float) -> float:
-        """Return the bound on δ of one direction at ε, before the estimates' part is added."""
+    def _beta(self, direction: str, epsilon: float, rest: float, near: float) -> float:
+        """Return what one direction has for δ at ε, less what the estimates take."""
         if self.conversion == HOCKEY_STICK:
-            deltas = self._deltas(direction, near)
+            deltas = self._deltas(direction, rest)
             return mean_delta(deltas, epsilon, self.estimator, self.failure_probability)
-        cost = partial(self.cost, direction)
+        cost = self._usable(direction, near)
         orders, rule = self._totals.orders, self.conversion
         return minimise_delta(lambda order: cost(order).log_bound, epsilon, orders, rule).value
 

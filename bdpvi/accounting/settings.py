@@ -16,6 +16,7 @@ class Accounting:
     Args:
         conversion: as for :class:`~bdpvi.accounting.bayesian.BayesianAccountant`.
         failure_probability: γ of each estimate.
+        only_reliable: as for :class:`~bdpvi.accounting.bayesian.BayesianAccountant`.
 
     >>> Accounting(conversion="chernoff")().conversion
     'chernoff'
@@ -23,6 +24,7 @@ class Accounting:
 
     conversion: str = "cks"
     failure_probability: float = 1e-15
+    only_reliable: bool = False
 
     def __post_init__(self) -> None:
         self()  # refuses what no accountant takes
@@ -30,7 +32,9 @@ class Accounting:
     def __call__(self) -> BayesianAccountant:
         """Return an accountant with nothing charged."""
         return BayesianAccountant(
-            conversion=self.conversion, failure_probability=self.failure_probability
+            conversion=self.conversion,
+            failure_probability=self.failure_probability,
+            only_reliable=self.only_reliable,
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -74,6 +74,31 @@ def solve_by_order(
     return Solution(epsilon, order, cost(torch.tensor([order], dtype=torch.float64)))
 
 
+def tolerated_rate(delta: float, failure_probability: float, estimates: int) -> float:
+    """Return the miss rate of one estimate up to which a result is reliable.
+
+    :data:`MISSES` of δ, divided among all estimates that an answer could have rested on; at least
+    γ.
+
+    >>> round(tolerated_rate(1e-5, 1e-15, estimates=1000), 15)
+    1e-10
+    """
+    return max(failure_probability, MISSES * delta / estimates)
+
+
+def supported(estimate: Estimate, failure_probability: float, tolerated: float) -> Estimate:
+    """Return the estimate with an infinite bound where it is not reliable.
+
+    >>> from bdpvi.accounting.estimators import student_t
+    >>> light, heavy = torch.linspace(0, 1, 2000), torch.linspace(0, 1, 2000) ** 100 * 9
+    >>> found = student_t(torch.stack([light, heavy]), 1e-6)
+    >>> supported(found, 1e-6, tolerated=1e-5).log_bound.isfinite().tolist()
+    [True, False]
+    """
+    trusted = reliable(estimate, failure_probability, tolerated)
+    return replace(estimate, log_bound=estimate.log_bound.where(trusted, math.inf))
+
+
 def settle(
     solve: Solve, directions: Sequence[str], delta: float, terms: Terms, error: float = 0.0
 ) -> Spent:
@@ -126,9 +151,11 @@ def _settle(
     if not math.isfinite(epsilon):
         raise ValueError(
             f"order: no λ from {terms.orders.values[0]:g} to {terms.orders.values[-1]:g} has a "
-            f"finite divergence in direction {direction!r}; one record moves the posterior too far"
+            f"finite divergence in direction {direction!r}, or with only_reliable=True a reliable "
+            "estimate of its mean: single records move the posterior too far. Bound every record's "
+            "score, draw fewer samples, or take another temperature"
         )
-    tolerated = max(gamma, MISSES * delta / estimates)
+    tolerated = tolerated_rate(delta, gamma, estimates)
     trusted, reason = _reliability(solve, solutions, beta, gamma, tolerated)
     return Spent(
         epsilon=epsilon,

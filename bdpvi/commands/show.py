@@ -9,7 +9,7 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Json, Quiet, Seed
+from bdpvi.commands.options import Json, Quiet
 
 STUDIES = {
     "weibull-clipping": "ε against σ for heavy-tailed gradients, clipped at quantiles of their "
@@ -24,20 +24,19 @@ STUDIES = {
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure and the table.")] = Path("demo"),
-    seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run the main job on data that comes along: fit, release, account, predict, draw a figure.
 
-    Fits the breast cancer table (455 training records), releases one and ten posterior samples at
-    a range of temperatures, and sets their test accuracy beside their Bayesian-DP ε.
+    Fits the breast cancer table (455 training records), and sets the test accuracy of a posterior
+    sample beside its worst-case and its Bayesian ε.
     """
     from rich.console import Console
 
     from bdpvi import demo as demonstration
 
-    result = demonstration.run(out, seed=seed, progress=not quiet)
+    result = demonstration.run(out, progress=not quiet)
     if as_json:
         options.print_json(result.to_dict())
     else:

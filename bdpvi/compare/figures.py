@@ -34,34 +34,27 @@ _NEAR = 0.05
 
 
 def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
-    """Draw accuracy against ε, one line for each number of draws; return ``path``.
+    """Draw accuracy against ε, one line for each guarantee; return ``path``.
 
     Args:
-        curve: columns draws, temperature, accuracy, epsilon, delta, reliable.
-        non_private: accuracy of the posterior mean.
+        curve: columns worst_case and bayesian (ε), accuracy, delta, reliable.
+        non_private: accuracy without privacy.
         path: where the PNG goes.
     """
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
-    axes.axhline(non_private, color="0.4", lw=1, ls=":", label="posterior mean (not private)")
-    for marker, (draws, line) in zip("osD^v", curve.groupby("draws"), strict=False):
-        name = f"{draws} draw" + ("s" if draws != 1 else "")
-        (drawn,) = axes.plot(line["epsilon"], line["accuracy"], marker=marker, label=name)
-        doubtful = line[~line["reliable"]]
-        axes.plot(
-            doubtful["epsilon"], doubtful["accuracy"], marker, mfc="white", color=drawn.get_color()
+    axes.axhline(non_private, color="0.4", lw=1, ls=":", label="without privacy")
+    columns = {WORST_CASE: "worst_case", BAYESIAN: "bayesian"}
+    for guarantee, column in columns.items():
+        (line,) = axes.plot(
+            curve[column], curve["accuracy"], label=f"ε of {guarantee}", **STYLES[guarantee]
         )
-        for row in line.itertuples():
-            axes.annotate(
-                f"τ={row.temperature:g}",
-                (row.epsilon, row.accuracy),
-                xytext=(6, -9),
-                textcoords="offset points",
-                fontsize=7,
-                color=drawn.get_color(),
+        doubtful = curve[~curve["reliable"]]
+        if guarantee == BAYESIAN:
+            axes.plot(
+                doubtful[column], doubtful["accuracy"], "o", mfc="white", color=line.get_color()
             )
-    words = "(not worst-case DP; hollow: not reliable)"
-    _axes(axes, f"Bayesian-DP ε at δ = {curve['delta'].iloc[0]:g} {words}", "test accuracy")
+    _axes(axes, f"ε of the same releases at δ = {curve['delta'].iloc[0]:g}", "test accuracy")
     axes.legend(loc="lower right", frameon=False)
     figure.savefig(path)
     return path

@@ -6,7 +6,7 @@ import math
 
 from bdpvi import _validate
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.compare.methods.posterior import MeanFieldRelease
+from bdpvi.compare.methods.posterior import MeanFieldRelease, PosteriorRelease
 from bdpvi.models.logistic import BayesianLogisticRegression
 
 NOISE = 0.1
@@ -17,7 +17,13 @@ LIMIT = 2.0
 """Standardised features are cut off at ± this."""
 
 
-def recommended(epsilon: float, *, delta: float = 1e-5, draws: int = 1) -> MeanFieldRelease:
+def recommended(
+    epsilon: float,
+    *,
+    delta: float = 1e-5,
+    draws: int = 1,
+    kind: type[PosteriorRelease] = MeanFieldRelease,
+) -> PosteriorRelease:
     """Return settings for a release at worst-case ε; ``recommended(1.0).fit(data)`` fits with them.
 
     They follow from ε, δ and the number of draws alone, so they tell nothing of the table. One
@@ -32,6 +38,7 @@ def recommended(epsilon: float, *, delta: float = 1e-5, draws: int = 1) -> MeanF
         epsilon: ε of all draws together.
         delta: δ of the guarantee.
         draws: number of posterior samples to be released.
+        kind: of release: from a mean-field or a full-rank guide.
 
     Raises:
         ValueError: if ``epsilon`` is not positive, ``delta`` no probability or ``draws`` below 1.
@@ -52,7 +59,7 @@ def recommended(epsilon: float, *, delta: float = 1e-5, draws: int = 1) -> MeanF
         limit=LIMIT,
         intercept=True,
     )
-    return MeanFieldRelease(model=model, noise_scale=NOISE, draws=draws)
+    return kind(model=model, noise_scale=NOISE, draws=draws)
 
 
 def _rounded(value: float) -> float:

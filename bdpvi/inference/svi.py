@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import ExponentialLR, PyroOptim
 from torch import Tensor
 
+from bdpvi._runtime.isolation import isolated as isolated
 from bdpvi._runtime.progress import Track
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.optimisers import adam_factors, decay, fresh
@@ -82,23 +82,6 @@ def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> Pyro
     """
     settings = {"optimizer": torch.optim.Adam, "optim_args": {"lr": lr}}
     return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
-
-
-@contextmanager
-def isolated(data: Dataset) -> Iterator[None]:
-    """Own parameter store, random state, default type and device; the caller's come back after."""
-    old = torch.get_default_dtype()
-    here = data.x.device
-    with (
-        pyro.get_param_store().scope(),
-        torch.random.fork_rng([here] if data.x.is_cuda else []),
-        nullcontext() if here.type == "cpu" else here,  # the mode costs time in every operation
-    ):
-        torch.set_default_dtype(data.x.dtype)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(old)
 
 
 Observer = Callable[[int, dict[str, Tensor]], object]

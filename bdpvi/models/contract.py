@@ -23,7 +23,9 @@ import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Transform, biject_to
+from torch.distributions import Transform, biject_to, constraints
+
+from bdpvi.models.misfits import MisfitError, misfits, per_record, split
 
 Model = Callable[..., Any]
 
@@ -47,62 +49,57 @@ def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Te
     return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
 
 
-def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the mean of each record's target for each of k values of the latents, (k, N)."""
+class _Means(Messenger):  # type: ignore[misc]
+    """Put a target's mean where it would be sampled: vmap cannot sample from every distribution."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["value"] is None and type(msg["fn"]).__name__ != "_Subsample":
+            msg["value"] = msg["fn"].mean
+
+
+def predictive_means(
+    model: Model, latents: Mapping[str, Tensor], x: Tensor, *, binary: bool = False
+) -> Tensor:
+    """Return the mean of each record's target for each of k values of the latents, (k, N).
+
+    Args:
+        model: the model.
+        latents: their values, each (k, ...).
+        x: features, (N, d).
+        binary: whether the means are to be taken for probabilities of 1.
+
+    Raises:
+        ValueError: if they are to be and the target is not 0 or 1.
+    """
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
         sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
         (target,) = (site for site in sites if per_record(site, x))
+        if binary and target["fn"].support is not constraints.boolean:
+            raise ValueError(
+                f"model: target {target['name']!r} is {type(target['fn']).__name__} and not 0 or "
+                "1, so it has no class and no probability; use predict_mean"
+            )
         return target["fn"].mean  # type: ignore[no-any-return]
 
-    with pyro.validation_enabled(False), torch.no_grad():
+    with pyro.validation_enabled(False), torch.no_grad(), _Means():
         means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
     return means
-
-
-def per_record(site: Mapping[str, Any], x: Tensor) -> bool:
-    """Return whether a traced sample site lies in one plate over exactly the records of ``x``."""
-    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-    return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
 
 
 def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:
     """Return the model's latent sites, after checking that bdpvi can account for the model.
 
     Raises:
-        ValueError: if a latent variable belongs to single records or is discrete, if an observation
-            is not per record, or if the model subsamples by itself. Each would make the privacy
-            accounting wrong without a sign.
+        MisfitError: a ValueError, see :func:`bdpvi.models.misfits.misfits`.
     """
     devices = [x.device] if x.is_cuda else []
     with poutine.block(), torch.no_grad(), torch.random.fork_rng(devices):
         trace = poutine.trace(model).get_trace(x, y)
-    latents, observed = {}, 0
-    for name, site in trace.nodes.items():
-        if site["type"] != "sample":
-            continue
-        if type(site["fn"]).__name__ == "_Subsample":
-            if site["value"].shape[0] != len(x):
-                raise ValueError(
-                    f"model: plate {name!r} has {site['value'].shape[0]} entries for {len(x)} "
-                    "records; a model sees one batch and must not subsample by itself"
-                )
-        elif site["is_observed"]:
-            if not per_record(site, x) or site["fn"].batch_shape != (len(x),):
-                raise ValueError(
-                    f"model: observed site {name!r} is not inside one pyro.plate over the records"
-                )
-            observed += 1
-        elif site["cond_indep_stack"]:
-            raise ValueError(f"model: latent site {name!r} lies in a plate; latents must be global")
-        elif site["fn"].support.is_discrete:
-            raise ValueError(f"model: latent site {name!r} is discrete")
-        else:
-            latents[name] = site
-    if not observed or not latents:
-        raise ValueError(f"model: needs latent and observed sites, has {list(trace.nodes)}")
-    return latents
+    if found := misfits(trace, x):
+        raise MisfitError(found)
+    return {site["name"]: dict(site) for site in split(trace)[0]}
 
 
 @dataclass(frozen=True, eq=False)

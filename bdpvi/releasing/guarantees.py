@@ -176,14 +176,24 @@ class BayesianDP:
         least: float,
         accountant: Accountant | None,
     ) -> FoundFromData:
-        """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``."""
+        """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
+
+        With ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an
+        octave is.
+        """
 
         def suffices(place: int) -> bool:
             total = account(fit, Charge(draws, on_grid(place), from_data=True), accountant)
             return total.get_delta(epsilon, near=delta) <= delta
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
-        if not suffices(high):
+        places = [high]
+        if (
+            accountant or fit.accounting
+        )().only_reliable:  # the hottest may be less reliable than a colder one
+            places += range(low + 1, high, OCTAVE)
+        high = next((place for place in places if suffices(place)), low)
+        if high == low:
             charged = bool(fit.ledger.charges()) or fit.training is not None
             before = str(account(fit, None, accountant).spent(delta)) if charged else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))

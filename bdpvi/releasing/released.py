@@ -83,9 +83,12 @@ class Release:
             ValueError: naming what is not numbers, not of this shape, not there or not known to the
                 encoding.
         """
+        return self._draws(x)
+
+    def _draws(self, x: Any, *, binary: bool = False) -> Tensor:
         if hasattr(x, "columns"):
             encoding = self.encoding
-            x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)  # type: ignore[arg-type]
+            x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)
         features = _validate.numbers("x", x)
         if features.ndim != 2 or features.shape[1] != len(self.feature_names):
             raise ValueError(
@@ -93,7 +96,7 @@ class Release:
                 f"got {tuple(features.shape)}"
             )
         _validate.finite("x", features)
-        return predictive_means(self.model, self.latents, features.to(self.samples))
+        return predictive_means(self.model, self.latents, features.to(self.samples), binary=binary)
 
     def predict_mean(self, x: Any) -> Any:
         """Return each record's expected target, averaged over the samples, (N,).
@@ -119,14 +122,18 @@ class Release:
             A tensor for a tensor, a frame with the columns 0 and 1 for a frame, else an array.
 
         Raises:
-            ValueError: as :meth:`predict_draws`.
+            ValueError: as :meth:`predict_draws`, or if the model's target is not 0 or 1.
         """
-        one = self.predict_draws(x).mean(0)
+        one = self._draws(x, binary=True).mean(0)
         return _like(x, torch.stack([1 - one, one], dim=1))
 
     def predict(self, x: Any) -> Any:
-        """Return the likelier class, 0 or 1, (N,). Input and output as of :meth:`predict_mean`."""
-        return _like(x, (self.predict_draws(x).mean(0) > 0.5).to(torch.int64))
+        """Return the likelier class, 0 or 1, (N,). Input and output as of :meth:`predict_mean`.
+
+        Raises:
+            ValueError: as :meth:`predict_proba`.
+        """
+        return _like(x, (self._draws(x, binary=True).mean(0) > 0.5).to(torch.int64))
 
 
 def _named(frame: Any, names: tuple[str, ...]) -> Any:

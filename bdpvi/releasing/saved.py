@@ -94,6 +94,7 @@ class About:
                     failure_probability=_positive(
                         "failure_probability", accounting.get("failure_probability")
                     ),
+                    only_reliable=_typed(accounting, "only_reliable", bool),
                 ),
                 largest={
                     kind: None if value is None else _positive(f"largest.{kind}", value)

@@ -263,7 +263,7 @@ def test_a_finished_search_goes_on_with_more(
     assert found["chosen"]["result"] == at_once["chosen"]["result"]
     trials = sum(len(kept(tmp_path / "other.json", f"dp-gd-{repeat}")) for repeat in range(3))
     assert scored == 2 * (2 * trials - 3)  # three configurations in two folds were there already
-    with pytest.raises(ValueError, match=r"search was .* is "):
+    with pytest.raises(ValueError, match=r"search=.* cannot go on with the unfinished run"):
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
 

@@ -100,7 +100,7 @@ def of_kernels(
 
 def in_torch(p: Problem) -> LogisticGradient:
     assert isinstance(p.model, BayesianLogisticRegression)
-    assert isinstance(p.guide, GaussianGuide)
+    assert isinstance(p.guide, MeanField | FullRank)
     return LogisticGradient(p.model, p.guide, p.plan.rate)
 
 

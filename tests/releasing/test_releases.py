@@ -10,8 +10,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
+from pyro.optim import Adam
 from simulated import logistic_data
 
 import bdpvi
@@ -104,6 +107,24 @@ def test_probability_is_the_average_over_samples(fit: bdpvi.Fit) -> None:
     torch.testing.assert_close(released.predict_proba(x)[:, 1], by_hand)
     torch.testing.assert_close(released.predict_proba(x).sum(1), torch.ones(20).double())
     assert torch.equal(released.predict(x), (torch.as_tensor(by_hand) > 0.5).long())
+
+
+def poisson(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(x.shape[1]), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Poisson((x @ w).exp()), obs=y)
+
+
+def test_a_target_that_is_not_binary_has_a_mean_and_no_probability() -> None:
+    data = logistic_data(20, 2)
+    guide = MeanField(poisson)
+    fitted = bdpvi.fit(poisson, guide, data, steps=10, progress=False, optim=Adam({"lr": 0.01}))
+    released = bdpvi.release(fitted, 2, temperature=100.0)
+    by_hand = (data.x @ released.samples.T).exp().mean(1)
+    torch.testing.assert_close(released.predict_mean(data.x), by_hand)
+    for method in (released.predict, released.predict_proba):
+        with pytest.raises(ValueError, match="target 'y' is Poisson and not 0 or 1"):
+            method(data.x)
 
 
 def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:

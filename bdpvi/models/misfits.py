@@ -1,0 +1,189 @@
+"""What keeps a Pyro model from being accounted for, read off one of its traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+Site = Mapping[str, Any]
+"""A node of a trace: its name, its distribution ``fn``, its value, its plates and more."""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """One thing that does not fit.
+
+    Attributes:
+        site: the site or parameter it is about; "model" or "guide" for the whole.
+        wrong: what is wrong with it.
+        remedy: how to change it.
+
+    >>> print(Misfit("latent site 'k'", "is discrete", "sum it out"))
+    latent site 'k' is discrete: sum it out
+    """
+
+    site: str
+    wrong: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.site} {self.wrong}: {self.remedy}"
+
+
+class MisfitError(ValueError):
+    """A model or guide that cannot be accounted for.
+
+    Attributes:
+        misfits: everything that was found.
+    """
+
+    def __init__(self, misfits: Sequence[Misfit]) -> None:
+        super().__init__("model: " + "\n".join(map(str, misfits)))
+        self.misfits = tuple(misfits)
+
+
+def misfits(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
+    """Return what is wrong with the sites of a model that was run on the records ``x``.
+
+    Each would make the privacy accounting wrong without a sign.
+    """
+    latent, observed = split(trace)
+    plates = {frame.name for site in observed for frame in site["cond_indep_stack"]}
+    found = [one for site in observed for one in _in_observed(site, x)]
+    for site in latent:
+        found += _in_latent(site, x, plates)
+    for name, site in trace.nodes.items():
+        if site["type"] == "param":
+            found.append(parameter(name))
+    if not observed:
+        found.append(Misfit("model", "observes no site", _OBSERVE))
+    if not latent:
+        remedy = 'give the unknowns a prior: w = pyro.sample("w", ...)'
+        found.append(Misfit("model", "has no latent site", remedy))
+    return found
+
+
+def split(trace: poutine.Trace) -> tuple[list[Site], list[Site]]:
+    """Return the latent and the observed sites of a trace, without what plates add."""
+    latent: list[Site] = []
+    observed: list[Site] = []
+    for site in trace.nodes.values():
+        if site["type"] == "sample" and type(site["fn"]).__name__ != "_Subsample":
+            (observed if site["is_observed"] else latent).append(site)
+    return latent, observed
+
+
+def parameter(name: str) -> Misfit:
+    """Return the misfit that a parameter of the model is."""
+    return Misfit(
+        f"parameter {name!r}",
+        "would be trained for the data and not for its neighbours",
+        "give it a prior (pyro.sample, or PyroSample in a PyroModule), or make it a constant "
+        "(register_buffer in a module)",
+    )
+
+
+def per_record(site: Site, x: Tensor) -> bool:
+    """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
+    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+    return len(frames) == 1 and frames[0].dim == -1 and frames[0].size == len(x)
+
+
+_PLATE = 'observe it inside one `with pyro.plate("records", len(x)):`'
+_OBSERVE = 'hand the targets over: pyro.sample("y", ..., obs=y)'
+_CAST = "make its constants from x, as in x.new_zeros(()), or convert them to the type of x"
+
+
+def _in_observed(site: Site, x: Tensor) -> Iterator[Misfit]:
+    name, frames = f"observed site {site['name']!r}", site["cond_indep_stack"]
+    parts = [frame for frame in frames if frame.full_size not in (None, frame.size)]
+    for frame in parts:
+        yield Misfit(
+            f"plate {frame.name!r}",
+            f"has {frame.size} entries for {len(x)} records",
+            "a model sees one batch and must not subsample by itself; leave out subsample_size",
+        )
+    loops = [frame.name for frame in frames if not frame.vectorized]
+    if not frames or loops:
+        where = f"is in a loop over plate {loops[0]!r} and " if loops else "is "
+        yield Misfit(name, f"{where}not inside one pyro.plate over the records", _PLATE)
+    elif len(frames) > 1:
+        names = " and ".join(repr(frame.name) for frame in frames)
+        yield Misfit(
+            name,
+            f"lies in the plates {names}",
+            "keep the one over the records, and make the other a .to_event(1) of the distribution",
+        )
+    elif parts:
+        return
+    elif not per_record(site, x):
+        (frame,) = frames
+        yield Misfit(
+            f"plate {frame.name!r}",
+            f"has {frame.size} entries at dim={frame.dim} for {len(x)} records",
+            'write pyro.plate("records", len(x)), with the records in the last dimension',
+        )
+    elif site["fn"].batch_shape != (len(x),):
+        yield Misfit(
+            name,
+            f"has the batch shape {tuple(site['fn'].batch_shape)} for {len(x)} records",
+            "every record needs one log-density; use .to_event(1) for a target of several numbers",
+        )
+    if not parts:
+        yield from _weighted(name, site)
+
+
+def _in_latent(site: Site, x: Tensor, plates: set[str]) -> Iterator[Misfit]:
+    name = f"latent site {site['name']!r}"
+    for frame in site["cond_indep_stack"]:
+        if frame.name in plates or (not plates and frame.size == len(x)):
+            yield Misfit(
+                name,
+                f"lies in a plate over the records, {frame.name!r}",
+                f"sum a record's own variable out of its likelihood; if it is the target, "
+                f"{_OBSERVE}",
+            )
+        else:
+            yield Misfit(
+                name,
+                f"lies in a plate, {frame.name!r}",
+                f"take the plate away: .expand([{frame.size}]).to_event(1) is the same prior",
+            )
+    if site["fn"].support.is_discrete:
+        yield Misfit(
+            name,
+            "is discrete",
+            "sum it out of the likelihood (as in dist.MixtureSameFamily), or make it continuous",
+        )
+    yield from _weighted(name, site)
+
+
+def _weighted(name: str, site: Site) -> Iterator[Misfit]:
+    if bool((torch.as_tensor(site["scale"]) != 1).any()):
+        yield Misfit(
+            name,
+            f"is scaled by {site['scale']}",
+            "leave out poutine.scale; weights come from the training plan",
+        )
+    if site["mask"] is not None:
+        yield Misfit(
+            name,
+            "is masked by a handler",
+            "leave out poutine.mask and obs_mask; mask the distribution: dist.Normal(...).mask(m)",
+        )
+
+
+def mistyped(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
+    """Return the latent sites whose values have another type than the records ``x``."""
+    found = []
+    for site in split(trace)[0]:
+        value = site["value"]
+        if value.is_floating_point() and value.dtype != x.dtype:
+            wrong = f"is {value.dtype} where the records are {x.dtype}"
+            found.append(Misfit(f"latent site {site['name']!r}", wrong, _CAST))
+    return found

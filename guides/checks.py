@@ -1,0 +1,211 @@
+"""Whether a model and a guide fit together, and can be accounted for: everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from bdpvi._runtime.isolation import isolated
+from bdpvi.guides.converted import of
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.misfits import Misfit, MisfitError, misfits, mistyped, parameter, split
+from bdpvi.types import Dataset
+
+_TRIED = 8
+"""Records that a model is tried on, together and one by one."""
+
+
+def check(model: Model, guide: Any, data: Dataset) -> None:
+    """Raise an error that names everything in a model or guide that does not fit; or do nothing.
+
+    :func:`bdpvi.fit` does this first. It runs the model some dozen times, from a fixed seed, and
+    leaves nothing in Pyro's parameter store. That records are independent given the latents is
+    tried, not proven: on the first eight records, with one draw from the prior, together and one by
+    one. The error is about the records' owner's model and may quote values: it is not for
+    publication.
+
+    Args:
+        model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
+        guide: a guide of :mod:`bdpvi.guides`, or one of Pyro's that :func:`bdpvi.guides.of` takes.
+        data: the records. Models make their constants of the type of ``x``, float64 by default.
+
+    Raises:
+        MisfitError: a ValueError with one line for each :class:`~bdpvi.models.misfits.Misfit`:
+            the site, what is wrong with it, how to change it.
+        ValueError: from the model's own ``check(data)``, if it has one.
+
+    >>> import pyro.distributions as dist
+    >>> from bdpvi import guides
+    >>> def model(x, y=None):
+    ...     with pyro.plate("hospitals", 2):
+    ...         effect = pyro.sample("effect", dist.Normal(0.0, 1.0))
+    ...     with pyro.plate("records", len(x)):
+    ...         pyro.sample("y", dist.Normal(effect[x[:, 0].long()], 1.0), obs=y)
+    >>> data = Dataset(torch.tensor([[0.0], [1.0], [1.0]]), torch.zeros(3))
+    >>> check(model, guides.MeanField(model), data)
+    Traceback (most recent call last):
+        ...
+    bdpvi.models.misfits.MisfitError: model: latent site 'effect' lies in a plate, 'hospitals': \
+take the plate away: .expand([2]).to_event(1) is the same prior
+    """
+    own = getattr(model, "check", None)
+    if own is not None:
+        own(data)
+    with isolated(data), poutine.block(), torch.no_grad():
+        torch.manual_seed(0)
+        found = _in_module(model, data.x)
+        try:
+            trace = poutine.trace(model).get_trace(data.x, data.y)
+        except Exception as error:
+            found.append(_raised("model", f"{len(data)} records", error, _RUN))
+        else:
+            known = {one.site for one in found}
+            sites = [one for one in misfits(trace, data.x) if one.site not in known]
+            found += sites + mistyped(trace, data.x)
+            if not sites and type(model) is not BayesianLogisticRegression:
+                found += _in_trial(model, data.x[:_TRIED], data.y[:_TRIED])
+            found += _in_guide(guide, model, data, trace, convertible=not found)
+    if found:
+        raise MisfitError(found)
+
+
+_RUN = "model(x, y) must run on features (records, d) and targets, of any number of records"
+
+
+def _in_module(model: Model, x: Tensor) -> list[Misfit]:
+    """Return a module's parameters, if Pyro would train them, and what has another type than x."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    own = dict(model.named_parameters())
+    found = [parameter(name) for name in own] if isinstance(model, PyroModule) else []
+    for name, value in {**own, **dict(model.named_buffers())}.items():
+        if value.is_floating_point() and value.dtype != x.dtype:
+            wrong = f"is {value.dtype} where the records are {x.dtype}"
+            remedy = "convert the module, as by model.double(), or choose the dtype of the fit"
+            found.append(Misfit(f"entry {name!r} of the module", wrong, remedy))
+    return found
+
+
+def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
+    """Return what changes when records come one by one, or without targets."""
+    found = []
+    with pyro.validation_enabled(False):
+        try:
+            poutine.trace(model).get_trace(x)
+        except Exception as error:
+            remedy = "write model(x, y=None), and observe obs=y; predictions need it"
+            found.append(_raised("model", "records without targets", error, remedy))
+        together = poutine.trace(model).get_trace(x, y)
+        latents = {site["name"]: site["value"] for site in split(together)[0]}
+        for i in range(len(x)):
+            record = x[i : i + 1], y[i : i + 1]
+            try:
+                shapes = {s["name"]: s["value"].shape for s in split(_traced(model, *record))[0]}
+                whole = {name: value.shape for name, value in latents.items()}
+                if shapes != whole:
+                    return [*found, _changed(whole, shapes)]
+                alone = _traced(poutine.condition(model, data=latents), *record)
+            except Exception as error:
+                return [*found, _raised("model", "one record alone", error, _RUN)]
+            if different := _different(together, alone, latents, i):
+                return found + different
+    return found
+
+
+def _traced(model: Model, x: Tensor, y: Tensor) -> poutine.Trace:
+    return poutine.trace(model).get_trace(x, y)
+
+
+def _changed(whole: Mapping[str, torch.Size], alone: Mapping[str, torch.Size]) -> Misfit:
+    """Return the misfit of latent sites that depend on how many records there are."""
+    for name, shape in whole.items():
+        if name in alone and alone[name] != shape:
+            return Misfit(
+                f"latent site {name!r}",
+                f"has the shape {tuple(shape)} for some records and {tuple(alone[name])} for one",
+                "latents must be global; sum a record's own variable out of its likelihood",
+            )
+    return Misfit(
+        "model",
+        f"has the latent sites {sorted(whole)} for some records and {sorted(alone)} for one",
+        "it must have the same ones for all records",
+    )
+
+
+def _different(
+    together: poutine.Trace, alone: poutine.Trace, latents: Mapping[str, Tensor], i: int
+) -> list[Misfit]:
+    """Return the sites where record ``i`` has another log-density alone than with others."""
+    found = []
+    for name, site in alone.nodes.items():
+        if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample":
+            continue
+        before, now = together.nodes[name], site["fn"].log_prob(site["value"])
+        there = before["fn"].log_prob(before["value"])
+        if name not in latents:
+            now, there = now[0], there[i]
+        # Another record's part is about as large as the record's own; rounding is far below this.
+        near = torch.finfo(now.dtype).eps ** (1 / 3)
+        if bool(torch.isclose(now, there, rtol=near, atol=near, equal_nan=True).all()):
+            continue
+        if name in latents:
+            remedy = "give it constants that come neither from x nor from y nor from their number"
+            found.append(Misfit(f"latent site {name!r}", "has a prior of the records", remedy))
+        else:
+            found.append(
+                Misfit(
+                    f"observed site {name!r}",
+                    "depends on other records, given the latents",
+                    "let each record's distribution follow from its own row and the latents; "
+                    "put means or scales of the data in as public constants; draw nothing at "
+                    "random but by pyro.sample",
+                )
+            )
+    return found
+
+
+def _in_guide(
+    guide: Any, model: Model, data: Dataset, trace: poutine.Trace, convertible: bool
+) -> list[Misfit]:
+    """Return what is wrong with the guide for this model."""
+    if isinstance(guide, AutoGuide):
+        if not convertible:
+            return []
+        try:
+            guide = of(guide, model, data)
+        except ValueError as error:
+            wrong = str(error).removeprefix("guide: ")
+            return [Misfit("guide", "does not fit", wrong)]
+    if not hasattr(guide, "constraints") or not hasattr(guide, "released"):
+        remedy = "use one of bdpvi.guides, or Pyro's AutoNormal and its kin"
+        return [Misfit("guide", f"{guide!r:.80} is none that can be accounted for", remedy)]
+    latents = {site["name"]: site["value"].shape for site in split(trace)[0]}
+    found = [
+        Misfit(
+            f"latent site {name!r}",
+            f"has the name of a parameter of {type(guide).__name__}",
+            "rename it",
+        )
+        for name in latents
+        if name in guide.constraints
+    ]
+    other = getattr(guide, "model", model)
+    if other is not model:
+        made = {s["name"]: s["value"].shape for s in split(_traced(other, data.x, data.y))[0]}
+        if made != latents:
+            wrong = f"was made for another model, of {sorted(made)} and not {sorted(latents)}"
+            found.append(Misfit("guide", wrong, "make it with the model that is fitted"))
+    return found
+
+
+def _raised(site: str, on: str, error: Exception, remedy: str) -> Misfit:
+    first = (str(error).splitlines() or [""])[0]
+    return Misfit(site, f"raised {type(error).__name__} on {on} ({first})", remedy)

@@ -1,0 +1,146 @@
+"""The low-rank guide against dense algebra, separate runs and torch's own divergences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from simulated import logistic_data
+from torch.distributions import MultivariateNormal, kl_divergence
+
+import bdpvi
+from bdpvi._runtime.progress import silent
+from bdpvi.guides import FullRank, LowRank
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.neighbours.rows import Rows, train_rows
+
+STEPS = 30
+
+
+def linear(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(x.shape[1]), 1.0).to_event(1))
+    noise = pyro.sample("noise", dist.HalfNormal(x.new_tensor(1.0)))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+
+def parameters(d: int = 6, rank: int = 2, batch: int = 4) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"loc": (batch, d), "scale": (batch, d), "cov_factor": (batch, d, rank)}
+    found = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
+    return {**found, "scale": found["scale"].abs() + 0.1}
+
+
+def dense(values: dict[str, torch.Tensor]) -> torch.Tensor:
+    factor = values["cov_factor"]
+    return torch.diag_embed(values["scale"] ** 2) + factor @ factor.transpose(1, 2)
+
+
+def gaussian(values: Mapping[str, torch.Tensor]) -> MultivariateNormal:
+    return MultivariateNormal(values["loc"], dense({n: v[None] for n, v in values.items()})[0])
+
+
+@pytest.mark.parametrize("ridge", [0.0, 3.0])
+def test_covariance_is_diagonal_plus_low_rank_and_widened_by_the_ridge(ridge: float) -> None:
+    values, guide = parameters(), LowRank(linear, ridge=ridge)
+    covariance = dense(values)
+    found = guide.released(values)
+    expected = covariance + ridge * covariance @ covariance
+    torch.testing.assert_close(found.covariance_matrix, expected)  # type: ignore[attr-defined]
+    point = torch.zeros(6, dtype=torch.float64)
+    log_density = MultivariateNormal(values["loc"], expected).log_prob(point)
+    torch.testing.assert_close(found.log_prob(point), log_density)
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+@pytest.mark.parametrize("logistic", [True, False])
+def test_row_of_record_equals_a_run_without_it(rate: float, logistic: bool) -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.5) if logistic else linear
+    data = logistic_data(20, 4)
+
+    def problem(records: bdpvi.Dataset) -> Problem:
+        plan = Plan(steps=STEPS, rate=rate, seed=3)
+        return Problem(model, LowRank(model, rank=2), records, plan, default_optimiser(STEPS))
+
+    rows = train_rows(problem(data), Rows("remove", data, -1.0))
+    alone, _ = run_svi(problem(data.without(7)), silent)
+    for name, value in alone.items():
+        torch.testing.assert_close(rows[name][7], value, rtol=0, atol=1e-10)
+
+
+def test_panel_has_the_divergences_of_separate_fits() -> None:
+    data = logistic_data(20, 4)
+
+    def train(records: bdpvi.Dataset) -> bdpvi.Fit:
+        guide = LowRank(linear, rank=2)
+        return bdpvi.fit(linear, guide, records, steps=STEPS, progress=False)
+
+    fit, there = train(data), train(data.without(7))
+    p, q = (gaussian(one.parameters) for one in (there, fit))
+    found = fit.panels[0].pairs
+    order = torch.ones(1, dtype=torch.float64)
+    exact = {float(kl_divergence(p, q)), float(kl_divergence(q, p))}
+    for pairs in (found, found.reverse()):
+        value = float(pairs.renyi(order)[0, 7])
+        assert any(value == pytest.approx(one, rel=1e-6) for one in exact)
+
+
+def test_released_samples_have_its_covariance() -> None:
+    data = logistic_data(20, 4)
+    fit = bdpvi.fit(linear, LowRank(linear, init_scale=1.0), data, steps=1, progress=False)
+    draws = 40_000
+    generator = torch.Generator().manual_seed(0)
+    latents = bdpvi.rehearse(fit, draws, generator=generator)
+    flat = torch.cat([latents["w"], latents["noise"].log().unsqueeze(1)], 1)
+    covariance = fit.posterior.covariance_matrix  # type: ignore[attr-defined]
+    spread = torch.outer(covariance.diagonal(), covariance.diagonal()).sqrt() * (2 / draws) ** 0.5
+    assert bool(((flat.T.cov() - covariance).abs() < 5 * spread).all())
+    assert bdpvi.release(fit).latents["w"].shape == (1, 4)
+
+
+def known_noise(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(x.shape[1]), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def test_it_learns_a_correlation_that_a_diagonal_lacks() -> None:
+    x = logistic_data(30, 1).x.expand(-1, 2)
+    data = bdpvi.Dataset(x, 2 * x[:, 0])
+    few = bdpvi.Coupled(bdpvi.Remove(3))
+    guide = LowRank(known_noise, rank=1)
+    fit = bdpvi.fit(known_noise, guide, data, steps=600, neighbours=few, progress=False)
+    precision = torch.eye(2).double() + x.T @ x  # of the exact posterior
+    exact = MultivariateNormal(torch.linalg.solve(precision, x.T @ data.y), precision.inverse())
+    # The best diagonal Gaussian has the diagonal of the precision.
+    diagonal = float(precision.diagonal().log().sum() - torch.logdet(precision)) / 2
+    assert diagonal > 1
+    assert float(kl_divergence(gaussian(fit.parameters), exact)) < diagonal / 2
+
+
+def test_it_starts_at_its_scale(data: bdpvi.Dataset) -> None:
+    guide = LowRank(linear, rank=1, init_scale=0.3)
+    guide.setup(data.x, data.y)
+    start = guide.posterior(guide.initial(data.x))
+    assert float(start.variance.mean()) == pytest.approx(0.3**2)
+
+
+def test_bad_ranks_and_starts() -> None:
+    data = logistic_data(20, 4)
+    with pytest.raises(ValueError, match="rank must be a whole number of at least 1, got 0"):
+        LowRank(linear, rank=0)
+    with pytest.raises(ValueError, match="rank=6 must be at most 5"):
+        bdpvi.fit(linear, LowRank(linear, rank=6), data, steps=1, progress=False)
+    with pytest.raises(ValueError, match=r"start has \['mean'\]; FullRank has the parameters"):
+        FullRank(linear, start={"mean": torch.zeros(5)})
+    for bad in (torch.zeros(4), torch.full((5,), torch.nan)):
+        guide = FullRank(linear, start={"loc": bad})
+        with pytest.raises(ValueError, match=r"start\['loc'\] must be"):
+            bdpvi.fit(linear, guide, data, steps=1, progress=False)

@@ -1,0 +1,230 @@
+"""The scikit-learn classifier: its conventions, its numbers, and what it may not give away."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import bdpvi
+from bdpvi import datasets
+from bdpvi._runtime import secure
+from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
+
+CENTER = np.array([3.0, -1.0, 20.0])
+SCALE = np.array([1.0, 0.1, 10.0])
+PUBLIC: dict[str, Any] = {"scales": (CENTER, SCALE), "classes": ("no", "yes")}
+leaking = pytest.mark.filterwarnings("ignore::bdpvi.sklearn.PrivacyLeakWarning")
+
+
+def table(records: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.str_]]:
+    """Return records of a logistic regression whose columns have different scales."""
+    generator = np.random.default_rng(seed)
+    z = generator.normal(size=(records, 3))
+    positive = generator.random(records) < 1 / (1 + np.exp(-(z @ [1.0, -1.0, 0.5] + 0.5)))
+    return z * SCALE + CENTER, np.where(positive, "yes", "no")
+
+
+# At ε = 1 noise may hide the classes in the checks' tables of 20 records.
+@leaking
+@parametrize_with_checks([PrivateLogisticRegression(5.0)])  # type: ignore[untyped-decorator]
+def test_the_conventions_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@leaking
+@pytest.mark.parametrize("guide", ["mean-field", "full-rank"])
+def test_classes_are_ranked_nearly_as_well_as_without_privacy(guide: str) -> None:
+    x, y = table(5000)
+    fresh, labels = table(5000, seed=1)
+    public = LogisticRegression().fit((x - CENTER) / SCALE, y)
+    private = PrivateLogisticRegression(**PUBLIC, guide=guide, random_state=0).fit(x, y)
+    best = roc_auc_score(labels, public.decision_function((fresh - CENTER) / SCALE))
+    assert best - roc_auc_score(labels, private.decision_function(fresh)) < 0.05
+
+
+def test_without_noise_the_coefficients_are_those_of_scikit_learn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(secure, "sample", lambda posterior, draws, *_: posterior.mean[None])
+    x, y = table(5000)
+    unclipped: dict[str, Any] = {"clip": 10.0, "prior_scale": 1.0, "limit": 10.0}
+    private = PrivateLogisticRegression(**PUBLIC, **unclipped, guide="full-rank").fit(x, y)
+    public = LogisticRegression().fit((x - CENTER) / SCALE, y)  # C = 1: a prior of scale 1
+    np.testing.assert_allclose(private.coef_, public.coef_ / SCALE, rtol=0.005)
+    intercept = public.intercept_ - public.coef_[0] @ (CENTER / SCALE)
+    np.testing.assert_allclose(private.intercept_, intercept, rtol=0.005)
+
+
+def test_coefficients_give_the_log_odds_within_the_limit() -> None:
+    x, y = table(300)
+    model = PrivateLogisticRegression(**PUBLIC, limit=1.0).fit(x, y)
+    cut = x.clip(CENTER - SCALE, CENTER + SCALE)
+    linear = cut @ model.coef_[0] + model.intercept_
+    np.testing.assert_allclose(model.decision_function(x), linear, rtol=0, atol=1e-9)
+
+
+def test_predictions_are_those_of_the_release() -> None:
+    x, y = table(300)
+    model = PrivateLogisticRegression(**PUBLIC, draws=7).fit(x, y)
+    assert model.coef_samples_.shape == (7, 3)
+    assert model.intercept_samples_.shape == (7,)
+    np.testing.assert_allclose(model.coef_[0], model.coef_samples_.mean(0))
+    features = torch.from_numpy((x - CENTER) / SCALE)
+    expected = model.release_.predict_proba(features).numpy()
+    np.testing.assert_allclose(model.predict_proba(x), expected, atol=1e-12)
+    assert model.predict(x).tolist() == model.classes_[expected.argmax(1)].tolist()
+
+
+def test_bounds_are_four_deviations_wide() -> None:
+    x, y = table(50)
+    bounds = (CENTER - 2 * SCALE, CENTER + 2 * SCALE)
+    model = PrivateLogisticRegression(bounds=bounds, classes=("no", "yes")).fit(x, y)
+    np.testing.assert_allclose(model.center_, CENTER)
+    np.testing.assert_allclose(model.scale_, SCALE)
+
+
+def test_constants_from_the_data_are_confessed() -> None:
+    x, y = table(200)
+    with pytest.warns(PrivacyLeakWarning, match="centres, scales, classes"):
+        model = PrivateLogisticRegression().fit(x, y)
+    np.testing.assert_allclose(model.center_, x.mean(0))
+    np.testing.assert_allclose(model.scale_, x.std(0))
+    assert "centres, scales, classes taken from the data" in model.guarantee_
+    with pytest.warns(PrivacyLeakWarning, match=r"\(classes\)"):
+        PrivateLogisticRegression(bounds=(-5, 30)).fit(x, y)
+
+
+def test_a_seed_makes_an_experiment() -> None:
+    x, y = table(200)
+    with pytest.warns(PrivacyLeakWarning, match="random_state=3 makes an experiment"):
+        model = PrivateLogisticRegression(**PUBLIC, random_state=3).fit(x, y)
+    assert (model.epsilon_, model.reliable_) == (math.inf, False)
+    assert "EXPERIMENT" in model.guarantee_
+    with pytest.warns(PrivacyLeakWarning):
+        again = clone(model).fit(x, y)
+    assert again.coef_.tolist() == model.coef_.tolist()
+
+
+def test_releases_without_a_seed_differ() -> None:
+    x, y = table(200)
+    model = PrivateLogisticRegression(**PUBLIC)
+    assert model.fit(x, y).coef_.tolist() != clone(model).fit(x, y).coef_.tolist()
+
+
+def test_the_guarantee_is_the_one_asked_for() -> None:
+    x, y = table(500)
+    worst = PrivateLogisticRegression(0.7, **PUBLIC, delta=1e-6).fit(x, y)
+    assert worst.guarantee_.startswith("worst-case DP ε = 0.7 (aimed at) at δ = 1e-06")
+    assert (worst.epsilon_, worst.delta_, worst.reliable_) == (0.7, 1e-6, True)
+    bayesian = PrivateLogisticRegression(0.7, **PUBLIC, guarantee=bdpvi.BayesianDP()).fit(x, y)
+    assert bayesian.guarantee_.startswith("Bayesian DP ε = 0.7")
+    assert bayesian.release_.receipt.temperature < worst.release_.receipt.temperature
+
+
+def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = table(300)
+    fits = []
+    plain = bdpvi.fit
+
+    def watched(*args: Any, **options: Any) -> bdpvi.Fit:
+        fits.append(plain(*args, **options))
+        return fits[-1]
+
+    monkeypatch.setattr(bdpvi, "fit", watched, raising=False)
+    model = PrivateLogisticRegression(**PUBLIC, draws=2).fit(x, y)
+    (fit,) = fits
+    assert model.release_.secret is None
+    stored = pickle.dumps(model)
+    private = [*fit.parameters.values(), fit.convergence.elbo, *(p.pairs.b2 for p in fit.panels)]
+    for values in private:
+        for number in values.flatten().tolist():
+            assert np.float64(number).tobytes() not in stored
+    fitted = {"coef_", "coef_samples_", "intercept_", "intercept_samples_", "classes_", "center_"}
+    fitted |= {"scale_", "epsilon_", "delta_", "guarantee_", "reliable_", "release_"}
+    assert set(vars(model)) - set(model.get_params()) == fitted | {"n_features_in_"}
+    for tensor in (model.release_.samples, *model.release_.latents.values()):
+        assert tensor.untyped_storage().nbytes() == 2 * 4 * 8  # a view would bring all behind it
+    same = pickle.loads(stored)
+    assert same.predict_proba(x).tolist() == model.predict_proba(x).tolist()
+
+
+def test_one_class_is_fitted_where_classes_are_public() -> None:
+    x, _ = table(100)
+    model = PrivateLogisticRegression(10.0, **PUBLIC).fit(x, np.repeat("yes", 100))
+    assert model.classes_.tolist() == ["no", "yes"]
+
+
+def test_the_release_can_be_saved_and_used_from_the_command_line(tmp_path: Path) -> None:
+    x, y = table(100)
+    frame = pd.DataFrame(x, columns=["age", "dose", "weight"])
+    model = PrivateLogisticRegression(**PUBLIC).fit(frame, y)
+    bdpvi.save_release(model.release_, tmp_path / "release.json")
+    loaded = bdpvi.load_release(tmp_path / "release.json")
+    constants: Any = loaded.preprocessing["encoding"]
+    encoding = datasets.Encoding.from_dict(constants)
+    expected = loaded.predict_proba(encoding.apply(frame)).numpy()
+    np.testing.assert_allclose(model.predict_proba(frame), expected, atol=1e-12)
+
+
+def test_pipelines_and_searches() -> None:
+    x, y = table(150)
+    scaler = FunctionTransformer(lambda raw: (raw - CENTER) / SCALE)
+    private = PrivateLogisticRegression(scales=(0, 1), classes=("no", "yes"))
+    pipeline = make_pipeline(scaler, private)
+    assert cross_val_score(pipeline, x, y, cv=2).shape == (2,)
+    search = GridSearchCV(pipeline, {"privatelogisticregression__epsilon": [1.0, 5.0]}, cv=2)
+    assert set(search.fit(x, y).predict(x)) <= {"no", "yes"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": -1.0}, "epsilon must be finite and positive, got -1.0"),
+        ({"delta": 2.0}, "delta must lie strictly between 0 and 1, got 2.0"),
+        ({"guide": "round"}, "guide must be one of .* got 'round'"),
+        ({"clip": 0.0}, "clip must be finite and positive"),
+        ({"noise_scale": -1.0}, "noise_scale must be finite and positive"),
+        ({"draws": 0}, "draws must be a whole number of at least 1"),
+        ({"bounds": (0, 1)}, "bounds=.* and scales=.* were both given"),
+        ({"scales": None, "bounds": (1, 0)}, "bounds must have low < high"),
+        ({"scales": None, "bounds": (0, math.inf)}, "bounds must be finite"),
+        ({"scales": 3.0}, "scales must be a pair"),
+        ({"scales": (0, [1.0, 2.0])}, "scales must be a pair"),
+        ({"scales": (0, 0)}, "scales must have positive deviations"),
+        ({"classes": ("no", "perhaps")}, "y has labels {'yes'}"),
+        ({"classes": ("no",)}, "classes must have two classes"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    x, y = table(20)
+    with pytest.raises(ValueError, match=message):
+        PrivateLogisticRegression(**{**PUBLIC, **arguments}).fit(x, y)
+
+
+def test_a_third_class_is_refused() -> None:
+    x, _ = table(6)
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        PrivateLogisticRegression(**PUBLIC).fit(x, ["no", "yes", "perhaps"] * 2)
+
+
+def test_importing_loads_no_torch() -> None:
+    code = "import sys, bdpvi.sklearn; sys.exit('torch' in sys.modules)"
+    root = Path(bdpvi.__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
