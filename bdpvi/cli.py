@@ -66,7 +66,8 @@ def _options(
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
-    """Run the command line; bad input ends in one line on standard error and exit code 2.
+    """Run the command line; bad input ends in exit code 2 and a line on standard error
+    for each thing that is wrong.
 
     An interruption or SIGTERM ends in exit code 130. A worker is ended by SIGTERM at once: it may
     be waiting for another one that has died.
@@ -75,7 +76,8 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
         with _stoppable() if workers is None else nullcontext():
             program(standalone_mode=True, obj=workers)
     except (ValueError, OSError, FloatingPointError) as error:
-        print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
+        lines = (" ".join(line.split()) for line in str(error).splitlines())
+        print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)
 

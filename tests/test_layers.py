@@ -25,7 +25,16 @@ MAY_IMPORT = {
     "_fit": PLAIN
     | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
     "releasing": PLAIN
-    | {"_fit", "accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
+    | {
+        "_fit",
+        "accounting",
+        "datasets",
+        "guides",
+        "inference",
+        "models",
+        "neighbours",
+        "neighbours.optimum",
+    },
     "studies": PLAIN | {"accounting"},
 }
 """What each room may import. ``compare`` and the face put the rooms together."""

@@ -11,17 +11,7 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    TABLES,
-    Data,
-    Delta,
-    Drop,
-    Json,
-    Positive,
-    Quiet,
-    Target,
-    TestFraction,
-)
+from bdpvi.commands.options import Delta, Json, Quiet, Table, reads_table
 
 if TYPE_CHECKING:
     from bdpvi.compare.methods import Method
@@ -52,15 +42,12 @@ _WIDE = 1_000
 """Characters: tables that go to a file or another program are not folded."""
 
 
+@reads_table
 def compare(
-    data: Data,
+    table: Table,
     out: Annotated[
         Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
     ],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: TestFraction = 0.2,
     methods: Methods = ALL,
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
@@ -84,7 +71,7 @@ def compare(
     from bdpvi._runtime import progress
     from bdpvi.compare import comparison, hyperparameters, report
 
-    chosen = hyperparameters.load(_name(data), settings or hyperparameters.FILE)
+    chosen = hyperparameters.load(table.name, settings or hyperparameters.FILE)
     plan = comparison.Plan(
         methods=_methods(chosen.methods, methods),
         epsilons=_numbers("epsilons", epsilons),
@@ -94,7 +81,7 @@ def compare(
     )
     with options.resumable(out / "cells"):
         comparison.compare(
-            options.read_split(data, target, positive, test_fraction, drop),
+            table.split(),
             plan,
             out,
             chosen={"data": chosen.data, **chosen.how},
@@ -113,22 +100,19 @@ def compare(
             "nats, higher is better; behind the best is in accuracy, ± standard error over test "
             "records"
         )
-        for heading, table in report.console_tables(summary).items():
-            console.print(heading, table, sep="\n")
+        for heading, rows in report.console_tables(summary).items():
+            console.print(heading, rows, sep="\n")
         print("Wrote " + ", ".join(map(str, files)))
         if (out / report.SECRET).exists():
             print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
 
 
+@reads_table
 def tune(
-    data: Data,
+    table: Table,
     out: Annotated[
         Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
     ],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: TestFraction = 0.2,
     methods: Methods = SEARCHED,
     configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
     refinements: Annotated[
@@ -175,8 +159,8 @@ def tune(
     )
     with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
-            options.read_split(data, target, positive, test_fraction, drop).train,
-            hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
+            table.split().train,
+            hyperparameters.load(table.name, out if out.exists() else hyperparameters.FILE),
             _words(methods),
             search,
             out,
@@ -188,10 +172,6 @@ def tune(
         for name, result in found["chosen"]["result"].items():
             print(f"{name}: {search.measure.label} {result['score']:.4f} in cross-validation")
         print(f"Wrote {out}")
-
-
-def _name(data: str) -> str:
-    return data if data in TABLES else Path(data).stem
 
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:

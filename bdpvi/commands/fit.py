@@ -14,17 +14,7 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    Data,
-    Drop,
-    Json,
-    Positive,
-    Quiet,
-    Seed,
-    Settings,
-    Target,
-    TestFraction,
-)
+from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
     from bdpvi import Fit
@@ -122,14 +112,11 @@ Budget = Annotated[
 ]
 
 
+@reads_table
 def fit(
     context: typer.Context,
-    data: Data,
+    table: Table,
     out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: TestFraction = 0.2,
     settings: Settings = "",
     epsilon: Annotated[
         float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
@@ -167,7 +154,7 @@ def fit(
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = _validate.choice("neighbours", neighbours or usual, RATES)
-    split = options.read_split(data, target, positive, test_fraction, drop)
+    split = table.split()
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,

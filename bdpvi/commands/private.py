@@ -9,7 +9,7 @@ import typer
 
 from bdpvi.commands import options
 from bdpvi.commands.fit import made_of
-from bdpvi.commands.options import Data, Delta, Drop, Json, Positive, Quiet, Settings, Target
+from bdpvi.commands.options import Delta, Json, Quiet, Settings, Table, reads_table
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -22,19 +22,14 @@ MODEL = "release.json"
 SCORES = {"auc": "AUC", "log_score": "log score", "accuracy": "accuracy"}
 
 
+@reads_table
 def private(
-    data: Data,
+    table: Table,
     epsilon: Annotated[
         float,
         typer.Option(help="ε of the model. 0.1 is strong, 1 is usual, above 3 promises little."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the model that may be shared.")],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: Annotated[
-        float, typer.Option(help="Fraction of the rows held out to score the model by.")
-    ] = 0.2,
     secret: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +61,7 @@ def private(
     for name, path in (("out", out / MODEL), ("secret", secret)):
         if path.exists():
             raise ValueError(f"{name}: {path} exists already; choose another, nothing is replaced")
-    split = options.read_split(data, target, positive, test_fraction, drop)
+    split = table.split()
     chosen = options.settings_of(settings, split.train.name, epsilon)
     fitted = chosen.fit(
         split.train, budget=bdpvi.Budget(epsilon, delta), progress=not quiet and not as_json
@@ -79,7 +74,7 @@ def private(
             fitted, draws or chosen.draws, epsilon=epsilon, delta=delta, guarantee=kind
         )
         storage.write_release(released, temporary)
-    table = scores(split, released)
+    scored = scores(split, released)
     if as_json:
         options.print_json(
             {
@@ -87,16 +82,16 @@ def private(
                 "secret": secret,
                 "receipt": released.receipt.to_dict(),
                 "spent": released.spent.to_dict(),
-                "scores": table.to_dict("index"),
+                "scores": scored.to_dict("index"),
             }
         )
         return
     print(f"{len(split.train)} records of {split.train.name}, {len(split.test)} held out")
     print(f"Public: {released.receipt}")
     print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-    if len(table):
-        print(f"On the rows held out, for the owner only:\n{table.round(4).to_string()}")
-    if worthless := no_better(table):
+    if len(scored):
+        print(f"On the rows held out, for the owner only:\n{scored.round(4).to_string()}")
+    if worthless := no_better(scored):
         print(f"WARNING: {worthless}")
     print(f"Wrote {out / MODEL}, which may be shared. Keep {secret}/ secret")
 

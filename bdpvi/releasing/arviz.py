@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi import _validate
 
 if TYPE_CHECKING:
-    from bdpvi.releasing.releases import Release
+    from bdpvi.releasing.released import Release
 
 
 def to_inference_data(release: Release, x: Tensor | None = None) -> Any:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import ROUND_CEILING, Context
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,102 +16,11 @@ from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store
 from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
-from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
-from bdpvi.releasing.arviz import to_inference_data
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
+from bdpvi.releasing.released import Release
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
-
-
-@dataclass(frozen=True, eq=False)
-class Release:
-    """Posterior samples and what they promise. All but ``spent`` may be shared.
-
-    To share it, write it with :func:`bdpvi.releasing.storage.save_release`, which leaves ``spent``
-    out.
-
-    Attributes:
-        samples: posterior samples over the flat vector of unconstrained latents, (k, d).
-        latents: the same samples as the model's latent variables, each (k, ...), as
-            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)`` takes them.
-        receipt: what is promised, in public words and numbers.
-        model: the model, for predictions.
-        feature_names: the columns that predictions expect, in order.
-        preprocessing: the public constants that make those columns from raw ones.
-        secret: see :attr:`spent`.
-    """
-
-    samples: Tensor
-    latents: Mapping[str, Tensor]
-    receipt: Receipt
-    model: Model
-    feature_names: tuple[str, ...]
-    preprocessing: Mapping[str, object]
-    secret: Spent | None = None
-
-    def __str__(self) -> str:
-        return f"{len(self.samples)} draws; {self.receipt}"
-
-    @property
-    def spent(self) -> Spent:
-        """What all releases from the fit have cost together, this one included. Secret.
-
-        Raises:
-            ValueError: if the release was read from its file, which does not hold it.
-        """
-        if self.secret is None:
-            raise ValueError("spent is secret and not in a release's file; the fit's folder has it")
-        return self.secret
-
-    def predict_mean(self, x: Tensor) -> Tensor:
-        """Return each record's expected target, averaged over the samples, (N,)."""
-        return self._mean(x, binary=False)
-
-    def predict_proba(self, x: Tensor) -> Tensor:
-        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2).
-
-        Raises:
-            ValueError: if the model's target is not 0 or 1.
-        """
-        one = self._mean(x, binary=True)
-        return torch.stack([1 - one, one], dim=1)
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the likelier class, 0 or 1, (N,).
-
-        Raises:
-            ValueError: if the model's target is not 0 or 1.
-        """
-        return (self._mean(x, binary=True) > 0.5).to(torch.int64)
-
-    def _mean(self, x: Tensor, *, binary: bool) -> Tensor:
-        if x.ndim != 2 or x.shape[1] != len(self.feature_names):
-            raise ValueError(
-                f"x must have shape (records, {len(self.feature_names)}), got {tuple(x.shape)}"
-            )
-        _validate.finite("x", x)
-        typed = x.to(self.samples.dtype)
-        return predictive_means(self.model, self.latents, typed, binary=binary).mean(0)
-
-    def to_inference_data(self, x: Tensor | None = None) -> Any:
-        """Return the samples for ArviZ, with the receipt as attributes of each group.
-
-        The draws are independent: one chain. Nothing of :attr:`spent` is in it. In the attributes
-        truth values are 0 and 1, and what is None is left out, so that it can be saved.
-
-        Args:
-            x: features of records, (N, d), to draw a target for by every sample, as the group
-                ``posterior_predictive``; that group is as secret as these features are.
-
-        Returns:
-            An ``arviz.InferenceData``, by ArviZ 1 an ``xarray.DataTree``.
-
-        Raises:
-            ImportError: if ArviZ is not installed.
-            ValueError: if ``x`` has another shape or a value that is not finite.
-        """
-        return to_inference_data(self, x)
 
 
 def release(

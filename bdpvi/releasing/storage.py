@@ -24,7 +24,7 @@ from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import saved
 from bdpvi.releasing.guarantees import Receipt
-from bdpvi.releasing.releases import Release
+from bdpvi.releasing.released import Release
 from bdpvi.releasing.saved import About, Numbers
 
 _FORMAT = 1

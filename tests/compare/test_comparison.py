@@ -642,7 +642,9 @@ def test_calibration_error_of_a_calibrated_forecast() -> None:
 
 def test_command_on_a_public_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    cli_comparison.compare("breast-cancer", out, methods="dp-gd", epsilons="1", seeds=2, quiet=True)
+    cli_comparison.compare(
+        data="breast-cancer", out=out, methods="dp-gd", epsilons="1", seeds=2, quiet=True
+    )
     rows = pd.read_csv(out / "results.csv")
     test = datasets.load_breast_cancer().test
     correct = rows["accuracy"] * len(test)

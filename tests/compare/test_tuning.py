@@ -429,11 +429,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "epsilons": "1",
         "quiet": True,
     }
-    cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
+    cli_comparison.tune(data="breast-cancer", out=out, methods="dp-gd", **options)
     printed = capsys.readouterr().out
     # 398 of the 569 records, every class as often as in the whole table up to chance.
     assert re.search(r"^base-rate: log score -0\.6[5-9]\d\d in cross-validation$", printed, re.M)
     assert re.search(r"^dp-gd: log score -0\.\d{4} in cross-validation$", printed, re.M)
     assert load("breast-cancer", out).data == "breast-cancer"
     with pytest.raises(ValueError, match="dp-gdd"):
-        cli_comparison.tune("breast-cancer", out, methods="dp-gdd", **options)  # type: ignore[arg-type]
+        cli_comparison.tune(data="breast-cancer", out=out, methods="dp-gdd", **options)
