@@ -298,7 +298,7 @@ def test_version_as_a_module() -> None:
         (["fit", "{csv}", "--out", "{new}", "--steps", "5"], "held_out out records"),
         (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "out receipt spent"),
         (["spent", "{fit}"], ""),
-        (["predict", "{release}", "{csv}"], "probability receipt"),
+        (["predict", "{release}", "{csv}"], "class probability receipt spread"),
         (["study", "orders", "--scale", "0.01", "--out", "{new}"], "files text"),
         (["compare", "{csv}", "--out", "{new}", "--methods", "non-private,dpvi-ma", "--seeds", "1",
           "--epsilons", "0.05"], "files out summary"),
@@ -335,7 +335,7 @@ def test_json_is_one_object_and_nothing_else(
     wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Spent)}
     assert set(found) == wanted
     if command[0] == "compare":
-        assert [row["accuracy"] is None for row in found["summary"]] == [False, True]
+        assert [row["accuracy"] is None for row in found["summary"]] == [False, False, True]
         assert all(Path(file).exists() for file in found["files"])
 
 

@@ -100,8 +100,8 @@ def compare(
             "nats, higher is better; behind the best is in accuracy, ± standard error over test "
             "records"
         )
-        for heading, rows in report.console_tables(summary).items():
-            console.print(heading, rows, sep="\n")
+        for heading, shown in report.console_tables(summary).items():
+            console.print(heading, shown, sep="\n")
         print("Wrote " + ", ".join(map(str, files)))
         if (out / report.SECRET).exists():
             print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")

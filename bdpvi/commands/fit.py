@@ -17,7 +17,7 @@ from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
-    from bdpvi import Fit
+    from bdpvi import BayesianLogisticRegression, Fit
     from bdpvi._runtime.workers import Reduction
     from bdpvi.compare.methods.posterior import PosteriorRelease
     from bdpvi.guides import GaussianGuide
@@ -30,6 +30,12 @@ STEPS = 1000
 
 FROM_SETTINGS = "Otherwise as the settings say."
 
+Epsilon = Annotated[
+    float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
+]
+Records = Annotated[
+    int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
+]
 Guide = Annotated[
     str,
     typer.Option(help=f"One of {', '.join(GUIDES)}. {FROM_SETTINGS}", show_default=False),
@@ -118,9 +124,7 @@ def fit(
     table: Table,
     out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
     settings: Settings = "",
-    epsilon: Annotated[
-        float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
-    ] = 1.0,
+    epsilon: Epsilon = 1.0,
     guide: Guide = "",
     clip: Clip = None,
     prior_scale: PriorScale = None,
@@ -132,9 +136,7 @@ def fit(
     steps: Steps = None,
     rate: Rate = None,
     neighbours: Route = "",
-    records: Annotated[
-        int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
-    ] = 0,
+    records: Records = 0,
     budget: Budget = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = 0,
@@ -156,15 +158,12 @@ def fit(
     route = _validate.choice("neighbours", neighbours or usual, RATES)
     split = table.split()
     chosen = options.settings_of(settings, split.train.name, epsilon)
-    given: dict[str, Any] = {
+    given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
         "correlation": correlation,
+        "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
-    if group:
-        given["groups"] = _columns(group, split.train.feature_names)
-    model = replace(chosen.model, **{k: v for k, v in given.items() if v is not None})
-    if limit == 0:
-        model = replace(model, limit=None)
+    model = _with(chosen.model, given)
     made = made_of(chosen) | {"model": asdict(model)}
     if guide:
         made["guide"] = guide
@@ -188,6 +187,16 @@ def fit(
     fitted = _kept(run, out, workers, made)
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
+
+
+def _with(
+    model: BayesianLogisticRegression, given: Mapping[str, Any]
+) -> BayesianLogisticRegression:
+    """Return the model with what was given; a limit of 0 is none."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if given["limit"] == 0:
+        changes["limit"] = None
+    return replace(model, **changes)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:

@@ -162,13 +162,15 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def settings_of(settings: str, data: str, epsilon: float) -> PosteriorRelease:
+def settings_of(
+    settings: str, data: str, epsilon: float, *, delta: float = 1e-5, draws: int = 1
+) -> PosteriorRelease:
     """Return the settings that ``--settings`` names, or the recommended ones."""
     import bdpvi
     from bdpvi.compare import hyperparameters
 
     if not settings:
-        return bdpvi.recommended(epsilon)
+        return bdpvi.recommended(epsilon, delta=delta, draws=draws)
     path, _, method = settings.partition(":")
     return hyperparameters.releases(
         epsilon, Path(path), data=data, method=method or "bdp-vi-mean-field"

@@ -62,29 +62,36 @@ def private(
         if path.exists():
             raise ValueError(f"{name}: {path} exists already; choose another, nothing is replaced")
     split = table.split()
-    chosen = options.settings_of(settings, split.train.name, epsilon)
+    chosen = options.settings_of(settings, split.train.name, epsilon, delta=delta, draws=draws or 1)
     fitted = chosen.fit(
         split.train, budget=bdpvi.Budget(epsilon, delta), progress=not quiet and not as_json
     )
     for folder in (secret.parent, out):
         store.make_folder(folder)
     storage.save_fit(fitted, secret, extra=made_of(chosen))
-    with store.claimed(out / MODEL) as temporary:
-        released = bdpvi.release(
-            fitted, draws or chosen.draws, epsilon=epsilon, delta=delta, guarantee=kind
-        )
-        storage.write_release(released, temporary)
-    scored = scores(split, released)
+    try:
+        with store.claimed(out / MODEL) as temporary:
+            released = bdpvi.release(
+                fitted, draws or chosen.draws, epsilon=epsilon, delta=delta, guarantee=kind
+            )
+            storage.write_release(released, temporary)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"the fit is kept in {secret}/ (secret); `bdpvi spent {secret}` says whether a release "
+            f"was charged, and `bdpvi release {secret} --epsilon {epsilon:g} --out {out / MODEL}` "
+            "goes on"
+        ) from None
+    where = {"out": out / MODEL, "secret": secret}
+    _report(split, released, scores(split, released), where, as_json)
+
+
+def _report(
+    split: Split, released: Release, scored: pd.DataFrame, where: dict[str, Path], as_json: bool
+) -> None:
     if as_json:
-        options.print_json(
-            {
-                "out": out / MODEL,
-                "secret": secret,
-                "receipt": released.receipt.to_dict(),
-                "spent": released.spent.to_dict(),
-                "scores": scored.to_dict("index"),
-            }
-        )
+        receipt, spent = released.receipt.to_dict(), released.spent.to_dict()
+        rows = scored.to_dict("index")
+        options.print_json({**where, "receipt": receipt, "spent": spent, "scores": rows})
         return
     print(f"{len(split.train)} records of {split.train.name}, {len(split.test)} held out")
     print(f"Public: {released.receipt}")
@@ -93,7 +100,7 @@ def private(
         print(f"On the rows held out, for the owner only:\n{scored.round(4).to_string()}")
     if worthless := no_better(scored):
         print(f"WARNING: {worthless}")
-    print(f"Wrote {out / MODEL}, which may be shared. Keep {secret}/ secret")
+    print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret")
 
 
 def scores(split: Split, released: Release) -> pd.DataFrame:
