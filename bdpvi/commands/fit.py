@@ -165,8 +165,7 @@ def fit(
     }  # fmt: skip
     model = _with(chosen.model, given)
     made = made_of(chosen) | {"model": asdict(model)}
-    if guide:
-        made["guide"] = guide
+    made |= {"guide": guide} if guide else {}
     if noise_scale is not None:
         made["noise_scale"] = noise_scale or None
     workers: Reduction = context.obj or Alone()
