@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -230,10 +231,15 @@ class Exposure:
     failure_probability: float
 
     def __str__(self) -> str:
+        certified = (
+            f"certified for 99 % of the population with confidence "
+            f"1 − {self.failure_probability:g}: {self.certified:.3g}"
+        )
+        if math.isinf(self.certified):
+            certified = "too few records to certify a bound for 99 % of the population"
         return (
             f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
-            f"{self.most:.3g}, median {self.median:.3g}; certified for 99 % of the population with "
-            f"confidence 1 − {self.failure_probability:g}: {self.certified:.3g}"
+            f"{self.most:.3g}, median {self.median:.3g}; {certified}"
         )
 
 
