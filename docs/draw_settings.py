@@ -93,7 +93,7 @@ def frame(axes: Axes, values: Sequence[float], name: str) -> None:
 
 def two() -> tuple[Figure, Axes, Axes]:
     """Return a figure of two panels."""
-    figure = Figure(figsize=(7.6, 3.0), layout="constrained")
+    figure = Figure(figsize=(5.8, 2.7), layout="constrained")
     left, right = figure.subplots(1, 2)
     return figure, left, right
 
@@ -177,13 +177,13 @@ def noise_scale() -> Figure:
     usual = bdpvi.recommended(1.0)
     fits = [fitted(replace(usual, noise_scale=value)) for value in values]
     left.plot(values, [cost(fit, 1.0) for fit in fits], "o-", ms=4, color=BLUE)
-    left.set(yscale="log", ylabel="worst-case ε at temperature 1")
+    left.set(yscale="log", ylabel="ε at temperature 1")
     plain(left, [0.03, 0.1, 0.3, 1, 3], axis="y")
     for e, colour in COLOURS.items():
         taus = [bdpvi.calibrate(fit, epsilon=e) for fit in fits]
         spread = [value * tau**0.5 for value, tau in zip(values, taus, strict=True)]
         right.plot(values, spread, "o-", ms=4, color=colour, label=f"ε = {e:g}")
-    right.set(ylabel="released noise, standard deviation", ylim=(0, None))
+    right.set(ylabel="sd of the released noise", ylim=(0, None))
     right.legend(frameon=False, fontsize=9)
     for axes in (left, right):
         plain(axes, values, "noise scale")
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "figures")
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
-    clips, scales = [0.03, 0.1, 0.3, 1.0, 3.0], [0.01, 0.03, 0.1, 0.3, 1.0]
+    clips, scales = [0.03, 0.1, 0.3, 1.0, 3.0], [0.01, 0.03, 0.1, 0.16, 0.3, 1.0]
     limits = [0.3, 0.5, 1.0, 2.0, 3.0, 8.0]
     with style():
         figures = {
