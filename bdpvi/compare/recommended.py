@@ -32,8 +32,8 @@ def recommended(
     ε: with a prior of scale 0.1 and a smaller clip where ε is small, with a clip of 1 and a wider
     prior where it is large. On nine tables of 264 to 11,412 rows and 5 to 97 features the mean log
     score is then 0.05 (ε = 0.03) to 0.015 (ε = 3) below the best that a grid of clip, prior and
-    limit has, and the AUC at most 0.004 (``python benchmarks/recommended.py``). Where a few dozen
-    features predict nearly everything, a wider prior is better.
+    limit has, and the mean AUC at most 0.004 (``python benchmarks/recommended.py``). Where many
+    features together predict nearly everything, a wider prior is better.
 
     Args:
         epsilon: ε of all draws together.
