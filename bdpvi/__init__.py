@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from bdpvi.neighbours.optimum.stream import fit_stream
     from bdpvi.neighbours.route import Add, Remove
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
-    from bdpvi.releasing.releases import Release, calibrate, rehearse, release, spent
+    from bdpvi.releasing.released import Release
+    from bdpvi.releasing.releases import calibrate, rehearse, release, spent
     from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
     from bdpvi.types import (
         Budget,
@@ -42,9 +44,12 @@ _WHERE = {
     "neighbours.optimum.stream": ("fit_stream",),
     "neighbours.route": ("Add", "Remove"),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
-    "releasing.releases": ("Release", "calibrate", "rehearse", "release", "spent"),
+    "releasing.released": ("Release",),
+    "releasing.releases": ("calibrate", "rehearse", "release", "spent"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
 }
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [

@@ -81,7 +81,7 @@ class Fit:
 def fit(
     model: Model,
     guide: Guide | AutoGuide,
-    data: Dataset,
+    data: Dataset | tuple[object, object],
     *,
     steps: int = 1000,
     rate: float = 1.0,
@@ -101,7 +101,8 @@ def fit(
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
             run, which :func:`bdpvi.guides.of` converts.
-        data: N ≥ 3 records.
+        data: N ≥ 3 records; or a pair (x, y) of arrays, frames, tensors or lists, of which
+            :meth:`Dataset.of` makes them.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches; 1 is full batch.
         seed: determines batches, base noise and so, on the CPU, the result bit for bit.
@@ -137,6 +138,10 @@ def fit(
     torch.Size([30])
     """
     ledger = Ledger(budget=budget)
+    if not isinstance(data, Dataset):
+        if not (isinstance(data, tuple) and len(data) == 2):
+            raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
+        data = Dataset.of(*data)
     if len(data) < 3:
         raise ValueError(f"data has {len(data)} records; at least 3 are needed")
     plan = Plan(steps=steps, rate=rate, seed=seed)

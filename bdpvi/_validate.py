@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sized
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_KINDS = "biuf"
+"""Of numpy's and pandas' types: truth values, integers, floating point."""
 
 
 def positive(name: str, value: float) -> float:
@@ -115,3 +118,46 @@ def every(name: str, value: Tensor, holds: Tensor, rule: str) -> Tensor:
     if not bool(holds.all()):
         raise ValueError(f"{name} must {rule}, got {value[~holds].flatten()[0].item()!r}")
     return value
+
+
+def numbers(name: str, values: object) -> Tensor:
+    """Return numbers as a tensor: one of floating point as it is, anything else in float64.
+
+    Args:
+        name: of the argument.
+        values: a tensor, a numpy array, a pandas frame or series, or lists.
+
+    Raises:
+        ValueError: if there is a value that is not a number, naming a frame's column.
+
+    >>> numbers("y", [True, False])
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    import numpy as np
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        if values.is_complex():
+            raise ValueError(f"{name} must be real numbers, got {values.dtype}")
+        return values.detach() if values.is_floating_point() else values.double()
+    kinds: Any = getattr(values, "dtypes", None)  # a frame's or a series'
+    for column, kind in kinds.items() if hasattr(kinds, "items") else ():
+        if kind.kind not in _KINDS:
+            raise ValueError(
+                f"{name} has the column {str(column)!r} of type {kind}; make it numbers, or let "
+                "bdpvi.datasets.from_frame encode the table"
+            )
+    try:
+        if hasattr(values, "to_numpy") and getattr(kinds, "kind", "f") in _KINDS:
+            array = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers in rows of equal length: {error}") from error
+    if array.dtype.kind not in _KINDS:
+        raise ValueError(
+            f"{name} must be numbers, got {type(values).__name__} of {array.dtype}; "
+            "yes/no text becomes numbers by {name} == 'yes'"
+        )
+    # In rows, as tables in other containers: sums over them are then the same to the last bit.
+    return torch.from_numpy(np.array(array, dtype=np.float64, order="C"))

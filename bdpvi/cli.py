@@ -6,11 +6,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NoReturn
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bdpvi.commands import compare, fit, ledger, private, release, show
+from bdpvi._runtime import log
+from bdpvi.commands import compare, fit, ledger, options, private, release, show
+from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
     from bdpvi._runtime.workers import Reduction
@@ -21,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=options.HELP,
 )
 for command in (
     show.demo,
@@ -33,12 +37,37 @@ for command in (
     compare.compare,
     compare.tune,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(ledger.app, name="ledger")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bdpvi {version('bdpvi')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on standard error what is done and how long it takes."
+        ),
+    ] = False,
+    shown: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    if verbose:
+        context.with_resource(log.shown())
+
+
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
-    """Run the command line; bad input ends in one line on standard error and exit code 2.
+    """Run the command line; bad input ends in exit code 2 and a line on standard error
+    for each thing that is wrong.
 
     An interruption or SIGTERM ends in exit code 130. A worker is ended by SIGTERM at once: it may
     be waiting for another one that has died.
@@ -47,7 +76,8 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
         with _stoppable() if workers is None else nullcontext():
             program(standalone_mode=True, obj=workers)
     except (ValueError, OSError, FloatingPointError) as error:
-        print(f"bdpvi: {' '.join(str(error).split())}", file=sys.stderr)
+        lines = (" ".join(line.split()) for line in str(error).splitlines())
+        print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)
 

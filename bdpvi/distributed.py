@@ -25,7 +25,8 @@ import typer
 from torch import Tensor
 
 from bdpvi import cli
-from bdpvi.commands import fit
+from bdpvi.commands import fit, options
+from bdpvi.commands.command import Command
 
 PATIENCE = timedelta(hours=24)
 """How long a process waits for the slowest. Dead ones are noticed at once, by torchrun."""
@@ -88,9 +89,13 @@ def joined() -> Iterator[Workers]:
 
 
 app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=options.HELP,
+    help=__doc__,
 )
-app.command()(fit.fit)
+app.command(cls=Command)(fit.fit)
 
 
 def main() -> NoReturn:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi._runtime.store import json_value
 
 _IDS = 2**28
 
@@ -47,7 +48,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2:
-            raise ValueError(f"x must have shape (records, features), got {tuple(self.x.shape)}")
+            raise ValueError(
+                f"x must have shape (records, features), got {tuple(self.x.shape)}; "
+                "a single feature is x[:, None]"
+            )
         _validate.same_length("y", self.y, "x", self.x)
         if len(self.ids) == 0:
             object.__setattr__(self, "ids", torch.arange(len(self.x), device=self.x.device))
@@ -69,6 +73,48 @@ class Dataset:
             raise ValueError("ids must be unique: a record would be charged twice as two records")
         _validate.finite("x", self.x)
         _validate.finite("y", self.y)
+
+    @classmethod
+    def of(
+        cls,
+        x: Any,
+        y: Any,
+        *,
+        feature_names: Sequence[str] | None = None,
+        name: str = "data",
+    ) -> Dataset:
+        """Return the records of arrays, frames, tensors or lists of numbers.
+
+        Text, dates and blanks are refused: :func:`bdpvi.datasets.from_frame` encodes those.
+
+        Args:
+            x: features, (N, d).
+            y: targets, (N,): 0 and 1, truth values, or what the model understands. If x and y are
+                both of pandas, they must have the same index.
+            feature_names: d names; by default the column names of a frame. They are published.
+            name: what tables and reports call the data.
+
+        Raises:
+            ValueError: naming the argument that is not numbers or not of this shape, and as
+                :class:`Dataset`.
+
+        >>> data = Dataset.of([[20.0, 1.0], [30.0, 0.0]], [True, False], feature_names=["a", "b"])
+        >>> data.x.dtype, data.y.tolist(), data.feature_names
+        (torch.float64, [1.0, 0.0], ('a', 'b'))
+        """
+        if hasattr(x, "loc") and hasattr(y, "loc") and not x.index.equals(y.index):
+            raise ValueError("y has another index than x: their rows may differ; y.loc[x.index]?")
+        names = getattr(x, "columns", ()) if feature_names is None else feature_names
+        texts = tuple(str(one).strip() for one in names)
+        if len(set(texts)) < len(texts):
+            twice = next(one for one in texts if texts.count(one) > 1)
+            raise ValueError(f"feature_names must differ, got {twice!r} more than once")
+        targets = _validate.numbers("y", y)
+        if targets.ndim != 1:
+            raise ValueError(
+                f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
+            )
+        return cls(_validate.numbers("x", x), targets, feature_names=texts, name=name)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -248,6 +294,13 @@ class Spent:
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
             f"({self.sample_size} records, {mark}); worst-case DP: {worst}"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes as JSON types, as secret as they are here.
+
+        Numbers that JSON does not have are the strings "Infinity", "-Infinity" and "NaN".
+        """
+        return dict(json_value(asdict(self)))
 
 
 @dataclass(frozen=True)

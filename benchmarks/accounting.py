@@ -55,7 +55,7 @@ def diagonal_costs(p: Independent[Normal], q: Independent[Normal], orders: Tenso
 def epsilon_of(pairs: GaussianPairs) -> float:
     accountant = BayesianAccountant()
     accountant.step(PosteriorDraws((Panel("remove", torch.arange(len(pairs)), pairs),)))
-    return accountant.get_epsilon(1e-5)
+    return accountant.get_epsilon(delta=1e-5)
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:

@@ -72,7 +72,7 @@ def account(panels: tuple[Any, ...]) -> float:
     accountant = bdpvi.BayesianAccountant()
     accountant.step(PosteriorDraws(panels, 1, 5.0))
     try:
-        return accountant.get_epsilon(1e-5)
+        return accountant.get_epsilon(delta=1e-5)
     except ValueError:  # one record moves the posterior so far that no ε is finite
         return math.inf
 
@@ -100,7 +100,7 @@ def coupled(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
 
 def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
     data = problem.data
-    with isolated(data), pyro.validation_enabled(False):
+    with isolated(data.x), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
         gradient = TracedGradient(problem)
         free = {

@@ -9,12 +9,14 @@ from functools import partial
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.datasets.adult import load_adult
 from bdpvi.datasets.breast_cancer import load_breast_cancer
+from bdpvi.datasets.constants import constants_of, read_constants
 from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
+from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.split import first_rows, folds, shuffled
-from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame, read_table
+from bdpvi.datasets.tables import TableOptions, dataset_from_frame, from_csv, from_frame
 from bdpvi.types import Split
 
 #: Loaders of the public tables, by the names that reports give the data.
@@ -35,6 +37,8 @@ __all__ = [
     "Numeric",
     "OneHot",
     "Ordinal",
+    "TableOptions",
+    "constants_of",
     "dataset_from_frame",
     "first_rows",
     "folds",
@@ -45,6 +49,7 @@ __all__ = [
     "load_breast_cancer",
     "load_magic",
     "load_spambase",
+    "read_constants",
     "read_table",
     "shuffled",
 ]

@@ -1,42 +1,69 @@
-"""People's own tables: data frames and CSV files with a yes/no column."""
+"""People's own tables: data frames and files with a yes/no column."""
 
 from __future__ import annotations
 
-import csv
 import os
-import re
-import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from bdpvi import _validate
-from bdpvi.datasets.encoding import (
-    Column,
-    Encoding,
-    Numeric,
-    OneHot,
-    Ordinal,
-    categories_of,
-    label,
-    with_text_names,
-)
+from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, label, said, with_text_names
+from bdpvi.datasets.measuring import measured, whole
+from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.split import shuffled
 from bdpvi.types import Dataset, Split
 
-MOST_CATEGORIES = 100
-_FEW = 10
-"""A column with at most this number of different values is not taken for an identifier."""
-_NEARLY_ALL = 0.95
-"""Integers with fewer different values than this fraction of the rows are no identifiers."""
-_DIGITS = 6
-"""Integers that all have the same number of digits, at least this one, are identifiers."""
-_NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mrn"})
+_SHOWN = 20
+"""Columns that a message lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How a table with a yes/no column becomes records.
+
+    Attributes:
+        positive: which value of the target is y = 1; the later one in sorted order by default (1 of
+            0 and 1, yes of no and yes).
+        encoding: what becomes of text, boolean and ``categorical`` columns: ``"onehot"`` makes
+            one 0/1 feature of each value, ``"ordinal"`` one standardised feature of its position
+            in sorted order.
+        categorical: columns whose values are names of categories, though they are numbers or
+            nearly as many as the rows.
+        drop: columns to leave out, such as identifiers.
+        missing: ``"refuse"`` blanks; ``"drop"`` their rows; or ``"level"``: a blank is a value of
+            its own, with a feature "NAME is missing", in the columns that have any or, with
+            ``constants``, in all. A blank target is refused or dropped.
+        unknown: see :class:`Encoding`; by default ``"refuse"``, or as ``constants`` say.
+        constants: an encoding made elsewhere: it decides which columns are used and how, and
+            ``encoding`` and ``categorical`` have no effect.
+        name: what reports call the data.
+
+    Raises:
+        ValueError: naming the option that is not one of its values.
+    """
+
+    positive: object = None
+    encoding: str = "onehot"
+    categorical: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    missing: str = "refuse"
+    unknown: str | None = None
+    constants: Encoding | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        _validate.choice("encoding", self.encoding, ("ordinal", "onehot"))
+        _validate.choice("missing", self.missing, ("drop", "level", "refuse"))
+        if self.unknown is not None:
+            _validate.choice("unknown", self.unknown, UNKNOWN)
 
 
 def from_frame(
@@ -51,7 +78,7 @@ def from_frame(
         target: the yes/no column.
         test_fraction: fraction of the rows kept for test, strictly between 0 and 1.
         seed: of the permutation; it is public.
-        options: see :func:`dataset_from_frame`.
+        options: fields of :class:`TableOptions`.
 
     Raises:
         ValueError: as :func:`dataset_from_frame`, or if the split leaves one side empty.
@@ -64,32 +91,26 @@ def from_frame(
     return shuffled(dataset_from_frame(frame, target, **options), test_fraction, seed)
 
 
-def from_csv(path: str | os.PathLike[str], target: str, **options: Any) -> Split:
-    """Read a CSV file as :func:`read_table` does and split it as :func:`from_frame` does.
+def from_csv(
+    path: str | os.PathLike[str], target: str, *, separator: str = ",", **options: Any
+) -> Split:
+    """Read a CSV or Parquet file by :func:`read_table` and split it by :func:`from_frame`.
 
     Args:
         path: the file.
         target: the yes/no column.
+        separator: see :func:`read_table`.
         options: see :func:`from_frame`; ``name`` is by default the file's.
 
     Raises:
         ValueError: as :func:`read_table` and :func:`from_frame`.
         OSError: if the file cannot be opened.
     """
-    return from_frame(read_table(path), target, **{"name": Path(path).stem, **options})
+    frame = read_table(path, separator=separator)
+    return from_frame(frame, target, **{"name": Path(path).stem, **options})
 
 
-def dataset_from_frame(
-    frame: pd.DataFrame,
-    target: str,
-    *,
-    positive: object = None,
-    encoding: Literal["ordinal", "onehot"] = "onehot",
-    categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    constants: Encoding | None = None,
-    name: str = "data",
-) -> Dataset:
+def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:
     """Turn a table with a yes/no column into records; a record's id is its row number.
 
     Without ``constants``, means, standard deviations and categories are computed from all rows of
@@ -100,27 +121,18 @@ def dataset_from_frame(
     Args:
         frame: one row for each record.
         target: the yes/no column: two values.
-        positive: which of its values is y = 1; the later one in sorted order by default (1 of
-            0 and 1, yes of no and yes).
-        encoding: what becomes of text, boolean and ``categorical`` columns: ``"onehot"`` makes
-            one 0/1 feature of each value, ``"ordinal"`` one standardised feature of its position
-            in sorted order.
-        categorical: columns whose values are names of categories, though they are numbers or
-            nearly as many as the rows.
-        drop: columns to leave out, such as identifiers.
-        constants: an encoding made elsewhere: it decides which columns are used and how, and
-            ``encoding`` and ``categorical`` have no effect.
-        name: what reports call the data.
+        options: fields of :class:`TableOptions`.
 
     Warns:
-        UserWarning: naming the columns that are left out because they never vary.
+        UserWarning: with the number of values that ``unknown="base"`` made 0 in each column.
 
     Raises:
-        ValueError: naming the column and its values: unknown or repeated column names; missing or
-            infinite values; a target with other than two values; text where most values are
-            numbers; text with more than 100 different values, or with more than 10 that are half as
-            many as the rows, and integers that look like identifiers, see below; a category or
-            column that ``constants`` lacks; no row or no feature.
+        ValueError: naming unknown or repeated column names; or with one line for each problem of
+            the table and the option that solves it: blanks; infinite values; a target with other
+            than two values; columns that never vary; text where most values are numbers; text with
+            more than 100 different values, or with more than 10 that are half as many as the rows,
+            and integers that look like identifiers, see below; a category or column that
+            ``constants`` lacks; no row or no feature.
 
     The names of categories are published, so a column that identifies rows must not become
     categories. List it in ``categorical`` if its values are harmless all the same.
@@ -137,79 +149,91 @@ def dataset_from_frame(
     >>> data.preprocessing["encoding"]["source"]
     'Computed from the rows of the data; treated as public.'
     """
-    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
+    chosen = TableOptions(**options)
     frame = with_text_names(frame)
-    _known("target", [target], frame)
-    _known("drop", drop, frame)
-    _known("categorical", categorical, frame)
-    if constants is None:
-        used = [str(c) for c in frame if c != target and c not in drop]
-    else:
-        used = [c.name for c in constants.columns]
-        _known("constants", used, frame)
-    if target in used:
-        raise ValueError(f"target={target!r} is among the columns of constants")
-    frame = frame[[*used, target]]
-    _check_complete(frame)
-    y, meaning = _outcome(frame[target], positive)
-    if constants is None:
-        constants = _measured(frame[used], encoding, categorical)
+    used = _used(frame, target, chosen)
+    frame = pd.DataFrame({name: whole(frame[name]) for name in (*used, target)})
+    rows = np.arange(len(frame))
+    if chosen.missing == "drop":
+        rows = np.flatnonzero(frame.notna().all(axis=1))
+        frame = frame.iloc[rows]
+    if not len(frame):
+        raise ValueError("the table has no rows" + " without a blank" * (chosen.missing == "drop"))
+    constants = chosen.constants and _adapted(chosen.constants, chosen)
+    problems = _blank_lines(frame, target, chosen)
+    with _noted(problems):
+        y, meaning = _outcome(frame[target].dropna(), chosen.positive)
+    with _noted(problems):
+        encoding = constants or measured(
+            frame[used],
+            encoding=chosen.encoding,
+            categorical=chosen.categorical,
+            level=chosen.missing == "level",
+            unknown=chosen.unknown or "refuse",
+        )
+        if constants or not problems:
+            x, counts = encoding.counted(frame)
+    if problems:
+        raise ValueError("\n".join(problems))
+    if counts:
+        warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=2)
     return Dataset(
-        constants.apply(frame),
+        x,
         torch.from_numpy(y),
-        feature_names=constants.feature_names,
-        name=name,
-        preprocessing={"encoding": constants.to_dict(), "target": meaning},
+        ids=torch.from_numpy(rows),
+        feature_names=encoding.feature_names,
+        name=chosen.name,
+        preprocessing={"encoding": encoding.to_dict(), "target": meaning},
     )
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read a CSV file with a header line: UTF-8, commas.
-
-    Raises:
-        ValueError: naming the file, and the line where there is one: an empty file, a header
-            without rows, a name that occurs twice, a line with more or fewer values than the
-            header (a file cut short ends in one, unless the cut falls into a last value), a quote
-            that is never closed, bytes that are not text.
-        OSError: if the file cannot be opened.
-    """
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as lines:
-            _check_shape(csv.reader(lines, skipinitialspace=True, strict=True), str(path))
-        frame = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True, low_memory=False)
-    except (UnicodeDecodeError, csv.Error, pd.errors.ParserError) as error:
-        raise ValueError(f"{path} is not a readable CSV file: {error}") from error
-    return frame
+def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
+    """Return the columns of the table that become features."""
+    _known("target", [target], frame)
+    _known("drop", chosen.drop, frame)
+    _known("categorical", chosen.categorical, frame)
+    if chosen.constants is None:
+        used = [str(c) for c in frame if c != target and c not in chosen.drop]
+        if not used:
+            raise ValueError("no column is left to be a feature")
+        return used
+    listed = [c.name for c in chosen.constants.columns]
+    for argument, names in (("target", [target]), ("drop", chosen.drop)):
+        if both := [name for name in names if name in listed]:
+            raise ValueError(f"{argument}={both[0]!r} is among the columns of constants")
+    return [name for name in listed if name in frame.columns]
 
 
-def _check_shape(rows: Any, path: str) -> None:
-    header = [name.strip() for name in next(rows, [])]
-    if not header:
-        raise ValueError(f"{path} is empty")
-    for name in header:
-        if header.count(name) > 1:
-            raise ValueError(f"{path}: the column name {name!r} occurs more than once")
-    count = 0
-    for row in rows:
-        if row and len(row) != len(header):
-            raise ValueError(
-                f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns"
+def _adapted(constants: Encoding, chosen: TableOptions) -> Encoding:
+    columns = constants.columns
+    if chosen.missing == "level":
+        # In all of them: which ones have a blank is known from the table only.
+        columns = tuple(replace(column, missing=True) for column in columns)
+    return replace(constants, columns=columns, unknown=chosen.unknown or constants.unknown)
+
+
+def _blank_lines(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
+    """Return the columns with blanks that nothing provides for, the target last."""
+    measured_ones = chosen.constants is None and chosen.missing == "refuse"
+    lines = []
+    for name in frame if measured_ones else [target]:
+        blank = frame[name].isna().to_numpy()
+        if blank.any():
+            rest = "" if name == target else ", 'level' makes a blank a value (--missing level)"
+            lines.append(
+                f"{blanks(frame[name], blank)}; missing='drop' leaves those rows out "
+                f"(--missing drop){rest}"
             )
-        count += bool(row)
-    if not count:
-        raise ValueError(f"{path} has a header but no rows")
+    return lines
 
 
-def _check_complete(frame: pd.DataFrame) -> None:
-    if not len(frame):
-        raise ValueError("the table has no rows")
-    counts = frame.isna().sum()
-    if counts.any():
-        listed = ", ".join(f"{c!r} ({n})" for c, n in counts[counts > 0].items())
-        raise ValueError(
-            f"missing values in {listed} of {len(frame)} rows; "
-            "fill them in, or leave those rows out"
-        )
+@contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Add what is wrong to the problems, so that all of a table's are listed at once."""
+    try:
+        yield
+    except ValueError as error:
+        problems += str(error).splitlines()
 
 
 def _outcome(
@@ -237,103 +261,9 @@ def _outcome(
     return np.asarray(labels == chosen, dtype=np.float64), meaning
 
 
-def _measured(frame: pd.DataFrame, encoding: str, categorical: Sequence[str]) -> Encoding:
-    """Return an encoding with the constants of the table's own rows."""
-    constant = [c for c in frame if frame[c].nunique() == 1]
-    if constant:
-        warnings.warn(
-            f"left out because they never vary: {', '.join(map(repr, constant))}",
-            UserWarning,
-            stacklevel=3,
-        )
-    columns = tuple(
-        _column(frame[c], encoding, c in categorical) for c in frame if c not in constant
-    )
-    if not columns:
-        raise ValueError("no column is left to be a feature")
-    return Encoding(columns, "Computed from the rows of the data; treated as public.")
-
-
-def _column(values: pd.Series[Any], encoding: str, categorical: bool) -> Column:
-    boolean = pd.api.types.is_bool_dtype(values.dtype)
-    if pd.api.types.is_numeric_dtype(values.dtype) and not (boolean or categorical):
-        if _numbers_rows(values):
-            raise ValueError(
-                f"column {values.name!r} has {values.nunique()} different integers in "
-                f"{len(values)} rows that look like identifiers. {_leave_out(values)}, or make it "
-                "floating point if it measures something"
-            )
-        return Numeric.measured(values)
-    if not (boolean or categorical):
-        _refuse_numbers(values)
-    categories = categories_of(values)
-    if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
-        raise ValueError(
-            f"column {values.name!r} has {len(categories)} different values in {len(values)} rows, "
-            "which would be published as the names of categories: an identifier? "
-            f"{_leave_out(values)}, or list it in categorical if they are harmless"
-        )
-    if len(categories) > MOST_CATEGORIES:
-        raise ValueError(
-            f"column {values.name!r} has {len(categories)} different values, more than "
-            f"{MOST_CATEGORIES}: an identifier or free text? "
-            f"{_leave_out(values)}, or group it"
-        )
-    return (
-        Ordinal.measured(values, categories) if encoding == "ordinal" else OneHot.measured(values)
-    )
-
-
-def _leave_out(values: pd.Series[Any]) -> str:
-    name = str(values.name)
-    return f"Leave it out with drop=[{name!r}] (--drop {shlex.quote(name)})"
-
-
-def _numbers_rows(values: pd.Series[Any]) -> bool:
-    """Return whether integers look like names of the rows rather than measurements.
-
-    Measurements may all differ too, as incomes do. Identifiers nearly fill a range, are in the
-    order of the rows, all have the same number of digits, or have the name of one.
-    """
-    if not pd.api.types.is_integer_dtype(values.dtype):
-        return False
-    distinct = values.nunique()
-    if distinct <= _FEW or distinct < _NEARLY_ALL * len(values) or values.min() < 0:
-        return False
-    low, high = int(values.min()), int(values.max())
-    return (
-        high - low < 2 * len(values)
-        or values.is_monotonic_increasing
-        or values.is_monotonic_decreasing
-        or len(str(low)) == len(str(high)) >= _DIGITS
-        or _is_called_identifier(str(values.name))
-    )
-
-
-def _is_called_identifier(name: str) -> bool:
-    """Return whether a word of the column's name means an identifier.
-
-    >>> _is_called_identifier("PatientID"), _is_called_identifier("humidity")
-    (True, False)
-    """
-    words = re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
-    return any(word.lower() in _NAMES for word in words)
-
-
-def _refuse_numbers(values: pd.Series[Any]) -> None:
-    """Refuse text that is mostly numbers: a stray entry would turn each of them into a category."""
-    distinct = pd.Series(categories_of(values))
-    parsed = pd.to_numeric(distinct, errors="coerce").notna()
-    if 2 * parsed.sum() > len(distinct):
-        odd = "" if parsed.all() else f", but also {distinct[~parsed].iloc[0]!r}"
-        raise ValueError(
-            f"column {values.name!r} is text with {int(parsed.sum())} different numbers{odd}; "
-            "make it numeric, or list it in categorical"
-        )
-
-
 def _known(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:
     unknown = [n for n in names if n not in frame.columns]
     if unknown:
-        has = ", ".join(map(repr, frame.columns))
+        has = ", ".join(map(repr, frame.columns[:_SHOWN]))
+        has += ", …" if len(frame.columns) > _SHOWN else ""
         raise ValueError(f"{argument}: no column {', '.join(map(repr, unknown))} among {has}")

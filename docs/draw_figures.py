@@ -81,7 +81,7 @@ def bayesian(fitted: Fit, draws: int = 1) -> float:
     """Return the Bayesian ε of the same draws."""
     accountant = BayesianAccountant(conversion="hockey-stick")
     accountant.step(PosteriorDraws(fitted.panels, draws))
-    return accountant.get_epsilon(DELTA)
+    return accountant.get_epsilon(delta=DELTA)
 
 
 def records(fitted: Fit) -> Figure:

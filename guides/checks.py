@@ -59,7 +59,7 @@ take the plate away: .expand([2]).to_event(1) is the same prior
     own = getattr(model, "check", None)
     if own is not None:
         own(data)
-    with isolated(data), poutine.block(), torch.no_grad():
+    with isolated(data.x), poutine.block(), torch.no_grad():
         torch.manual_seed(0)
         found = _in_module(model, data.x)
         try:

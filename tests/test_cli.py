@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +54,7 @@ def fitted(table: Path) -> Path:
     out = table.parent / "fit"
     code = run(
         "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", out,
-        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept",
+        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--limit", 0, "--noise-scale", 0,
     )  # fmt: skip
     assert code == 0
     return out
@@ -72,9 +74,18 @@ def test_fit_release_predict(
     probability = pd.read_csv(tmp_path / "predictions.csv")["probability"]
     # Samples are random beyond any seed: what they predict is checked, not how well they do.
     split = datasets.from_csv(table, "sick", positive="yes")
-    design = np.c_[np.r_[split.train.x, split.test.x], np.ones(120)]
-    by_hand = 1 / (1 + np.exp(-design @ np.array(json.loads(out.read_text("utf-8"))["samples"]).T))
+    content = json.loads(out.read_text("utf-8"))
+    limit = content["model"]["limit"] or np.inf
+    design = np.c_[np.r_[split.train.x, split.test.x].clip(-limit, limit), np.ones(120)]
+    by_hand = 1 / (1 + np.exp(-design @ np.array(content["samples"]).T))
     np.testing.assert_allclose(np.sort(probability), np.sort(by_hand.mean(1)), rtol=1e-9)
+    predicted = pd.read_csv(tmp_path / "predictions.csv")
+    assert list(predicted) == ["class", "probability", "spread"]
+    assert (predicted["class"] == np.where(probability > 0.5, "yes", "no")).all()
+    # By the formula of the sample's standard deviation: three samples, two degrees of freedom.
+    squares = ((by_hand - by_hand.mean(1, keepdims=True)) ** 2).sum(1)
+    spread = np.sqrt(squares / 2)[np.argsort(by_hand.mean(1))]
+    np.testing.assert_allclose(predicted.sort_values("probability")["spread"], spread, rtol=1e-9)
 
     capsys.readouterr()
     assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 0
@@ -259,13 +270,73 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
-COMMANDS = ["", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger"]
+COMMANDS = [
+    "", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger",
+    "ledger show", "ledger repair",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == 0
-    assert "Usage" in capsys.readouterr().out
+    long = capsys.readouterr().out
+    assert "Usage" in long
+    assert run(*command.split(), "-h") == 0
+    assert capsys.readouterr().out == long
+
+
+def test_version_as_a_module() -> None:
+    written = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^version = "(.*)"$', written, re.MULTILINE)
+    command = (sys.executable, "-m", "bdpvi", "--version")
+    assert subprocess.check_output(command, text=True) == f"bdpvi {version}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        (["fit", "{csv}", "--out", "{new}", "--steps", "5"], "held_out out records"),
+        (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "out receipt spent"),
+        (["spent", "{fit}"], ""),
+        (["predict", "{release}", "{csv}"], "class probability receipt spread"),
+        (["study", "orders", "--scale", "0.01", "--out", "{new}"], "files text"),
+        (["compare", "{csv}", "--out", "{new}", "--methods", "non-private,dpvi-ma", "--seeds", "1",
+          "--epsilons", "0.05"], "files out summary"),
+        (["tune", "{csv}", "--out", "{new}", "--methods", "non-private", "--seeds", "1",
+          "--configurations", "1", "--refinements", "0", "--folds", "2"], "out result"),
+        (["ledger", "show", "{fit}"], "added budget charges path"),
+        (["ledger", "repair", "{fit}"], "added budget charges path"),
+    ],
+)  # fmt: skip
+def test_json_is_one_object_and_nothing_else(
+    command: list[str],
+    keys: str,
+    table: Path,
+    fitted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    fit, released = shutil.copytree(fitted, tmp_path / "fit"), tmp_path / "release.json"
+    if command[0] in ("predict", "spent"):
+        assert run("release", fit, "--temperature", 2, "--out", released) == 0
+        capsys.readouterr()
+    data = [] if command[0] == "predict" else ["--target", "sick"]
+    names: dict[str, list[object]] = {
+        "{csv}": ["--data", table, *data], "{fit}": [fit], "{release}": [released],
+        "{new}": [tmp_path / "new"],
+    }  # fmt: skip
+    assert run(*(word for part in command for word in names.get(part, [part])), "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line, parse_constant=refused)
+    assert isinstance(found, dict)
+    wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Spent)}
+    assert set(found) == wanted
+    if command[0] == "compare":
+        assert [row["accuracy"] is None for row in found["summary"]] == [False, False, True]
+        assert all(Path(file).exists() for file in found["files"])
 
 
 def test_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,9 +378,10 @@ def test_identifiers_are_refused_until_they_are_dropped(
         ],
     }[command]  # fmt: skip
     assert run(command, *options) == 2
-    assert "drop=['who'] (--drop who)" in " ".join(capsys.readouterr().err.split())
-    assert run(command, *options, "--drop", "who") == 2
-    assert "drop=['id'] (--drop id)" in " ".join(capsys.readouterr().err.split())
+    who, numbers = capsys.readouterr().err.splitlines()
+    assert "drop=['who'] (--drop who)" in who
+    assert "drop=['id'] (--drop id)" in numbers
+    assert not out.exists()
     assert run(command, *options, "--drop", "who", "--drop", "id") == 0
     assert out.exists()
 
@@ -320,3 +392,128 @@ def test_help_texts_name_what_there_is() -> None:
     assert releasing.CONVERSIONS == bayesian.CONVERSIONS
     assert set(fitting.GUIDES.values()) <= set(dir(guides))
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with blanks, a code that is a number, and semicolons."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"age": rng.uniform(20, 80, 60), "code": rng.integers(1, 3, 60)})
+    frame["sex"], frame["sick"] = rng.choice(["F", "M"], 60), np.arange(60) % 2
+    frame.loc[3, "age"] = frame.loc[5, "sex"] = None
+    path = tmp_path_factory.mktemp("odd") / "odd.csv"
+    frame.to_csv(path, index=False, sep=";")
+    return path
+
+
+CONSTANTS = {"source": "By law.", "age": [18, 98], "sex": ["F", "M"]}
+ODD = ("--target", "sick", "--separator", ";", "--categorical", "code")
+
+
+def released_from(folder: Path, *arguments: object) -> Path:
+    """Fit and release by the command line; return the release's file."""
+    fast = ("--neighbours", "optimum", "--quiet", "--noise-scale", 0.1)
+    assert run("fit", *arguments, "--out", folder / "fit", *fast) == 0
+    assert run("release", folder / "fit", "--epsilon", 1, "--out", folder / "r.json") == 0
+    return folder / "r.json"
+
+
+def test_the_tables_options_reach_the_table(odd: Path, tmp_path: Path) -> None:
+    file = released_from(
+        tmp_path, "--data", odd, *ODD, "--missing", "level", "--encoding", "ordinal",
+        "--test-fraction", 0.5, "--positive", 0, "--unknown", "base",
+    )  # fmt: skip
+    content = json.loads(file.read_text("utf-8"))
+    expected = datasets.from_csv(
+        odd, "sick", separator=";", categorical=["code"], missing="level", encoding="ordinal",
+        test_fraction=0.5, positive=0, unknown="base",
+    ).train  # fmt: skip
+    assert content["preprocessing"] == json.loads(json.dumps(expected.preprocessing))
+    assert content["preprocessing"]["encoding"]["unknown"] == "base"
+    names = ["age", "age is missing", "code", "sex", "sex is missing"]
+    assert content["feature_names"] == names
+
+
+@pytest.mark.parametrize("command", ["fit", "private", "compare", "tune"])
+def test_every_command_that_reads_a_table_has_its_options(
+    command: str, odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new"
+    options = ["--data", odd, "--target", "sick", "--separator", ";", "--out", new]
+    options += ["--epsilon", 1] if command == "private" else []
+    assert run(command, *options) == 2
+    error = capsys.readouterr().err
+    assert "'age' has 1 missing values, the first in row 3; missing='drop'" in error
+    assert error.count("\n") == 2
+    for name in ("missing", "encoding", "unknown"):
+        assert run(command, *options, f"--{name}", "x") == 2
+        assert f"{name} must be one of" in capsys.readouterr().err
+    assert run(command, *options, "--constants", tmp_path / "absent.json") == 2
+    assert "absent.json" in capsys.readouterr().err
+    assert not new.exists()
+
+
+def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> None:
+    constants = tmp_path / "constants.json"
+    constants.write_text(json.dumps(CONSTANTS), encoding="utf-8")
+    file = released_from(
+        tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
+    )
+    content = json.loads(file.read_text("utf-8"))
+    assert content["receipt"]["meaning"].endswith("Given the constants of the encoding: By law.")
+    assert "Computed from the rows" not in file.read_text("utf-8")
+
+
+def test_predictions_of_new_rows(
+    odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constants = tmp_path / "constants.json"
+    constants.write_text(json.dumps(CONSTANTS), encoding="utf-8")
+    file = released_from(
+        tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
+    )
+    new = tmp_path / "new.csv"
+    new.write_text("who;age;sex;x\n007;58;F;1\nNA;58;X;1\n3;;;1\n", encoding="utf-8")
+    asked = ("predict", file, "--data", new, "--separator", ";")
+    capsys.readouterr()
+    assert run(*asked) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 3
+    for part in ("'age' has 1 missing", "'sex' has 1 missing", "'X' in row 1", "--unknown base"):
+        assert part in error
+    out = tmp_path / "p.csv"
+    assert run(*asked, "--unknown", "base", "--id", "who", "--id", "x", "--out", out) == 0
+    assert "1 of 'age', 2 of 'sex'" in capsys.readouterr().err
+    predicted = pd.read_csv(out, dtype=str, keep_default_na=False)
+    assert list(predicted) == ["who", "x", "class", "probability", "spread"]
+    assert predicted["who"].tolist() == ["007", "NA", "3"]
+    assert predicted["spread"].tolist() == [""] * 3  # one sample has none
+    assert set(predicted["class"]) <= {"0", "1"}
+    # The age 58 is the mean of its bounds: a blank is the same, and so are two zeros of sex.
+    assert predicted["probability"][1] == predicted["probability"][2]
+    assert run(*asked, "--unknown", "base", "--json", "--id", "who") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["who"] == ["007", "NA", "3"]
+    assert printed["spread"] == [None] * 3
+    assert printed["receipt"]["draws"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--id", "nobody"], "id='nobody' is no column"),
+        (["--id", "class"], "id='class' is a column of the predictions too"),
+        (["--unknown", "mean"], "unknown must be one of ['refuse', 'base'], got 'mean'"),
+    ],
+)
+def test_predictions_that_cannot_be_asked_for(
+    fitted: Path, table: Path, tmp_path: Path, options: list[str], message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert run("release", fitted, "--temperature", 3, "--out", tmp_path / "r.json") == 0
+    pd.read_csv(table).assign(**{"class": 1}).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "p.csv"
+    code = run("predict", tmp_path / "r.json", "--data", tmp_path / "t.csv", "--out", out, *options)
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()

@@ -92,7 +92,7 @@ def priced(fit: Fit, draws: int, temperature: float) -> float:
     """Return ε but for rounding, for which so large a one would cost too much."""
     accountant = bdpvi.BayesianAccountant()
     accountant.step(PosteriorDraws(fit.panels, draws, temperature))
-    return accountant.get_epsilon(1e-5)
+    return accountant.get_epsilon(delta=1e-5)
 
 
 def assert_same(two: Fit, one: Fit) -> None:

@@ -23,8 +23,9 @@ def test_example_prints_its_epsilon_and_draws_its_figure(
     figure = tmp_path / "figure.png"
     main = runpy.run_path(str(path))["main"]
     reliable = path.stem in RELIABLE
-    steps, records = (120, 1000) if reliable else (10, 160)
-    main(["--out", str(figure), "--steps", str(steps), "--records", str(records)])
+    few = ("--steps", "120", "--records", "1000", "--draws", "1")
+    options = few if reliable else ("--steps", "10", "--records", "160")
+    main(["--out", str(figure), *options])
     plt.close("all")
     printed = capsys.readouterr().out
     assert "Bayesian DP ε = " in printed

@@ -12,7 +12,8 @@ import bdpvi
 ROOT = Path(bdpvi.__file__).parent
 PLAIN = {"_validate", "types", "_runtime"}
 MAY_IMPORT = {
-    "_runtime": {"_validate", "types"},
+    "_runtime": {"_validate"},
+    "types": {"_validate", "_runtime"},
     "datasets": {"_validate", "types"},
     "models": PLAIN,
     "guides": PLAIN | {"models"},
@@ -24,7 +25,16 @@ MAY_IMPORT = {
     "_fit": PLAIN
     | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
     "releasing": PLAIN
-    | {"_fit", "accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
+    | {
+        "_fit",
+        "accounting",
+        "datasets",
+        "guides",
+        "inference",
+        "models",
+        "neighbours",
+        "neighbours.optimum",
+    },
     "studies": PLAIN | {"accounting"},
 }
 """What each room may import. ``compare`` and the face put the rooms together."""

@@ -7,21 +7,23 @@ from contextlib import contextmanager, nullcontext
 
 import pyro
 import torch
-
-from bdpvi.types import Dataset
+from torch import Tensor
 
 
 @contextmanager
-def isolated(data: Dataset) -> Iterator[None]:
-    """Own parameter store, random state, default type and device; the caller's come back after."""
+def isolated(like: Tensor) -> Iterator[None]:
+    """Own parameter store and random state, and the default type and device of a tensor.
+
+    The caller's come back after.
+    """
     old = torch.get_default_dtype()
-    here = data.x.device
+    here = like.device
     with (
         pyro.get_param_store().scope(),
-        torch.random.fork_rng([here] if data.x.is_cuda else []),
+        torch.random.fork_rng([here] if like.is_cuda else []),
         nullcontext() if here.type == "cpu" else here,  # the mode costs time in every operation
     ):
-        torch.set_default_dtype(data.x.dtype)
+        torch.set_default_dtype(like.dtype)
         try:
             yield
         finally:

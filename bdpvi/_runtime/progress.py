@@ -17,6 +17,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+CONSOLE = Console(stderr=True)
+"""Bars and log lines share it, so that they do not mix."""
+
 T = TypeVar("T")
 Track = Callable[[Sequence[T], str], Iterable[T]]
 
@@ -40,7 +43,7 @@ def bar(items: Sequence[T], description: str) -> Iterable[T]:
         _Rate(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+    with Progress(*columns, console=CONSOLE, transient=False) as progress:
         yield from progress.track(items, description=description)
 
 

@@ -212,18 +212,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON: paths as text, and infinite or undefined numbers as the strings
-    "Infinity", "-Infinity" and "NaN".
+def json_value(value: Any) -> Any:
+    """Return a value as JSON types: paths as text, and infinite or undefined numbers, which JSON
+    does not have, as the strings "Infinity", "-Infinity" and "NaN".
 
-    >>> import math
-    >>> json_text({"epsilon": math.inf, "order": None})
+    >>> json_value({"epsilon": float("inf"), "orders": (1, 2), "at": Path("a")})
+    {'epsilon': 'Infinity', 'orders': [1, 2], 'at': 'a'}
+    """
+    return json.loads(json.dumps(value, default=str), parse_constant=str)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return :func:`json_value` as text.
+
+    >>> json_text({"epsilon": float("inf"), "order": None})
     '{"epsilon": "Infinity", "order": null}'
     """
-    valid = json.loads(
-        json.dumps(value, default=str), parse_constant=str
-    )  # as numbers, they are no JSON
-    return json.dumps(valid, indent=indent, ensure_ascii=False)
+    return json.dumps(json_value(value), indent=indent, ensure_ascii=False)
 
 
 def sync(path: Path) -> None:

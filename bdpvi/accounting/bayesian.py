@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from bdpvi.accounting.hockey_stick import (
     variance_bound,
 )
 from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.plain import check_settings, from_plain, to_plain
 from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.settling import (
     Solution,
@@ -46,6 +47,8 @@ FOUND_FROM_DATA = (
     "charged for that choice"
 )
 HOCKEY_STICK = "hockey-stick"
+_CHARGED = ("records", "taken", "distinct", "rounding", "from_data")
+"""What an accountant knows of the events besides their cost."""
 CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
 
 
@@ -104,7 +107,7 @@ class BayesianAccountant:
         self._totals = Totals(
             self.composition, lambda values: estimator(values, failure_probability), orders
         )
-        self._first: Event | None = None
+        self._records: Mapping[str, Tensor] | None = None
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
@@ -118,23 +121,67 @@ class BayesianAccountant:
         """
         _validate.positive_int("count", count)
         limit = self.composition.limit
-        if self._first is not None:
-            _check_same_records(self._first, event)
+        if self._records is not None:
+            _check_same_records(self._records, event.records)
         if limit is not None and self._taken + count > limit:
             raise ValueError(
                 f"count={count}: {self.composition.name} was fixed at {limit} events, and "
                 f"{self._taken} have been charged"
             )
         self._totals.add(event, count)
-        self._first = self._first or event
+        self._records = event.records if self._records is None else self._records
         self._taken += count
         self._distinct += 1
         self._rounding += count * event.rounding
         self._from_data |= event.from_data
 
-    def get_epsilon(self, delta: float) -> float:
+    def __len__(self) -> int:
+        """Return how many events were charged, each as often as it was."""
+        return self._taken
+
+    def get_epsilon(self, *, delta: float) -> float:
         """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
         return self.spent(delta).epsilon
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the charged events, with the settings, as plain values and tensors.
+
+        Secret: it holds what every record costs, and its file has no hash chain as a ledger has.
+        ``torch.save`` writes it; ``torch.load(..., weights_only=True)`` reads it.
+
+        Raises:
+            ValueError: if an event is of a type of your own.
+        """
+        sums = {"events": self._totals.events, "states": self._totals.states}
+        charged = {name: getattr(self, f"_{name}") for name in _CHARGED}
+        return {"settings": self._settings(), **to_plain(sums | charged)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what :meth:`state_dict` has returned, for the same ε bit for bit.
+
+        Raises:
+            ValueError: if it is of an accountant with other settings, or cannot be read.
+        """
+        check_settings(state, self._settings())
+        try:
+            events = [(from_plain(one), int(count)) for one, count in state["events"]]
+            states = from_plain(state["states"])
+            charged = {f"_{name}": from_plain(state[name]) for name in _CHARGED}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state cannot be read: {error!r}") from error
+        self._totals.events, self._totals.states = events, states
+        vars(self).update(charged)
+
+    def _settings(self) -> dict[str, Any]:
+        fixed = self._totals.fixed
+        return {
+            "estimator": getattr(self.estimator, "__name__", repr(self.estimator)),
+            "failure_probability": self.failure_probability,
+            "orders": None if fixed is None else fixed.values.tolist(),
+            "conversion": self.conversion,
+            "composition": self.composition.name,
+            "limit": self.composition.limit,
+        }
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
@@ -179,11 +226,11 @@ class BayesianAccountant:
             ValueError: unless the accountant has fixed orders and composes by panel.
         """
         totals = self._totals
-        if self._first is None or totals.fixed is None:
+        if self._records is None or totals.fixed is None:
             raise ValueError("orders must be fixed, and something charged, before a tally")
         if not isinstance(self.composition, ByPanel):
             raise ValueError(f"composition={self.composition.name} has no sum per record")
-        ids = next(iter(self._first.records.values()))
+        ids = next(iter(self._records.values()))
         return Tally(ids, totals.fixed, dict(totals.states), self._rounding, self._from_data)
 
     def spent(self, delta: float) -> Spent:
@@ -207,9 +254,16 @@ class BayesianAccountant:
             conversion=self.conversion,
             estimator=getattr(used, "__name__", repr(used)),
         )
-        found = settle(solve, directions, delta, terms, self._rounding)
-        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
+        try:
+            found = settle(solve, directions, delta, terms, self._rounding)
+        except ValueError:
+            if worst is None:
+                raise
+            # Whether there is an answer must not depend on the records where the worst case is one.
+            panels = [panel for event, _ in self._draws() for panel in event.panels]
+            found = replace(nothing_spent(delta, panels), epsilon=math.inf)
+        guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
             found = replace(
                 found,
@@ -234,6 +288,38 @@ class BayesianAccountant:
         Raises:
             ValueError: if nothing was charged, or events are not composed by panel.
         """
+        own, price = self._own(delta)
+        median, most, largest = _within(own, price, (0.5, 0.99, 1.0))
+        certified = float(quantile_certificate(own, failure_probability, 0.99))
+        return Exposure(
+            delta=delta,
+            largest=largest,
+            most=most,
+            median=median,
+            certified=price(certified) if math.isfinite(certified) else math.inf,
+            failure_probability=failure_probability,
+        )
+
+    def record_epsilons(self, delta: float, levels: Sequence[float]) -> list[float]:
+        """Return what fractions of the panel's records pay, each by itself: secret.
+
+        Args:
+            delta: δ of each record's own guarantee.
+            levels: fractions in (0, 1].
+
+        Returns:
+            For each level the ε that this fraction of the panel stays within, as precise as
+            :meth:`exposure`.
+
+        Raises:
+            ValueError: as for :meth:`exposure`, or if a level lies outside (0, 1].
+        """
+        for level in levels:
+            _validate.rate("levels", level)
+        return _within(*self._own(delta), levels)
+
+    def _own(self, delta: float) -> tuple[Tensor, Callable[[float], float]]:
+        """Return a number for each record, (m,), from which a rising function makes its own ε."""
         _validate.probability("delta", delta)
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
@@ -241,20 +327,8 @@ class BayesianAccountant:
         variances = [loss_variance(self._draws(), name) for name in directions]
         if all(v is not None for v in variances):
             own = torch.stack([v for v in variances if v is not None]).amax(0)
-            price: Callable[[float], float] = partial(gaussian_epsilon, delta=delta)
-        else:
-            own = torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0)
-            price = float
-        ranked = own.sort().values
-        certified = float(quantile_certificate(own, failure_probability, 0.99))
-        return Exposure(
-            delta=delta,
-            largest=price(float(ranked[-1])),
-            most=price(float(ranked[math.ceil(0.99 * len(own)) - 1])),
-            median=price(float(ranked[(len(own) - 1) // 2])),
-            certified=price(certified) if math.isfinite(certified) else math.inf,
-            failure_probability=failure_probability,
-        )
+            return own, partial(gaussian_epsilon, delta=delta)
+        return torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0), float
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
@@ -291,12 +365,12 @@ class BayesianAccountant:
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
-        if self._first is None:
+        if self._records is None:
             raise ValueError("nothing has been charged yet, so there is no ε to report")
         if self.conversion == HOCKEY_STICK:
-            return tuple(self._first.records), len(EPSILONS)
+            return tuple(self._records), len(EPSILONS)
         choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
-        return tuple(self._first.records), choices
+        return tuple(self._records), choices
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
         """Return the cost of one direction, infinite where an answer at δ may not come from."""
@@ -358,13 +432,17 @@ def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
     )
 
 
-def _check_same_records(before: Event, now: Event) -> None:
-    if set(before.records) != set(now.records):
-        raise ValueError(
-            f"event: has directions {sorted(now.records)}, not {sorted(before.records)}"
-        )
-    for name, ids in now.records.items():
-        if not torch.equal(ids, before.records[name]):
+def _within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]) -> list[float]:
+    """Return the ε that each fraction of the records, above 0, stays within."""
+    ranked = own.sort().values
+    return [price(float(ranked[math.ceil(level * len(own)) - 1])) for level in levels]
+
+
+def _check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:
+    if set(before) != set(now):
+        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
+    for name, ids in now.items():
+        if not torch.equal(ids, before[name]):
             raise ValueError(
                 f"event: its record ids in {name!r} are not those of the events before it"
             )

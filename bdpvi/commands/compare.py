@@ -11,7 +11,7 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import TABLES, Data, Delta, Drop, Positive, Quiet, Target, TestFraction
+from bdpvi.commands.options import Delta, Json, Quiet, Table, reads_table
 
 if TYPE_CHECKING:
     from bdpvi.compare.methods import Method
@@ -23,6 +23,10 @@ METHODS = (
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.endswith("worst-case"))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
+WRITTEN = (
+    "report.html", "results.csv", "summary.csv", "curve.png", "curve.svg", "reliability.png",
+    "reliability.svg",
+)  # fmt: skip
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 
 Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
@@ -38,15 +42,12 @@ _WIDE = 1_000
 """Characters: tables that go to a file or another program are not folded."""
 
 
+@reads_table
 def compare(
-    data: Data,
+    table: Table,
     out: Annotated[
         Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
     ],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: TestFraction = 0.2,
     methods: Methods = ALL,
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
@@ -55,9 +56,11 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Number of seeds of every result.")] = 10,
     settings: Settings = None,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
-    """Compare methods at equal ε: accuracy, likelihood, calibration, and what each ε means.
+    """Compare methods at equal ε: accuracy, AUC, log score, calibration, and what each ε means.
 
+    The base rate, which looks at no feature, is in every table.
     Finished results are kept, so the same command goes on after an interruption.
 
     Example: bdpvi compare --data abalone --out abalone-comparison
@@ -68,7 +71,7 @@ def compare(
     from bdpvi._runtime import progress
     from bdpvi.compare import comparison, hyperparameters, report
 
-    chosen = hyperparameters.load(_name(data), settings or hyperparameters.FILE)
+    chosen = hyperparameters.load(table.name, settings or hyperparameters.FILE)
     plan = comparison.Plan(
         methods=_methods(chosen.methods, methods),
         epsilons=_numbers("epsilons", epsilons),
@@ -78,31 +81,38 @@ def compare(
     )
     with options.resumable(out / "cells"):
         comparison.compare(
-            options.read_split(data, target, positive, test_fraction, drop),
+            table.split(),
             plan,
             out,
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-    summary = pd.read_csv(out / "summary.csv")
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-    console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
-    console.print("Accuracy, mean ± standard error over seeds")
-    console.print(report.overview(summary, "accuracy"))
-    console.print("Behind the best at the same ε ± standard error over test records")
-    console.print(report.overview(summary, "behind"))
-    print(f"Wrote {out}/report.html, results.csv, summary.csv, curve.png and curve.svg")
+        summary = pd.read_csv(out / "summary.csv")
+        files = [out / name for name in WRITTEN]
+        if as_json:
+            rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
+            options.print_json({"out": out, "summary": rows, "files": files})
+            return
+        console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
+        console.print(
+            "Mean ± standard error over seeds; log score is the mean log-likelihood of a record in "
+            "nats, higher is better; behind the best is in accuracy, ± standard error over test "
+            "records"
+        )
+        for heading, shown in report.console_tables(summary).items():
+            console.print(heading, shown, sep="\n")
+        print("Wrote " + ", ".join(map(str, files)))
+        if (out / report.SECRET).exists():
+            print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
 
 
+@reads_table
 def tune(
-    data: Data,
+    table: Table,
     out: Annotated[
         Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
     ],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: TestFraction = 0.2,
     methods: Methods = SEARCHED,
     configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
     refinements: Annotated[
@@ -111,6 +121,9 @@ def tune(
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε at which they are scored.")
     ] = EPSILONS,
+    objective: Annotated[
+        str, typer.Option(help="What settings are chosen by: log-score, accuracy or auc.")
+    ] = "log-score",
     delta: Delta = 1e-5,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
     repeats: Annotated[
@@ -121,6 +134,7 @@ def tune(
     ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Search the hyper-parameters of every method with equal effort, on training rows alone.
 
@@ -135,6 +149,7 @@ def tune(
     search = tuning.Search(
         configurations=configurations,
         refinements=refinements,
+        objective=objective,
         epsilons=tuple(_numbers("epsilons", epsilons)),
         folds=folds,
         repeats=repeats,
@@ -144,20 +159,19 @@ def tune(
     )
     with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
-            options.read_split(data, target, positive, test_fraction, drop).train,
-            hyperparameters.load(_name(data), out if out.exists() else hyperparameters.FILE),
+            table.split().train,
+            hyperparameters.load(table.name, out if out.exists() else hyperparameters.FILE),
             _words(methods),
             search,
             out,
             track=progress.silent if quiet else progress.bar,
         )
-    for name, result in found["chosen"]["result"].items():
-        print(f"{name}: accuracy {result['score']:.4f} in cross-validation")
-    print(f"Wrote {out}")
-
-
-def _name(data: str) -> str:
-    return data if data in TABLES else Path(data).stem
+        if as_json:
+            options.print_json({"out": out, "result": found["chosen"]["result"]})
+            return
+        for name, result in found["chosen"]["result"].items():
+            print(f"{name}: {search.measure.label} {result['score']:.4f} in cross-validation")
+        print(f"Wrote {out}")
 
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:

@@ -14,20 +14,10 @@ import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    Data,
-    Drop,
-    Json,
-    Positive,
-    Quiet,
-    Seed,
-    Settings,
-    Target,
-    TestFraction,
-)
+from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
-    from bdpvi import Fit
+    from bdpvi import BayesianLogisticRegression, Fit
     from bdpvi._runtime.workers import Reduction
     from bdpvi.compare.methods.posterior import PosteriorRelease
     from bdpvi.guides import GaussianGuide
@@ -40,6 +30,12 @@ STEPS = 1000
 
 FROM_SETTINGS = "Otherwise as the settings say."
 
+Epsilon = Annotated[
+    float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
+]
+Records = Annotated[
+    int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
+]
 Guide = Annotated[
     str,
     typer.Option(help=f"One of {', '.join(GUIDES)}. {FROM_SETTINGS}", show_default=False),
@@ -122,18 +118,13 @@ Budget = Annotated[
 ]
 
 
+@reads_table
 def fit(
     context: typer.Context,
-    data: Data,
+    table: Table,
     out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: TestFraction = 0.2,
     settings: Settings = "",
-    epsilon: Annotated[
-        float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
-    ] = 1.0,
+    epsilon: Epsilon = 1.0,
     guide: Guide = "",
     clip: Clip = None,
     prior_scale: PriorScale = None,
@@ -145,9 +136,7 @@ def fit(
     steps: Steps = None,
     rate: Rate = None,
     neighbours: Route = "",
-    records: Annotated[
-        int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
-    ] = 0,
+    records: Records = 0,
     budget: Budget = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = 0,
@@ -167,20 +156,16 @@ def fit(
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = _validate.choice("neighbours", neighbours or usual, RATES)
-    split = options.read_split(data, target, positive, test_fraction, drop)
+    split = table.split()
     chosen = options.settings_of(settings, split.train.name, epsilon)
-    given: dict[str, Any] = {
+    given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
         "correlation": correlation,
+        "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
-    if group:
-        given["groups"] = _columns(group, split.train.feature_names)
-    model = replace(chosen.model, **{k: v for k, v in given.items() if v is not None})
-    if limit == 0:
-        model = replace(model, limit=None)
+    model = _with(chosen.model, given)
     made = made_of(chosen) | {"model": asdict(model)}
-    if guide:
-        made["guide"] = guide
+    made |= {"guide": guide} if guide else {}
     if noise_scale is not None:
         made["noise_scale"] = noise_scale or None
     workers: Reduction = context.obj or Alone()
@@ -201,6 +186,16 @@ def fit(
     fitted = _kept(run, out, workers, made)
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
+
+
+def _with(
+    model: BayesianLogisticRegression, given: Mapping[str, Any]
+) -> BayesianLogisticRegression:
+    """Return the model with what was given; a limit of 0 is none."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if given["limit"] == 0:
+        changes["limit"] = None
+    return replace(model, **changes)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -251,7 +246,7 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
 
     first, unfinished = workers.rank == 0, _unfinished(out)
     with (
-        options.resumable(unfinished) if first else nullcontext(),
+        options.resumable(unfinished, out) if first else nullcontext(),
         store.held(unfinished) if first else nullcontext(),
     ):
         if first:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdpvi.commands.command import Command
 from bdpvi.commands.options import Folder, Json, print_json
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=Command)
 def show(folder: Folder, as_json: Json = False) -> None:
     """List what was released from a fit, and its budget."""
     _print(folder, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def repair(
     folder: Folder,
     charge: Annotated[

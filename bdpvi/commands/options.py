@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -21,18 +23,20 @@ TABLES = (
 )  # fmt: skip
 """The names of ``bdpvi.datasets.LOADERS``, which need not be imported for a help text."""
 
-Data = Annotated[str, typer.Option(help=f"A CSV file, or one of {', '.join(TABLES)}.")]
-Target = Annotated[str, typer.Option(help="Yes/no column of a CSV file.")]
-Positive = Annotated[str, typer.Option(help="Value of the target that counts as 1.")]
-Drop = Annotated[
-    list[str] | None,
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every program, whose commands inherit them."""
+
+Separator = Annotated[
+    str, typer.Option(help="Character between the values of a CSV file; tab for a tab.")
+]
+Unknown = Annotated[
+    str,
     typer.Option(
-        help="Column of a CSV file to leave out, such as an identifier; once for every column.",
+        help="What becomes of a category, blank or missing column that the model does not know: "
+        "refuse, or base, it is taken for the column's public mean. It is stored in the model; "
+        "refuse if never given.",
         show_default=False,
     ),
-]
-TestFraction = Annotated[
-    float, typer.Option(help="Fraction of a CSV file's rows that is kept out of training.")
 ]
 Settings = Annotated[
     str,
@@ -50,28 +54,123 @@ Seed = Annotated[int, typer.Option(help="Seed of batches and base noise.")]
 Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 
 
-def read_split(
-    data: str, target: str, positive: str, test_fraction: float, drop: list[str] | None
-) -> Split:
-    """Return the training and test records of a known table or of a CSV file."""
-    from bdpvi import datasets
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The options of every command that reads a table; :func:`reads_table` adds them to it.
 
-    if data in datasets.LOADERS:
-        return datasets.LOADERS[data]()
-    if not target:
-        raise ValueError(f"target is needed for data={data!r}: the name of the yes/no column")
-    return datasets.from_csv(
-        data, target, positive=positive or None, drop=drop or (), test_fraction=test_fraction
-    )
+    An option is one line here. Its name is that of an argument of :func:`bdpvi.datasets.from_csv`
+    or of one of its options.
+    """
+
+    data: Annotated[
+        str, typer.Option(help=f"A CSV or Parquet file, or one of {', '.join(TABLES)}.")
+    ]
+    target: Annotated[str, typer.Option(help="Yes/no column of a file.")] = ""
+    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = ""
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to leave out, such as an identifier; once for every column.",
+            show_default=False,
+        ),
+    ] = None
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of blanks: refuse; drop, their rows are left out; level, a blank "
+            "is a value of its own."
+        ),
+    ] = "refuse"
+    unknown: Unknown = ""
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column of categories, though it holds numbers or very many different values; "
+            "once for every column.",
+            show_default=False,
+        ),
+    ] = None
+    constants: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of public constants, which are then not computed from the table: "
+            '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
+            '["F", "M"]}. Columns that it does not name are not used.',
+            show_default=False,
+        ),
+    ] = None
+    encoding: Annotated[
+        str,
+        typer.Option(help="Features of a category: onehot, one for each; ordinal, its position."),
+    ] = "onehot"
+    separator: Separator = ","
+    test_fraction: Annotated[
+        float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
+    ] = 0.2
+
+    @property
+    def name(self) -> str:
+        """What reports call the data."""
+        return self.data if self.data in TABLES else Path(self.data).stem
+
+    def split(self) -> Split:
+        """Return the training and test records."""
+        from bdpvi import datasets
+
+        if self.data in datasets.LOADERS:
+            return datasets.LOADERS[self.data]()
+        if not self.target:
+            raise ValueError(
+                f"target is needed for data={self.data!r}: the name of the yes/no column"
+            )
+        given = {name: value for name, value in vars(self).items() if value not in ("", None)}
+        if self.constants:
+            given["constants"] = datasets.read_constants(self.constants)
+        return datasets.from_csv(given.pop("data"), given.pop("target"), **given)
 
 
-def settings_of(settings: str, data: str, epsilon: float) -> PosteriorRelease:
+def reads_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :class:`Table` in the place of its argument ``table``."""
+    hints = get_type_hints(command, include_extras=True)
+    of_table = get_type_hints(Table, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        if one.name != "table":
+            parameters.append(
+                one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])
+            )
+            continue
+        for option in fields(Table):
+            default = inspect.Parameter.empty if option.default is MISSING else option.default
+            parameters.append(
+                inspect.Parameter(
+                    option.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=of_table[option.name],
+                )
+            )
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        names = [option.name for option in fields(Table) if option.name in given]
+        table = Table(**{name: given.pop(name) for name in names})
+        command(table=table, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def settings_of(
+    settings: str, data: str, epsilon: float, *, delta: float = 1e-5, draws: int = 1
+) -> PosteriorRelease:
     """Return the settings that ``--settings`` names, or the recommended ones."""
     import bdpvi
     from bdpvi.compare import hyperparameters
 
     if not settings:
-        return bdpvi.recommended(epsilon)
+        return bdpvi.recommended(epsilon, delta=delta, draws=draws)
     path, _, method = settings.partition(":")
     return hyperparameters.releases(
         epsilon, Path(path), data=data, method=method or "bdp-vi-mean-field"
@@ -79,17 +178,23 @@ def settings_of(settings: str, data: str, epsilon: float) -> PosteriorRelease:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Say in one line what an interrupted command has kept in its folder."""
+def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
+    """Let an interruption say what the command has kept.
+
+    Args:
+        folder: where finished parts are kept.
+        out: what the command makes in one go at the end, if that is where it ends.
+    """
     try:
         yield
     except KeyboardInterrupt:
+        if out is not None and out.exists():
+            raise KeyboardInterrupt(f"{out}/ is finished and whole (secret)") from None
         files = (one for one in folder.rglob("*") if one.is_file())
         if any(not one.name.startswith(".") for one in files):
-            said = f"what is finished is kept in {folder}/ (secret); the same command goes on there"
-        else:
-            said = "nothing was finished, nothing is kept"
-        print(f"bdpvi: interrupted: {said}", file=sys.stderr)
+            raise KeyboardInterrupt(
+                f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+            ) from None
         raise
 
 

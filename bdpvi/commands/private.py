@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from bdpvi.commands import options
 from bdpvi.commands.fit import made_of
-from bdpvi.commands.options import Data, Delta, Drop, Json, Positive, Quiet, Settings, Target
+from bdpvi.commands.options import Delta, Json, Quiet, Settings, Table, reads_table
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -20,21 +19,17 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
+SCORES = {"auc": "AUC", "log_score": "log score", "accuracy": "accuracy"}
 
 
+@reads_table
 def private(
-    data: Data,
+    table: Table,
     epsilon: Annotated[
         float,
         typer.Option(help="ε of the model. 0.1 is strong, 1 is usual, above 3 promises little."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the model that may be shared.")],
-    target: Target = "",
-    positive: Positive = "",
-    drop: Drop = None,
-    test_fraction: Annotated[
-        float, typer.Option(help="Fraction of the rows held out to score the model by.")
-    ] = 0.2,
     secret: Annotated[
         Path | None,
         typer.Option(
@@ -66,39 +61,46 @@ def private(
     for name, path in (("out", out / MODEL), ("secret", secret)):
         if path.exists():
             raise ValueError(f"{name}: {path} exists already; choose another, nothing is replaced")
-    split = options.read_split(data, target, positive, test_fraction, drop)
-    chosen = options.settings_of(settings, split.train.name, epsilon)
+    split = table.split()
+    chosen = options.settings_of(settings, split.train.name, epsilon, delta=delta, draws=draws or 1)
     fitted = chosen.fit(
         split.train, budget=bdpvi.Budget(epsilon, delta), progress=not quiet and not as_json
     )
     for folder in (secret.parent, out):
         store.make_folder(folder)
     storage.save_fit(fitted, secret, extra=made_of(chosen))
-    with store.claimed(out / MODEL) as temporary:
-        released = bdpvi.release(
-            fitted, draws or chosen.draws, epsilon=epsilon, delta=delta, guarantee=kind
-        )
-        storage.write_release(released, temporary)
-    table = scores(split, released)
+    try:
+        with store.claimed(out / MODEL) as temporary:
+            released = bdpvi.release(
+                fitted, draws or chosen.draws, epsilon=epsilon, delta=delta, guarantee=kind
+            )
+            storage.write_release(released, temporary)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"the fit is kept in {secret}/ (secret); `bdpvi spent {secret}` says whether a release "
+            f"was charged, and `bdpvi release {secret} --epsilon {epsilon:g} --out {out / MODEL}` "
+            "goes on"
+        ) from None
+    where = {"out": out / MODEL, "secret": secret}
+    _report(split, released, scores(split, released), where, as_json)
+
+
+def _report(
+    split: Split, released: Release, scored: pd.DataFrame, where: dict[str, Path], as_json: bool
+) -> None:
     if as_json:
-        options.print_json(
-            {
-                "out": out / MODEL,
-                "secret": secret,
-                "receipt": asdict(released.receipt),
-                "spent": asdict(released.spent),
-                "scores": table.to_dict("index"),
-            }
-        )
+        receipt, spent = released.receipt.to_dict(), released.spent.to_dict()
+        rows = scored.to_dict("index")
+        options.print_json({**where, "receipt": receipt, "spent": spent, "scores": rows})
         return
     print(f"{len(split.train)} records of {split.train.name}, {len(split.test)} held out")
     print(f"Public: {released.receipt}")
     print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-    if len(table):
-        print(f"On the rows held out, for the owner only:\n{table.round(4).to_string()}")
-    if worthless := no_better(table):
+    if len(scored):
+        print(f"On the rows held out, for the owner only:\n{scored.round(4).to_string()}")
+    if worthless := no_better(scored):
         print(f"WARNING: {worthless}")
-    print(f"Wrote {out / MODEL}, which may be shared. Keep {secret}/ secret")
+    print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret")
 
 
 def scores(split: Split, released: Release) -> pd.DataFrame:
@@ -118,11 +120,8 @@ def scores(split: Split, released: Release) -> pd.DataFrame:
     }
     if len(torch.unique(test.y)) < 2:
         return pd.DataFrame()  # nothing can be ranked
-    rows = {name: metrics(value, test.y) for name, value in probabilities.items()}
-    scored = {
-        n: {"AUC": m.auc, "log score": -m.nll, "accuracy": m.accuracy} for n, m in rows.items()
-    }
-    return pd.DataFrame(scored).T
+    found = {name: metrics(value, test.y) for name, value in probabilities.items()}
+    return pd.DataFrame(found).T[list(SCORES)].rename(columns=SCORES)
 
 
 def no_better(table: pd.DataFrame) -> str:

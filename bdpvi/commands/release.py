@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bdpvi import _validate
 from bdpvi.commands import options
 from bdpvi.commands.fit import guide_of
-from bdpvi.commands.options import Delta, Folder, Json, Settings
+from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,29 +107,46 @@ def release(
     draws = draws or 1
     both = temperature and epsilon
     store.make_folder(out.parent)
-    with store.claimed(out) as temporary:
-        released = bdpvi.release(
-            fitted,
-            draws,
-            temperature=temperature or None,
-            epsilon=None if both else epsilon or None,
-            guarantee=kind,
-            delta=delta,
-            budget=bdpvi.Budget(epsilon, delta) if both else None,
-            accountant=accountant,
-            large_delta=large_delta,
-        )
-        storage.write_release(released, temporary)
-    if as_json:
-        public = {"out": out, "receipt": asdict(released.receipt)}
-        options.print_json({**public, "spent": asdict(released.spent)})
-        return
-    print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
-    print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-    if fitted.ledger.budget is None:
-        print("No budget is stored with this fit: nothing limits further releases")
-    print(f"Wrote {out}")
+    with _charged(fitted, folder, out):
+        with store.claimed(out) as temporary:
+            released = bdpvi.release(
+                fitted,
+                draws,
+                temperature=temperature or None,
+                epsilon=None if both else epsilon or None,
+                guarantee=kind,
+                delta=delta,
+                budget=bdpvi.Budget(epsilon, delta) if both else None,
+                accountant=accountant,
+                large_delta=large_delta,
+            )
+            storage.write_release(released, temporary)
+        if as_json:
+            public = {"out": out, "receipt": released.receipt.to_dict()}
+            options.print_json({**public, "spent": released.spent.to_dict()})
+            return
+        print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
+        print(f"Public: {released.receipt}")
+        print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
+        if fitted.ledger.budget is None:
+            print("No budget is stored with this fit: nothing limits further releases")
+        print(f"Wrote {out}")
+
+
+@contextmanager
+def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
+    """Let an interruption say whether the release was charged, and what there is of it."""
+    before = len(fitted.ledger.charges())
+    try:
+        yield
+    except KeyboardInterrupt:
+        if len(fitted.ledger.charges()) == before:
+            raise
+        lost = f"its samples are lost, {out} was not written, and the same command charges again"
+        raise KeyboardInterrupt(
+            f"the release was charged (see `bdpvi spent {folder}`); "
+            + (f"{out} is whole" if out.exists() else lost)
+        ) from None
 
 
 def guarantee_of(name: str) -> Promise | None:
@@ -147,7 +165,7 @@ def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
 
     total = bdpvi.spent(load(folder), delta=delta)
     if as_json:
-        options.print_json(asdict(total))
+        options.print_json(total.to_dict())
         return
     print(total)
     if total.exposure is not None:
@@ -156,42 +174,95 @@ def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
 
 def predict(
     released: Annotated[Path, typer.Argument(help="File that `bdpvi release` wrote.")],
-    data: Annotated[Path, typer.Option(help="CSV file with the raw columns of the training data.")],
+    data: Annotated[
+        Path, typer.Option(help="CSV or Parquet file with the raw columns of the training data.")
+    ],
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            help="Column that the predictions begin with, as it is in the file; once for every "
+            "column.",
+            show_default=False,
+        ),
+    ] = None,
+    unknown: Unknown = "",
+    separator: Separator = ",",
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the probability of the positive class for the rows of a CSV file."""
+    """Predict the likelier class of each row of a file, and the probability of the positive class.
+
+    The spread is the standard deviation of that probability over the released samples: how far the
+    model, its privacy noise included, is unsure. It is blank if there is one sample.
+    """
     from bdpvi._runtime import store
 
     file = None if as_json else out
     with nullcontext(sys.stdout) if file is None else store.claimed(file) as target:
-        loaded, table = _predicted(released, data)
+        loaded, table = _predicted(released, data, ids or [], unknown, separator)
         if as_json:
-            receipt = asdict(loaded.receipt)
-            options.print_json({"probability": table["probability"].tolist(), "receipt": receipt})
+            columns = table.astype(object).where(table.notna(), None).to_dict("list")
+            options.print_json({**columns, "receipt": loaded.receipt.to_dict()})
         else:
             table.to_csv(target, index=False)
     if file is not None:
         print(f"Wrote {len(table)} predictions to {file}")
 
 
-def _predicted(released: Path, data: Path) -> tuple[Release, pd.DataFrame]:
+def _predicted(
+    released: Path, data: Path, ids: Sequence[str], unknown: str, separator: str
+) -> tuple[Release, pd.DataFrame]:
+    import numpy as np
     import pandas as pd
 
     from bdpvi import datasets
+    from bdpvi.datasets.encoding import said
     from bdpvi.releasing import storage
 
     loaded = storage.load_release(released)
-    constants = loaded.preprocessing.get("encoding")
-    if not isinstance(constants, dict):
+    encoding = loaded.encoding
+    if encoding is None:
         raise ValueError(
             f"{released} does not say how a table becomes features; it was not fitted by bdpvi fit"
         )
-    encoding = datasets.Encoding.from_dict(constants)
-    probabilities = loaded.predict_proba(encoding.apply(datasets.read_table(data)))[:, 1]
-    return loaded, pd.DataFrame({"probability": probabilities.numpy()})
+    if unknown:
+        encoding = replace(encoding, unknown=unknown)
+    features, counts = encoding.counted(datasets.read_table(data, separator=separator))
+    if counts:
+        print(f"bdpvi: not known, taken for the column's mean: {said(counts)}", file=sys.stderr)
+    draws = loaded.predict_draws(features).numpy()
+    target = loaded.preprocessing.get("target")
+    names = target if isinstance(target, dict) else {}
+    positive = draws.mean(0) > 0.5
+    columns = {
+        "class": np.where(positive, names.get("positive", "1"), names.get("negative", "0")),
+        "probability": draws.mean(0),
+        "spread": draws.std(0, ddof=1) if len(draws) > 1 else np.nan,
+    }
+    return loaded, pd.DataFrame(
+        {**_identifiers(data, ids, separator, {*columns, "receipt"}), **columns}
+    )
+
+
+def _identifiers(
+    data: Path, ids: Sequence[str], separator: str, taken: Collection[str]
+) -> dict[str, pd.Series[Any]]:
+    """Return columns of a file as they are written there."""
+    from bdpvi import datasets
+    from bdpvi.datasets.encoding import with_text_names
+
+    if not ids:
+        return {}
+    table = with_text_names(datasets.read_table(data, separator=separator, text=True))
+    for name in ids:
+        if name not in table.columns:
+            raise ValueError(f"id={name!r} is no column of {data}")
+        if name in taken:
+            raise ValueError(f"id={name!r} is a column of the predictions too; rename it in {data}")
+    return {name: table[name] for name in ids}
 
 
 def load(folder: Path) -> Fit:

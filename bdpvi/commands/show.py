@@ -53,12 +53,13 @@ def study(
 ) -> None:
     """Run a study and write its numbers (CSV), figures and findings."""
     _validate.choice("name", name, STUDIES)
-    from bdpvi._runtime import progress, store
+    from bdpvi._runtime import log, progress, store
     from bdpvi.studies import catalogue
 
     store.check_writable(out)
     track = progress.silent if quiet else progress.bar
-    finding = catalogue.STUDIES[name](out, seed=seed, track=track, scale=scale)
+    with log.step(f"study {name}"):
+        finding = catalogue.STUDIES[name](out, seed=seed, track=track, scale=scale)
     if as_json:
         options.print_json({"text": finding.text, "files": finding.files})
     else:

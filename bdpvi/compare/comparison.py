@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,23 @@ import torch
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi._runtime import log
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import replacing
 from bdpvi.compare import report
 from bdpvi.compare.hyperparameters import describe
-from bdpvi.compare.methods import NONE, Method, Prepared
-from bdpvi.compare.metrics import behind, correct, metrics
+from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
+from bdpvi.compare.metrics import (
+    BINS,
+    MEASURES,
+    behind,
+    calibration,
+    check_classes,
+    correct,
+    metrics,
+)
 from bdpvi.models.contract import predictive_means
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
@@ -30,8 +39,11 @@ LANDING = 0.055
 """A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
 temperature on the public grid needs nearly all of it."""
 
+LEVELS = tuple(percent / 100 for percent in range(1, 101))
+"""Fractions of a panel's records at which the distribution of their own ε is kept."""
+
 COLUMNS = (
-    "data", "method", "guarantee", "target_epsilon", "seed", "accuracy", "nll", "ece", "auc",
+    "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
     "epsilon", "delta", "reliable", "reason", "setting", "accountant",
     "top_share", "effective_size", "pareto_k", "skewness", "seconds",
 )  # fmt: skip
@@ -68,6 +80,12 @@ class Plan:
         check_epsilons(self.epsilons)
         _validate.probability("delta", self.delta)
         _validate.positive_int("seeds", self.seeds)
+
+    def with_base_rate(self) -> Plan:
+        """Return the plan with the base rate among its methods, which every table shows."""
+        if any(method.name == BaseRate.name for method in self.methods):
+            return self
+        return replace(self, methods=(BaseRate(), *self.methods))
 
     def cells(self) -> list[Cell]:
         """Return the work, method by method; a method without privacy has one cell."""
@@ -113,7 +131,7 @@ def compare(
 
     Args:
         split: training records for the methods, test records for the measurements.
-        plan: what to compare.
+        plan: what to compare; the base rate is always among it.
         out: a new folder, or that of the same comparison, which is then continued.
         chosen: how the hyper-parameters were found, for the report.
         track: shows progress.
@@ -123,8 +141,11 @@ def compare(
         with no ε and the reason.
 
     Raises:
-        ValueError: if ``out`` belongs to another comparison.
+        ValueError: if ``out`` belongs to another comparison, or the test records have one class
+            only.
     """
+    check_classes("split.test.y", split.test.y)
+    plan = plan.with_base_rate()
     settings = _settings(split, plan, chosen)
     store = Checkpoint(out, settings, "cells")
     store.begin()
@@ -140,15 +161,21 @@ def compare(
             prepared.clear()
         if method not in prepared:
             prepared[method] = method.prepare(split.train, plan.delta)
-        store.put(cell.name, run(cell, prepared[method], split, plan))
-    finished = [kept(cell) for cell in plan.cells()]
-    rows = [row for found in finished for row in found["rows"]]
+        with log.step(f"compare {cell.name}"):
+            store.put(cell.name, run(cell, prepared[method], split, plan))
+    finished = [(cell, kept(cell)) for cell in plan.cells()]
+    rows = [row for _, found in finished for row in found["rows"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    summary = summarise(table, [found["right"] for found in finished])
-    for name, frame in (("results.csv", table), ("summary.csv", summary)):
+    results = report.Results(
+        methods=plan.methods,
+        summary=summarise(table, [found["right"] for _, found in finished]),
+        bins={(cell.method.name, cell.epsilon): found["bins"] for cell, found in finished},
+        own={(cell.method.name, cell.epsilon): found["own"] for cell, found in finished},
+    )
+    for name, frame in (("results.csv", table), ("summary.csv", results.summary)):
         with replacing(out / name) as temporary:
             frame.to_csv(temporary, index=False)
-    report.write(out, split, plan.methods, summary, settings)
+    report.write(out, split, results, settings)
     return table
 
 
@@ -156,8 +183,10 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     """Return one cell, as JSON types.
 
     Returns:
-        "rows", one for every seed, and "right", how many seeds are right about each test record;
-        where the target cannot be reached, one row with the reason, and None.
+        "rows", one for every seed; "right", how many seeds are right about each test record;
+        "bins", what a reliability diagram shows, averaged over the seeds; "own", the ε that each of
+        :data:`LEVELS` of the panel's records stays within, None where there is no panel. Where the
+        target cannot be reached, one row with the reason, and None for the rest.
     """
     about = _about(cell, split)
     start = time.perf_counter()
@@ -165,7 +194,7 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     def failed(reason: str) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
-        return {"rows": [row], "right": None}
+        return {"rows": [row], "right": None, "bins": None, "own": None}
 
     try:
         setting = prepared.calibrate(cell.epsilon)
@@ -177,26 +206,30 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
         return failed(f"training diverged: {error}")
     predicted = [predict(cell.method, outcome, split) for outcome in outcomes]
     y = split.test.y.cpu()
-    measured = [asdict(metrics(probability, y)) for probability in predicted]
+    measured = [metrics(probability, y) for probability in predicted]
     right = torch.stack([correct(probability, y) for probability in predicted]).sum(0)
+    bins = torch.stack([calibration(probability, y) for probability in predicted]).mean(0)
+    ledger = getattr(prepared, "ledger", None)
+    own = None if ledger is None else ledger(setting).record_epsilons(plan.delta, LEVELS)
     seconds = (time.perf_counter() - start) / plan.seeds
     common = {**about, "setting": setting, "seconds": seconds}
     rows = [
         {**common, "seed": seed, **quality, **price(outcome, cell.epsilon)}
         for seed, (quality, outcome) in enumerate(zip(measured, outcomes, strict=True))
     ]
-    return {"rows": rows, "right": right.tolist()}
+    return {"rows": rows, "right": right.tolist(), "bins": bins.tolist(), "own": own}
 
 
+_PARTS = {"rows", "right", "bins", "own"}
 _FAILED = {"delta", "reason", "seconds"}
-_REACHED = {"accuracy", "nll", "ece", "auc", "setting", "seconds"}
+_REACHED = {*MEASURES, "setting", "seconds"}
 _PRICED = {"epsilon", "delta", "reason", "accountant"}
 
 
 def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
     """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
-    if not isinstance(found, dict) or found.keys() != {"rows", "right"}:
-        raise ValueError("it must be an object with rows and right")
+    if not isinstance(found, dict) or found.keys() != _PARTS:
+        raise ValueError(f"it must be an object with {', '.join(sorted(_PARTS))}")
     rows, right, about = found["rows"], found["right"], _about(cell, split)
     if right is None:
         wanted, needed = [about], _FAILED
@@ -206,6 +239,7 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
         counts = isinstance(right, list) and len(right) == len(split.test)
         if not counts or not all(type(n) is int and 0 <= n <= plan.seeds for n in right):
             raise ValueError(f"right must be {len(split.test)} whole numbers up to {plan.seeds}")
+        _check_figures(found["bins"], found["own"])
     if not isinstance(rows, list) or len(rows) != len(wanted):
         raise ValueError(f"rows must be a list of {len(wanted)}")
     for row, same in zip(rows, wanted, strict=True):
@@ -214,6 +248,22 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
         for name, value in row.items():
             if not (value == same[name] if name in same else _fits(name, value, cell)):
                 raise ValueError(f"{name} of a row cannot be {value!r}")
+
+
+def _check_figures(bins: Any, own: Any) -> None:
+    """Raise ValueError unless a cell's figures can be drawn from these."""
+
+    def numbers(value: Any, count: int) -> bool:
+        return (
+            isinstance(value, list)
+            and len(value) == count
+            and all(type(one) is float and one >= 0 for one in value)
+        )
+
+    if not isinstance(bins, list) or len(bins) != BINS or not all(numbers(b, 3) for b in bins):
+        raise ValueError(f"bins must be {BINS} lists of 3 numbers, got {bins!r}")
+    if own is not None and not numbers(own, len(LEVELS)):
+        raise ValueError(f"own must be {len(LEVELS)} numbers of at least 0, got {own!r}")
 
 
 def _fits(name: str, value: Any, cell: Cell) -> bool:
@@ -283,7 +333,7 @@ def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.
     groups = table.groupby(keys, sort=False, dropna=False)
     firsts = groups[["epsilon", "delta", "reliable", "reason", "accountant", "setting"]].first()
     parts = [firsts, groups["seed"].count().rename("seeds")]
-    for name in ("accuracy", "nll", "ece", "auc"):
+    for name in MEASURES:
         parts += [groups[name].mean(), groups[name].sem().rename(f"{name}_error")]
     parts.append(groups["seconds"].sum())
     summary = pd.concat(parts, axis=1).reset_index()

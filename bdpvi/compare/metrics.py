@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,50 +18,42 @@ BINS = 15
 """Of the expected calibration error, as in most papers that give one."""
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """On records whose targets are 0 or 1.
+def fraction_correct(probability: Tensor, y: Tensor) -> float:
+    """Return the fraction of records on whose side of ½ the probability of 1 lies."""
+    return float(correct(probability, y).double().mean())
 
-    Attributes:
-        accuracy: fraction of records on whose side of ½ the probability lies.
-        nll: mean negative log-likelihood, nats.
-        ece: expected calibration error.
-        auc: area under the receiver operating characteristic.
+
+def log_score(probability: Tensor, y: Tensor) -> float:
+    """Return the mean log-likelihood of a record, in nats; higher is better, and 0 is perfect.
+
+    Probabilities of 0 and 1 count as 2.2e-16 and 1 − 2.2e-16, so a record costs at most 36 nats.
+
+    >>> round(log_score(torch.tensor([0.5, 0.25]), torch.tensor([1.0, 0.0])), 4)  # (ln ½ + ln ¾)/2
+    -0.4904
     """
-
-    accuracy: float
-    nll: float
-    ece: float
-    auc: float
+    return -float(log_loss(y.numpy(), probability.double().numpy(), labels=[0.0, 1.0]))
 
 
-def metrics(probability: Tensor, y: Tensor) -> Metrics:
-    """Measure predicted probabilities of 1, (N,), against targets in {0, 1}, (N,).
+def auc(probability: Tensor, y: Tensor) -> float:
+    """Return the area under the receiver operating characteristic.
+
+    It is the chance that a record of class 1 has the higher probability than one of class 0, a tie
+    counting one half.
 
     Raises:
-        ValueError: if only one class is present, for which there is no AUC.
-
-    >>> measured = metrics(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
-    >>> round(measured.accuracy, 3), measured.auc
-    (0.667, 1.0)
+        ValueError: if ``y`` has one class only.
     """
+    check_classes("y", y)
+    return float(roc_auc_score(y.numpy(), probability.numpy()))
+
+
+def check_classes(name: str, y: Tensor) -> None:
+    """Raise ValueError, naming the argument, unless both 0 and 1 are among the targets."""
     if len(torch.unique(y)) < 2:
-        raise ValueError(f"y has one class only: every target is {y[0].item():g}")
-    return Metrics(
-        accuracy=float(correct(probability, y).double().mean()),
-        nll=float(log_loss(y.numpy(), probability.double().numpy(), labels=[0.0, 1.0])),
-        ece=expected_calibration_error(probability, y),
-        auc=float(roc_auc_score(y.numpy(), probability.numpy())),
-    )
-
-
-def correct(probability: Tensor, y: Tensor) -> Tensor:
-    """Return for each record whether the probability of 1 lies on its target's side of ½, (N,).
-
-    >>> correct(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
-    tensor([ True, False,  True])
-    """
-    return (probability > 0.5) == (y > 0.5)
+        raise ValueError(
+            f"{name} has one class only: all {len(y)} targets are {y[0].item():g}; hold more "
+            "records out, as AUC needs both classes"
+        )
 
 
 def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS) -> float:
@@ -73,9 +65,72 @@ def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS)
     >>> expected_calibration_error(torch.tensor([0.75, 0.75, 0.2]), torch.tensor([1.0, 0.0, 0.0]))
     0.2333...
     """
+    _, predicted, observed = calibration(probability, y, bins).unbind(1)
+    return float((observed - predicted).abs().sum()) / len(y)
+
+
+def calibration(probability: Tensor, y: Tensor, bins: int = BINS) -> Tensor:
+    """Return what a reliability diagram shows, in equal bins of the probability of 1.
+
+    Returns:
+        For each bin the number of records, the sum of their probabilities, and that of their
+        targets, (bins, 3).
+
+    >>> calibration(torch.tensor([0.75, 0.75, 0.25]), torch.tensor([1.0, 0.0, 0.0]), bins=2)
+    tensor([[1.0000, 0.2500, 0.0000],
+            [2.0000, 1.5000, 1.0000]], dtype=torch.float64)
+    """
     where = (probability.double() * bins).long().clamp(max=bins - 1)
-    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, where, (y - probability).double())
-    return float(gap.abs().sum()) / len(y)
+    each = torch.stack([torch.ones_like(y), probability, y], dim=1).double()
+    return each.new_zeros(bins, 3).index_add_(0, where, each)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How well predicted probabilities do, in one number.
+
+    Attributes:
+        label: in tables and figures.
+        of: the number, from probabilities of 1, (N,), and targets in {0, 1}, (N,).
+    """
+
+    label: str
+    of: Callable[[Tensor, Tensor], float]
+
+
+MEASURES: Mapping[str, Measure] = {
+    "accuracy": Measure("accuracy", fraction_correct),
+    "auc": Measure("AUC", auc),
+    "log_score": Measure("log score", log_score),
+    "ece": Measure("calibration error", expected_calibration_error),
+}
+"""By the column of a comparison's tables."""
+OBJECTIVES: Mapping[str, Measure] = {
+    name.replace("_", "-"): MEASURES[name] for name in ("log_score", "accuracy", "auc")
+}
+"""What settings may be chosen by, all of them the higher the better."""
+
+
+def metrics(probability: Tensor, y: Tensor) -> dict[str, float]:
+    """Return every measure of predicted probabilities of 1, (N,), on targets in {0, 1}, (N,).
+
+    Raises:
+        ValueError: if only one class is present, for which there is no AUC.
+
+    >>> measured = metrics(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
+    >>> round(measured["accuracy"], 3), measured["auc"]
+    (0.667, 1.0)
+    """
+    return {name: measure.of(probability, y) for name, measure in MEASURES.items()}
+
+
+def correct(probability: Tensor, y: Tensor) -> Tensor:
+    """Return for each record whether the probability of 1 lies on its target's side of ½, (N,).
+
+    >>> correct(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
+    tensor([ True, False,  True])
+    """
+    return (probability > 0.5) == (y > 0.5)
 
 
 def accuracy(model: Model, latents: Mapping[str, Tensor], data: Dataset) -> float:
@@ -86,7 +141,7 @@ def accuracy(model: Model, latents: Mapping[str, Tensor], data: Dataset) -> floa
         latents: samples of its latent variables, each (k, ...).
         data: records with targets in {0, 1}.
     """
-    return float(correct(predictive_means(model, latents, data.x).mean(0), data.y).double().mean())
+    return fraction_correct(predictive_means(model, latents, data.x).mean(0), data.y)
 
 
 def expected_accuracy(

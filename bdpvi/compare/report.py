@@ -1,143 +1,239 @@
-"""The report of a comparison: one HTML page, and tables for the terminal."""
+"""The report of a comparison: one HTML page, figures, and tables for the terminal."""
 
 from __future__ import annotations
 
 import base64
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 from rich.box import MARKDOWN
 from rich.table import Table
 
 from bdpvi._runtime.store import replacing
-from bdpvi.compare.figures import curve
-from bdpvi.compare.methods import NONE, SENTENCES, Method
+from bdpvi.compare import figures
+from bdpvi.compare.methods import SENTENCES, Method
+from bdpvi.compare.metrics import MEASURES
 from bdpvi.types import Split
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
+SECRET = "secret-record-epsilons.png"
+"""The one figure that is for the owner of the records alone. The report does not hold it."""
 COLUMNS = (
-    "method", "guarantee", "target ε", "ε", "δ", "reliable", "accuracy", "behind the best",
-    "NLL", "ECE", "AUC", "seconds", "remark",
+    "method", "guarantee", "ε", *(measure.label for measure in MEASURES.values()),
+    "behind the best",
 )  # fmt: skip
 
 
-def write(
-    out: Path,
-    split: Split,
-    methods: Sequence[Method],
-    summary: pd.DataFrame,
-    settings: Mapping[str, Any],
-) -> None:
-    """Write ``curve.png``, ``curve.svg`` and ``report.html``, which needs no other file."""
-    figure = curve(methods, summary)
-    for kind in ("png", "svg"):
-        with replacing(out / f"curve.{kind}") as temporary:
-            figure.savefig(temporary, format=kind)
-    page = report(split, methods, summary, settings, (out / "curve.png").read_bytes())
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a comparison found.
+
+    Attributes:
+        methods: in the order of tables and figures.
+        summary: a row for each method and target, see
+            :func:`bdpvi.compare.comparison.summarise`.
+        bins: by method and target (inf without privacy), the count, the summed probabilities and
+            the summed targets of each bin, averaged over the seeds; None where the target was not
+            reached.
+        own: by the same, the ε that each of ``LEVELS`` of the panel's records stays within; None
+            where there is no panel. Secret.
+    """
+
+    methods: Sequence[Method]
+    summary: pd.DataFrame
+    bins: Mapping[tuple[str, float], Sequence[Sequence[float]] | None]
+    own: Mapping[tuple[str, float], Sequence[float] | None]
+
+    @property
+    def targets(self) -> list[float]:
+        """Return the target ε of private methods, from the smallest."""
+        return sorted(self.summary["target_epsilon"].dropna().unique())
+
+
+def write(out: Path, split: Split, results: Results, settings: Mapping[str, Any]) -> None:
+    """Write the figures, and ``report.html``, which needs no other file.
+
+    Figures are ``curve`` and ``reliability``, each .png and .svg, and :data:`SECRET` where a method
+    has a panel of records.
+    """
+    drawn = pictures(results)
+    for name, figure in drawn.items():
+        for kind in ("png", "svg"):
+            with replacing(out / f"{name}.{kind}") as temporary:
+                figure.savefig(temporary, format=kind)
+    if any(own is not None for own in results.own.values()):
+        delta = results.summary["delta"].dropna().iloc[0]
+        with replacing(out / SECRET) as temporary:
+            figures.record_epsilons(results.methods, results.own, delta).savefig(
+                temporary, format="png"
+            )
+    page = report(split, results, settings, drawn)
     with replacing(out / "report.html") as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
+def pictures(results: Results) -> dict[str, Figure]:
+    """Return the figures that the report shows, by name; reliability is at the largest target."""
+    target = max(results.targets, default=math.inf)
+    rows = results.summary.to_dict("records")
+    titles = {
+        row["method"]: f"{_guarantee(row)}, target ε {target:g}"
+        for row in rows
+        if row["target_epsilon"] == target
+    }
+    bins = {n: one for (n, epsilon), one in results.bins.items() if epsilon in (target, math.inf)}
+    return {
+        "curve": figures.curve(results.methods, results.summary),
+        "reliability": figures.reliability(results.methods, bins, titles),
+    }
+
+
 def report(
     split: Split,
-    methods: Sequence[Method],
-    summary: pd.DataFrame,
+    results: Results,
     settings: Mapping[str, Any],
-    picture: bytes,
+    drawn: Mapping[str, Figure],
 ) -> str:
     """Return the report as one HTML page.
 
     Args:
         split: what was compared on.
-        methods: that were compared.
-        summary: the results.
+        results: what was found.
         settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
-        picture: of the results, PNG.
+        drawn: the figures "curve" and "reliability".
     """
     from jinja2 import Environment, StrictUndefined
 
+    methods, summary = results.methods, results.summary
+    labels = {method.name: method.label for method in methods}
     page = Environment(autoescape=True, undefined=StrictUndefined)
+    page.filters["text"] = _text
+    page.filters["flat"] = _flat
     return page.from_string(TEMPLATE.read_text("utf-8")).render(
-        title=f"Privacy and accuracy on {split.train.name}",
+        title=f"Privacy and prediction on {split.train.name}",
         train=len(split.train),
         test=len(split.test),
-        picture=base64.b64encode(picture).decode("ascii"),
+        deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],
+        pictures={name: _png(figure) for name, figure in drawn.items()},
         methods=methods,
         guarantees=list(dict.fromkeys(method.guarantee for method in methods)),
         sentences=SENTENCES,
         columns=COLUMNS,
-        rows=_rows(methods, summary),
+        tables=tables(results.summary, labels),
+        remarks=_remarks(summary, labels),
         chosen=settings["chosen"],
         preprocessing=split.train.preprocessing,
-        settings=_settings(settings["methods"]),
+        settings={labels.get(n, n): table for n, table in _settings(settings["methods"]).items()},
     )
+
+
+def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[list[str]]]:
+    """Return the results as text, a table for each target, with the rows without privacy in each.
+
+    Args:
+        summary: the results.
+        labels: what methods are called, where that is not their name.
+
+    Returns:
+        Rows in the order of :data:`COLUMNS`, by the table's heading.
+    """
+    everywhere = summary["target_epsilon"].isna()
+    targets = sorted(summary["target_epsilon"].dropna().unique())
+    parts = {
+        f"Target ε {t:g}": summary[everywhere | (summary["target_epsilon"] == t)] for t in targets
+    }
+    return {
+        heading: [_row(row, labels) for row in rows.to_dict("records")]
+        for heading, rows in (parts or {"Without privacy": summary}).items()
+    }
+
+
+def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
+    reached = pd.notna(row["accuracy"])
+    return [
+        labels.get(row["method"], row["method"]),
+        _guarantee(row),
+        _number(row["epsilon"]) if reached else "not reached",
+        *(_spread(row[name], row[f"{name}_error"]) for name in (*MEASURES, "behind")),
+    ]
+
+
+def _guarantee(row: Mapping[Any, Any]) -> str:
+    """Return a row's guarantee, and whether a Bayesian ε may be relied on."""
+    trust = {True: ", reliable", False: ", not reliable"}.get(row["reliable"], "")
+    return f"{row['guarantee']}{trust}"
+
+
+def console_tables(summary: pd.DataFrame) -> dict[str, Table]:
+    """Return :func:`tables` as Markdown for a terminal, methods by their names."""
+    shown = {}
+    for heading, rows in tables(summary, {}).items():
+        shown[heading] = Table(*COLUMNS, box=MARKDOWN)
+        for row in rows:
+            shown[heading].add_row(*row)
+    return shown
+
+
+def _remarks(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return every remark, and the methods and targets that it is about."""
+    remarks: dict[str, list[str]] = {}
+    for row in summary.to_dict("records"):
+        if pd.notna(row["reason"]) and row["reason"]:
+            about = f"{labels.get(row['method'], row['method'])} at ε {row['target_epsilon']:g}"
+            remarks.setdefault(row["reason"], []).append(about)
+    return remarks
 
 
 def _settings(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return for each method its targets, and each hyper-parameter's value at each of them.
 
-    >>> _settings({"a@0.5": {"model": {"clip": 1}}, "a@1": {"model": {"clip": 2}}})
+    >>> _settings({"a@0.5": {"model": {"clip": 1}}, "a@1": {"model": {"clip": 2}}, "b@inf": {}})
     {'a': {'targets': ['0.5', '1'], 'fields': {'model.clip': [1, 2]}}}
     """
     methods: dict[str, dict[str, dict[Any, Any]]] = {}
     for cell, entry in entries.items():
         name, _, target = cell.rpartition("@")
-        methods.setdefault(name, {})[target] = pd.json_normalize(dict(entry)).to_dict("records")[0]
-    tables = {}
+        methods.setdefault(name, {})[target] = _flat(entry)
+    shown = {}
     for name, at in methods.items():
         paths = dict.fromkeys(path for fields in at.values() for path in fields)
         fields = {path: [fields.get(path) for fields in at.values()] for path in paths}
-        tables[name] = {"targets": list(at), "fields": fields}
-    return tables
+        if fields:
+            shown[name] = {"targets": list(at), "fields": fields}
+    return shown
 
 
-def overview(summary: pd.DataFrame, name: str) -> Table:
-    """Return "accuracy" or "behind" of the summary, a row for each method, as a Markdown table."""
-    spreads = summary.assign(target_epsilon=summary["target_epsilon"].fillna(math.inf))
-    targets = sorted(set(spreads["target_epsilon"]))
-    headings = ("ε ∞" if math.isinf(target) else f"ε {target:g}" for target in targets)
-    table = Table("method", "guarantee", *headings, box=MARKDOWN)
-    for (method, guarantee), rows in spreads.groupby(["method", "guarantee"], sort=False):
-        found = {row["target_epsilon"]: row for row in rows.to_dict("records")}
-        cells = (_cell(found[target], name) if target in found else "" for target in targets)
-        table.add_row(str(method), str(guarantee), *cells)
-    return table
+def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object by their dotted paths.
+
+    >>> _flat({"model": {"clip": 1.0, "groups": [[1, 2]]}, "steps": 5})
+    {'steps': 5, 'model.clip': 1.0, 'model.groups': [[1, 2]]}
+    """
+    return pd.json_normalize(dict(entry)).to_dict("records")[0] if entry else {}  # type: ignore[return-value]
 
 
-def _cell(row: Mapping[Any, Any], name: str) -> str:
-    if pd.isna(row["accuracy"]):
-        return "not reached"
-    trust = {True: ", reliable", False: ", not reliable"}.get(row["reliable"], "")
-    return _spread(row[name], row[f"{name}_error"]) + trust
+def _text(value: Any) -> str:
+    """Return a value of a JSON file for people.
 
-
-def _rows(methods: Sequence[Method], summary: pd.DataFrame) -> list[list[str]]:
-    """Return the cells of the table of results, in the order of :data:`COLUMNS`."""
-    labels = {method.name: method.label for method in methods}
-    rows = []
-    for row in summary.to_dict("records"):
-        shown = [
-            _spread(row[name], row[f"{name}_error"])
-            for name in ("accuracy", "behind", "nll", "ece", "auc")
-        ]
-        private = row["guarantee"] != NONE
-        rows.append(
-            [
-                labels[row["method"]],
-                row["guarantee"],
-                _number(row["target_epsilon"]),
-                _number(row["epsilon"]),
-                _number(row["delta"]) if private else "",
-                {True: "yes", False: "no"}.get(row["reliable"], "–") if private else "",
-                *shown,
-                f"{row['seconds']:.1f}",
-                row["reason"] if pd.notna(row["reason"]) else "",
-            ]
+    >>> _text([[1, 2], [3]]), _text(None), _text(True), _text(1e-05), _text("as it is")
+    ('(1, 2), (3)', '–', 'yes', '1e-05', 'as it is')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        inner = (
+            f"({_text(one)})" if isinstance(one, list | tuple) else _text(one) for one in value
         )
-    return rows
+        return ", ".join(inner)
+    return "–" if value is None else str(value)
 
 
 def _spread(mean: Any, error: Any) -> str:
@@ -148,3 +244,10 @@ def _spread(mean: Any, error: Any) -> str:
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if pd.notna(value) else ""
+
+
+def _png(figure: Figure) -> str:
+    """Return a figure as PNG in base 64."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return base64.b64encode(content.getvalue()).decode("ascii")

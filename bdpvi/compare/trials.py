@@ -31,26 +31,26 @@ class Trial:
 
     Attributes:
         entry: the hyper-parameters, see :func:`bdpvi.compare.hyperparameters.describe`.
-        accuracies: mean accuracy on held-out records at each target ε.
+        scores: mean objective on held-out records at each target ε, the higher the better.
     """
 
     entry: Entry
-    accuracies: Sequence[float]
+    scores: Sequence[float]
 
     @property
     def score(self) -> float:
-        """Return the mean accuracy over all targets."""
-        return fmean(self.accuracies)
+        """Return the mean over all targets."""
+        return fmean(self.scores)
 
 
 class Study:
-    """The finished trials of one method: a study of Optuna's whose objective is the mean accuracy.
+    """The finished trials of one method: a study of Optuna's, by :attr:`Trial.score`.
 
     Args:
         file: the journal of all studies of a search; only its owner may read it.
         name: of the study.
         method: of which configurations are tried.
-        targets: number of accuracies of each trial.
+        targets: number of scores of each trial.
 
     Raises:
         ValueError: if the file is no such journal.
@@ -107,9 +107,9 @@ class Study:
 
     def _read(self, attributes: Mapping[str, Any]) -> Trial:
         entry = describe(build(self.method.name, attributes["entry"]))
-        trial = Trial(entry, [float(one) for one in attributes["accuracies"]])
-        if len(trial.accuracies) != self.targets or not 0 <= trial.score <= 1:
-            raise ValueError(f"a trial must have {self.targets} accuracies")
+        trial = Trial(entry, [float(one) for one in attributes["scores"]])
+        if len(trial.scores) != self.targets or not math.isfinite(trial.score):
+            raise ValueError(f"a trial must have {self.targets} finite scores")
         return trial
 
     @contextmanager
@@ -202,9 +202,9 @@ def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry |
     >>> refinement(DPGD(), [Trial(entry, [0.7])]) != entry
     True
     """
-    known, targets = [trial.entry for trial in tried], len(tried[0].accuracies)
+    known, targets = [trial.entry for trial in tried], len(tried[0].scores)
     for turn in range(len(tried), len(tried) + targets):
-        best = max(tried, key=lambda trial: trial.accuracies[turn % targets])
+        best = max(tried, key=lambda trial: trial.scores[turn % targets])
         steps = [entry for entry in _steps(method, best.entry) if entry not in known]
         if steps:
             return random.Random(f"{seed} {method.name} {len(tried)}").choice(steps)

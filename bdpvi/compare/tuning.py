@@ -16,14 +16,15 @@ from statistics import fmean
 from typing import Any
 
 from bdpvi import _validate
+from bdpvi._runtime import log
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import check_writable, read_json, replacing
-from bdpvi.compare.comparison import EPSILONS, check_epsilons
+from bdpvi.compare.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe
-from bdpvi.compare.methods import NONE, Method, Prepared
-from bdpvi.compare.metrics import accuracy
+from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
+from bdpvi.compare.metrics import OBJECTIVES, Measure
 from bdpvi.compare.trials import Study, Trial, configurations, refinement
 from bdpvi.datasets import folds
 from bdpvi.types import Dataset, Outcome, Split
@@ -43,9 +44,11 @@ class Search:
         configurations: number tried for every method at random.
         refinements: number tried for every method after that: the best at each target so far, in
             turn, with one hyper-parameter a step further up or down its list.
-        epsilons: a configuration is scored by its mean accuracy on held-out rows at each of these.
-            The best is chosen for each, and for all of them together.
-        seeds: number of seeds for every fold, over which accuracy is averaged; no two folds share
+        objective: what a configuration is scored by on held-out rows, "log-score", "accuracy" or
+            "auc", see :data:`bdpvi.compare.metrics.OBJECTIVES`.
+        epsilons: a configuration is scored at each of these. The best is chosen for each, and for
+            all of them together.
+        seeds: number of seeds for every fold, over which scores are averaged; no two folds share
             one.
         delta: δ of the guarantees.
         folds: of cross-validation: the number of parts of the training rows, each held out once.
@@ -58,6 +61,7 @@ class Search:
 
     configurations: int = 24
     refinements: int = 12
+    objective: str = "log-score"
     epsilons: tuple[float, ...] = EPSILONS
     seeds: int = 4
     delta: float = 1e-5
@@ -72,7 +76,13 @@ class Search:
         _validate.positive_int("refinements", self.refinements, least=0)
         _validate.positive_int("folds", self.folds, least=2)
         _validate.probability("delta", self.delta)
+        _validate.choice("objective", self.objective, OBJECTIVES)
         check_epsilons(self.epsilons)
+
+    @property
+    def measure(self) -> Measure:
+        """Return the objective."""
+        return OBJECTIVES[self.objective]
 
 
 def tune(
@@ -100,12 +110,14 @@ def tune(
         The data set's new entry.
 
     Raises:
-        ValueError: if a name is unknown or a method has fewer configurations than are to be tried.
+        ValueError: if a name is unknown, a method has fewer configurations than are to be tried,
+            or a fold cannot be scored, having one class only.
     """
     for name in names:
         _validate.choice("methods", name, chosen.methods)
     if out.exists():
         read_json(out)  # what cannot be read cannot get an entry
+    floor = _floor(train, search)
     check_writable(out.parent)
     found = _searched(train, chosen, names, search, trials_folder(out), track)
     best = {name: max(trials, key=lambda trial: trial.score) for name, trials in found.items()}
@@ -115,12 +127,12 @@ def tune(
     }
     for name, trials in found.items():
         if chosen.methods[name].guarantee != NONE:
-            columns = zip(*(trial.accuracies for trial in trials), strict=True)
+            columns = zip(*(trial.scores for trial in trials), strict=True)
             firsts = [column.index(max(column)) for column in columns]
             at[name] = {e: trials[i].entry for e, i in zip(search.epsilons, firsts, strict=True)}
     methods = {name: describe(method) for name, method in chosen.methods.items()}
     entry = {
-        "chosen": _story(train, chosen, search, best),
+        "chosen": _story(train, chosen, search, best, floor),
         "methods": methods | {name: trial.entry for name, trial in best.items()},
         "at": {n: {f"{e:g}": entry for e, entry in there.items()} for n, there in at.items()},
     }
@@ -144,7 +156,7 @@ def _searched(
     folder: Path,
     track: Track[Any],
 ) -> dict[str, list[Trial]]:
-    """Return each method's finalists, with the mean of their accuracies over all repeats."""
+    """Return each method's finalists, with the mean of their scores over all repeats."""
     settings = {
         "train": train.fingerprint(),
         "search": {k: v for k, v in asdict(search).items() if k not in _GOES_ON},
@@ -162,7 +174,8 @@ def _searched(
 
     def add(name: str, repeat: int, entry: Entry) -> None:
         method, first = build(name, entry), _FIRST_SEED + repeat * search.folds * search.seeds
-        studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
+        with log.step(f"tune {name}"):
+            studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
 
     studies = {(name, repeat): study(name, repeat) for name in names for repeat in repeats}
     first = search.configurations
@@ -185,7 +198,7 @@ def _searched(
 
     def whole(name: str, entry: Entry) -> Trial:
         everywhere = (t for repeat in repeats for t in studies[name, repeat].trials())
-        return _mean(entry, [t.accuracies for t in everywhere if t.entry == entry])
+        return _mean(entry, [t.scores for t in everywhere if t.entry == entry])
 
     return {name: [whole(name, entry) for entry in finalists[name]] for name in names}
 
@@ -193,7 +206,7 @@ def _searched(
 def cross_validated(
     method: Method, splits: Sequence[Split], search: Search, first_seed: int
 ) -> Trial:
-    """Return the method's trial: mean accuracies over the splits, each with seeds of its own."""
+    """Return the method's trial: mean scores over the splits, each with seeds of its own."""
     firsts = range(first_seed, first_seed + len(splits) * search.seeds, search.seeds)
     return _mean(
         describe(method),
@@ -205,7 +218,7 @@ def cross_validated(
 
 
 def _mean(entry: Entry, parts: Sequence[Sequence[float]]) -> Trial:
-    """Return the trial of a configuration that reached these accuracies, in parts."""
+    """Return the trial of a configuration that reached these scores, in parts."""
     return Trial(entry, [fmean(column) for column in zip(*parts, strict=True)])
 
 
@@ -231,15 +244,13 @@ def proposal(
 
 
 def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) -> list[float]:
-    """Return a configuration's mean accuracy on held-out rows at each target.
+    """Return a configuration's mean objective on held-out rows at each target.
 
     A target that cannot be reached, or at which ε is not reliable, or a training that diverges,
-    scores what releasing nothing does: always the commoner class of the training records.
+    scores like the base rate.
     """
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
-    positive = float(split.test.y.double().mean())
-    nothing = positive if float(split.train.y.double().mean()) > 0.5 else 1 - positive
-    found = [nothing] * len(targets)
+    found = [base_rate_score(split, search.measure)] * len(targets)
     settings: dict[int, float] = {}
     with suppress(FloatingPointError):
         prepared = method.prepare(split.train, search.delta)
@@ -249,9 +260,39 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
         groups = _outcomes(prepared, list(settings.values()), seeds) if settings else []
         for i, outcomes in zip(settings, groups, strict=True):
             if outcomes and all(getattr(one.price, "reliable", True) for one in outcomes):
-                latents = [one.latents for one in outcomes]
-                found[i] = fmean(accuracy(method.model, one, split.test) for one in latents)
+                found[i] = fmean(_scored(method, one, split, search.measure) for one in outcomes)
     return found
+
+
+def base_rate_score(split: Split, measure: Measure) -> float:
+    """Return the measure, on held-out rows, of always predicting the training rows' frequency.
+
+    Raises:
+        ValueError: if the measure is not defined on these rows.
+    """
+    base = BaseRate()
+    (outcome,) = base.prepare(split.train, 0.5).outcomes([0.0], [0])
+    return _scored(base, outcome, split, measure)
+
+
+def _scored(method: Method, outcome: Outcome, split: Split, measure: Measure) -> float:
+    return measure.of(predict(method, outcome, split), split.test.y.cpu())
+
+
+def _floor(train: Dataset, search: Search) -> float:
+    """Return the base rate's score over all folds of all repeats."""
+    every = (
+        split
+        for repeat in range(search.repeats)
+        for split in folds(train, search.folds, search.seed + repeat)
+    )
+    try:
+        return fmean(base_rate_score(split, search.measure) for split in every)
+    except ValueError as error:
+        raise ValueError(
+            f"objective={search.objective!r} cannot score every one of folds={search.folds}: "
+            f"{error}; take fewer folds, or another objective"
+        ) from error
 
 
 def _outcomes(
@@ -269,7 +310,7 @@ def _outcomes(
 
 def _finalists(trials: Sequence[Trial], search: Search) -> list[Entry]:
     """Return the configurations that are among the best at a target, or on average over all."""
-    scores = [(*trial.accuracies, trial.score) for trial in trials]
+    scores = [(*trial.scores, trial.score) for trial in trials]
     best: set[int] = set()
     for column in zip(*scores, strict=True):
         best.update(sorted(range(len(column)), key=lambda i: -column[i])[: search.finalists])
@@ -281,6 +322,7 @@ def _story(
     chosen: Chosen,
     search: Search,
     best: Mapping[str, Trial],
+    floor: float,
 ) -> dict[str, Any]:
     """Return how the values were found, for people who read the file."""
     rest = [name for name in chosen.methods if name not in best]
@@ -293,16 +335,15 @@ def _story(
     return {
         "how": (
             "The values before, of each target too, and a random search, then steps from the best "
-            "so far, the same number of configurations for every tuned method, by mean accuracy in "
-            f"{search.folds}-fold cross-validation on the {len(train)} training rows{again}: the "
-            "best at each target, and the best on average for other targets. A target that cannot "
-            "be reached, or at which ε is not reliable, scores like always predicting the commoner "
-            "class. No test row was used."
+            "so far, the same number of configurations for every tuned method, by mean "
+            f"{search.measure.label} in {search.folds}-fold cross-validation on the {len(train)} "
+            f"training rows{again}: the best at each target, and the best on average for other "
+            "targets. A target that cannot be reached, or at which ε is not reliable, scores like "
+            "the base rate, the frequency in the training rows of each fold. No test row was used."
         ),
         **asdict(search),
         "grid": {name: dict(chosen.methods[name].space) for name in best},
-        "result": {
-            name: {"score": t.score, "accuracies": t.accuracies} for name, t in best.items()
-        },
+        "result": {BaseRate.name: {"score": floor}}
+        | {name: {"score": trial.score, "scores": trial.scores} for name, trial in best.items()},
         **({"not tuned": {"methods": rest, **chosen.how}} if rest else {}),
     }

@@ -85,7 +85,7 @@ def dp_gd_runs(
     """
     settings = settings or DPGDSettings()
     streams = Streams(runs, data, steps=settings.steps, rate=1.0)
-    with isolated(data), pyro.validation_enabled(False), torch.no_grad():
+    with isolated(data.x), pyro.validation_enabled(False), torch.no_grad():
         records = scores(model, data)
         clip = Clip(settings.clip, euclidean)
         w = data.x.new_zeros(len(runs), records.dim)

@@ -165,7 +165,7 @@ def dp_sgld_runs(
     ).unsqueeze(1)
     left = settings.steps - settings.first
     kept = {settings.first + j * left // settings.draws - 1 for j in range(1, settings.draws + 1)}
-    with isolated(data), pyro.validation_enabled(False), torch.no_grad():
+    with isolated(data.x), pyro.validation_enabled(False), torch.no_grad():
         records = scores(model, data)
         clip = Clip(settings.clip, euclidean)
         w = data.x.new_zeros(len(runs), records.dim)

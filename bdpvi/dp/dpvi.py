@@ -140,7 +140,7 @@ def _train(
     optim = fused(fresh(settings.optim or default_optimiser(settings.steps)))
     if len(streams) > 1:
         check_elementwise(optim)
-    with isolated(data), pyro.validation_enabled(False):
+    with isolated(data.x), pyro.validation_enabled(False):
         guide.setup(data.x, data.y)
         start = {
             name: transform_to(guide.constraints[name]).inv(value)

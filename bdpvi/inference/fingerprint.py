@@ -29,7 +29,7 @@ def identity(problem: Problem) -> dict[str, str]:
     and the log-densities of its sites.
     """
     data, plan = problem.data, problem.plan
-    with isolated(data):
+    with isolated(data.x):
         problem.guide.setup(data.x, data.y)
         guide = (
             f"{described(type(problem.guide))} from {described(problem.guide.initial(data.x))}, "

@@ -129,7 +129,7 @@ def run_svi(
             return problem.model(x, y)
 
     losses: list[float] = []
-    with isolated(data), warnings.catch_warnings():
+    with isolated(data.x), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Encountered", UserWarning)  # NaN is an error below
         problem.guide.setup(data.x, data.y)
         svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi import _validate
-from bdpvi._runtime import secure
+from bdpvi._runtime import log, secure
 from bdpvi._runtime.checkpoint import Checkpoint, Once, always
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Alone, Reduction, share
@@ -82,13 +82,15 @@ class Coupled:
         name = f"fit-{workers.rank}" if workers.rank else "fit"
         begun = None if parts is None else parts.begun(name)
         workers.sum(torch.zeros(1))  # all have looked at the checkpoint before anybody writes
-        fit = once(name, partial(_fitted, problem, track, begun))
+        with log.step("fit"):
+            fit = once(name, partial(_fitted, problem, track, begun))
         parameters = {
             name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
         }
         panels = []
         for rows in neighbours:
-            found = self._found(problem, rows, parameters, track, once)
+            with log.step(f"neighbours ({rows.kind})"):
+                found = self._found(problem, rows, parameters, track, once)
             ids, r, b2 = (workers.join(torch.cat(column)) for column in zip(*found, strict=True))
             panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])

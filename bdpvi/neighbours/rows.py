@@ -85,7 +85,7 @@ def train_rows(
         observe: called after every step with the rows' constrained parameters, (m, ...).
     """
     data, records = problem.data, rows.records
-    with isolated(data), pyro.validation_enabled(False):
+    with isolated(data.x), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
         course = Course.of(problem, max(int(data.ids.max()), int(records.ids.max())) + 1)
         parts = 1

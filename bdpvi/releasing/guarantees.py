@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol
 
 from bdpvi import _validate
 from bdpvi._fit import Fit
@@ -80,6 +80,10 @@ class Receipt:
             f"{self.guarantee} ε = {self.epsilon:.4g} ({self.source}) at δ = {self.delta:g}, to "
             f"{self.relation}{trust}"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes, which are public, as JSON types."""
+        return asdict(self)
 
 
 class Guarantee(Protocol):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from decimal import ROUND_CEILING, Context
 
 import torch
@@ -14,84 +13,14 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._fit import Fit
-from bdpvi._runtime import secure, store
+from bdpvi._runtime import log, secure, store
 from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
-from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
+from bdpvi.releasing.released import Release
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
-
-
-@dataclass(frozen=True, eq=False)
-class Release:
-    """Posterior samples and what they promise. All but ``spent`` may be shared.
-
-    To share it, write it with :func:`bdpvi.releasing.storage.save_release`, which leaves ``spent``
-    out.
-
-    Attributes:
-        samples: posterior samples over the flat vector of unconstrained latents, (k, d).
-        latents: the same samples as the model's latent variables, each (k, ...).
-        receipt: what is promised, in public words and numbers.
-        model: the model, for predictions.
-        feature_names: the columns that predictions expect, in order.
-        preprocessing: the public constants that make those columns from raw ones.
-        secret: see :attr:`spent`.
-    """
-
-    samples: Tensor
-    latents: Mapping[str, Tensor]
-    receipt: Receipt
-    model: Model
-    feature_names: tuple[str, ...]
-    preprocessing: Mapping[str, object]
-    secret: Spent | None = None
-
-    def __str__(self) -> str:
-        return f"{len(self.samples)} draws; {self.receipt}"
-
-    @property
-    def spent(self) -> Spent:
-        """What all releases from the fit have cost together, this one included. Secret.
-
-        Raises:
-            ValueError: if the release was read from its file, which does not hold it.
-        """
-        if self.secret is None:
-            raise ValueError("spent is secret and not in a release's file; the fit's folder has it")
-        return self.secret
-
-    def predict_mean(self, x: Tensor) -> Tensor:
-        """Return each record's expected target, averaged over the samples, (N,)."""
-        return self._mean(x, binary=False)
-
-    def predict_proba(self, x: Tensor) -> Tensor:
-        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2).
-
-        Raises:
-            ValueError: if the model's target is not 0 or 1.
-        """
-        one = self._mean(x, binary=True)
-        return torch.stack([1 - one, one], dim=1)
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the likelier class, 0 or 1, (N,).
-
-        Raises:
-            ValueError: if the model's target is not 0 or 1.
-        """
-        return (self._mean(x, binary=True) > 0.5).to(torch.int64)
-
-    def _mean(self, x: Tensor, *, binary: bool) -> Tensor:
-        if x.ndim != 2 or x.shape[1] != len(self.feature_names):
-            raise ValueError(
-                f"x must have shape (records, {len(self.feature_names)}), got {tuple(x.shape)}"
-            )
-        _validate.finite("x", x)
-        typed = x.to(self.samples.dtype)
-        return predictive_means(self.model, self.latents, typed, binary=binary).mean(0)
 
 
 def release(
@@ -145,7 +74,7 @@ def release(
         )
     if budget is not None:
         delta = budget.delta
-    with fit.ledger.locked():
+    with log.step("release"), fit.ledger.locked():
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
         if epsilon is not None:
@@ -185,6 +114,7 @@ def release(
     return released
 
 
+@log.step("accounting")
 def spent(
     fit: Fit,
     *,
@@ -220,6 +150,7 @@ def rehearse(
     return _unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))
 
 
+@log.step("calibration")
 def calibrate(
     fit: Fit,
     draws: int = 1,
@@ -285,7 +216,7 @@ def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
         return
     file = fit.ledger.path.with_name(f"release-{number}.json")
     try:
-        store.write(file, store.json_text(asdict(total), indent=1).encode())
+        store.write(file, store.json_text(total.to_dict(), indent=1).encode())
     except OSError as error:  # what is charged and drawn must not be lost
         warnings.warn(
             f"the release is charged and valid, but its secret receipt {file} could not be "

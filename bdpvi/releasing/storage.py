@@ -24,7 +24,7 @@ from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import saved
 from bdpvi.releasing.guarantees import Receipt
-from bdpvi.releasing.releases import Release
+from bdpvi.releasing.released import Release
 from bdpvi.releasing.saved import About, Numbers
 
 _FORMAT = 1
@@ -182,7 +182,7 @@ def write_release(release: Release, path: Path) -> None:
         "format": _RELEASE_FORMAT,
         "samples": release.samples.tolist(),
         "latents": {name: value.tolist() for name, value in release.latents.items()},
-        "receipt": asdict(release.receipt),
+        "receipt": release.receipt.to_dict(),
         "model": asdict(model) if isinstance(model, BayesianLogisticRegression) else None,
         "feature_names": release.feature_names,
         "preprocessing": release.preprocessing,

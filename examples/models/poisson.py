@@ -95,11 +95,12 @@ def simulated(records: int, seed: int = 0) -> Dataset:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit with every record left out once, release ten samples at temperature 1, draw a figure."""
+    """Fit with every record left out once, release samples at temperature 1, draw a figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="poisson.png", help="path of the figure")
     parser.add_argument("--steps", type=int, default=300, help="optimiser steps")
-    parser.add_argument("--records", type=int, default=1000, help="simulated records")
+    parser.add_argument("--records", type=int, default=2000, help="simulated records")
+    parser.add_argument("--draws", type=int, default=5, help="posterior samples to release")
     given = parser.parse_args(arguments)
 
     fit = bdpvi.fit(
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         optim=default_optimiser(given.steps, lr=0.1, decay=0.05),
         accounting=bdpvi.Accounting(only_reliable=True, failure_probability=1e-30),
     )
-    release = bdpvi.release(fit, draws=10)
+    release = bdpvi.release(fit, draws=given.draws)
     print(release)
     print("for the owner only:", release.spent)
     test = simulated(10_000, seed=1)

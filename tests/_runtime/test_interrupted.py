@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -33,6 +35,7 @@ from bdpvi.commands import release
 from bdpvi.compare import tuning
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.neighbours import coupled
+from bdpvi.releasing import storage
 from bdpvi.studies.catalogue import STUDIES
 
 
@@ -397,5 +400,95 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
     monkeypatch.setattr(bdpvi, "fit", interrupted)
     assert run("fit", *QUICK, "--out", tmp_path / "out", "--neighbours", "optimum") == 130
-    assert "nothing is kept" in capsys.readouterr().err
+    assert "nothing was finished" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+STOPPED = {
+    "demo": ("bdpvi.demo.fit", ["--out", "{new}"]),
+    "study": ("", ["steps", "--scale", "0.001", "--out", "{new}"]),
+    "spent": ("bdpvi.spent", ["{fit}"]),
+    "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
+    "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),
+    "ledger repair": ("bdpvi.accounting.ledger.repair", ["{fit}", "--charge", "1,1"]),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    assert run("fit", *QUICK, "--out", folder / "fit", "--neighbours", "optimum") == 0
+    release_it = ("release", folder / "fit", "--temperature", 1e6)
+    assert run(*release_it, "--out", folder / "release.json") == 0
+    return folder
+
+
+def interrupting(call: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return what a user interrupts: at once, or as soon as ``call`` has returned."""
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if call is not None:
+            call(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    return interrupted
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("command", STOPPED)
+def test_every_command_says_that_it_was_interrupted(
+    command: str,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where, arguments = STOPPED[command]
+    if command == "study":  # its work is looked up in a table
+        monkeypatch.setitem(STUDIES, "steps", interrupting())
+    else:
+        monkeypatch.setattr(where, interrupting())
+    new, ledger = tmp_path / "new", (made / "fit" / "ledger.jsonl").read_bytes()
+    names = {"{new}": new, "{fit}": made / "fit", "{release}": made / "release.json"}
+    capsys.readouterr()
+    assert run(*command.split(), *(names.get(one, one) for one in arguments)) == 130
+    said, error = capsys.readouterr()
+    assert not said
+    assert error == "bdpvi: interrupted: nothing was finished; the same command starts again\n"
+    assert not new.exists() or not list(new.iterdir())
+    assert (made / "fit" / "ledger.jsonl").read_bytes() == ledger
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize(
+    ("place", "after", "said", "charges"),
+    [
+        ("bdpvi.releasing.releases.spent", False, "nothing was finished", 0),
+        ("bdpvi.releasing.storage.write_release", True, "its samples are lost", 1),
+        ("bdpvi.commands.options.print_json", True, "new.json is whole", 1),
+    ],
+)
+def test_an_interrupted_release_says_whether_it_was_charged(
+    place: str,
+    after: bool,
+    said: str,
+    charges: int,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fit = shutil.copytree(made / "fit", tmp_path / "fit")
+    before, out = len(storage.open_ledger(fit).charges()), tmp_path / "new.json"
+    module, name = place.rsplit(".", 1)
+    call = getattr(importlib.import_module(module), name)
+    monkeypatch.setattr(place, interrupting(call if after else None))
+    command = ("release", fit, "--temperature", 1e6, "--out", out, "--json")
+    assert run(*command) == 130
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+    assert ("was charged" in error) == bool(charges)
+    assert len(storage.open_ledger(fit).charges()) == before + charges
+    assert out.exists() == ("whole" in said)

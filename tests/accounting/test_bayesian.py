@@ -76,7 +76,7 @@ def epsilon(make: Callable[[], BayesianAccountant], *charges: tuple[Event, int])
     accountant = make()
     for event, count in charges:
         accountant.step(event, count=count)
-    return accountant.get_epsilon(DELTA)
+    return accountant.get_epsilon(delta=DELTA)
 
 
 @pytest.mark.parametrize(("make", "event"), CASES)
@@ -104,7 +104,7 @@ def test_more_never_costs_less_and_order_of_events_is_nothing(
 def test_bad_input_is_an_error(make: Callable[[], BayesianAccountant]) -> None:
     accountant = make()
     with pytest.raises(ValueError, match="nothing has been charged"):
-        accountant.get_epsilon(DELTA)
+        accountant.get_epsilon(delta=DELTA)
     accountant.step(PosteriorDraws((panel(),)))
     for delta in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="delta must lie"):
@@ -133,7 +133,7 @@ def test_bayesian_with_every_record_at_the_clip_is_the_moments_accountant() -> N
     bayesian.step(event, count=2000)
     worst = MomentsAccountant().epsilon(4.0, 0.01, 2000, 1e-3)
     assert worst == pytest.approx(0.4331, rel=1e-3)
-    assert bayesian.get_epsilon(1e-3) == pytest.approx(worst, rel=1e-9)
+    assert bayesian.get_epsilon(delta=1e-3) == pytest.approx(worst, rel=1e-9)
 
 
 def test_an_event_of_unknown_type_is_an_error() -> None:
@@ -159,7 +159,7 @@ def test_naive_can_fall_below_the_truth() -> None:
     naive = BayesianAccountant(estimator=estimators.known_population, composition=Naive())
     for accountant in (exact, naive):
         accountant.step(event, count=200)
-    assert naive.get_epsilon(DELTA) < 0.9 * exact.get_epsilon(DELTA)
+    assert naive.get_epsilon(delta=DELTA) < 0.9 * exact.get_epsilon(delta=DELTA)
 
 
 def test_one_step_by_panel_holder_and_naive_is_the_same() -> None:
@@ -200,7 +200,7 @@ def test_true_delta_of_a_whole_population_is_within_the_reported_one(
             estimator=estimators.known_population, conversion=conversion
         )
         accountant.step(event)
-        eps = accountant.get_epsilon(1e-3)
+        eps = accountant.get_epsilon(delta=1e-3)
         worst = max(_true_delta(pairs, draws, eps), _true_delta(pairs.reverse(), draws, eps))
         assert worst <= 1e-3
 

@@ -104,7 +104,7 @@ def test_delta_of_other_events_goes_by_orders() -> None:
     accountant = BayesianAccountant()
     event = SubsampledGaussian(torch.arange(100), torch.linspace(0, 1, 100).double(), 4.0, 0.01)
     accountant.step(event, count=1000)
-    epsilon = accountant.get_epsilon(DELTA)
+    epsilon = accountant.get_epsilon(delta=DELTA)
     assert accountant.get_delta(epsilon) == pytest.approx(DELTA, rel=1e-9)
 
 

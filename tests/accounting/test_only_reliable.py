@@ -74,8 +74,10 @@ def test_it_costs_more_than_the_smallest_of_all_which_is_not_reliable(conversion
 
 def test_the_delta_of_its_epsilon_is_the_delta_it_was_asked_for() -> None:
     made = accountant(bounded())
-    assert made.get_delta(made.get_epsilon(DELTA), near=DELTA) == pytest.approx(DELTA, rel=1e-6)
-    assert made.get_delta(0.9 * made.get_epsilon(DELTA), near=DELTA) > DELTA
+    assert made.get_delta(made.get_epsilon(delta=DELTA), near=DELTA) == pytest.approx(
+        DELTA, rel=1e-6
+    )
+    assert made.get_delta(0.9 * made.get_epsilon(delta=DELTA), near=DELTA) > DELTA
 
 
 def test_one_extreme_record_leaves_nothing_reliable() -> None:

@@ -23,7 +23,7 @@ import pytest
 import torch
 from markupsafe import escape
 from rich.console import Console
-from scipy.stats import ttest_rel
+from scipy.stats import norm, ttest_rel
 from simulated import logistic_data
 from sklearn.metrics import roc_auc_score
 
@@ -35,13 +35,14 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
-from bdpvi.compare.figures import HEADINGS, STYLES, curve
+from bdpvi.compare.figures import HEADINGS, SHOWN, curve, record_epsilons, reliability
 from bdpvi.compare.hyperparameters import build
-from bdpvi.compare.methods import METHODS, NONE, SENTENCES, Method
+from bdpvi.compare.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.compare.methods.temperature import COLDEST, coldest, within
 from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
-from bdpvi.compare.metrics import expected_calibration_error, metrics
-from bdpvi.compare.report import overview, report
+from bdpvi.compare.metrics import MEASURES, calibration, expected_calibration_error, metrics
+from bdpvi.compare.report import COLUMNS as SHOWN_COLUMNS
+from bdpvi.compare.report import SECRET, Results, console_tables, pictures, report
 from bdpvi.neighbours.published import ORDERS
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.types import Outcome, Spent, Split, WorstCase
@@ -59,6 +60,9 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "dp-sgld-pld": {"steps": 20, "draws": 5, "step_size": 100.0},
     "dp-gd": {"steps": 20},
 }
+
+
+SHOWN_METHODS = (BaseRate.name, *ENTRIES)
 
 
 def small(records: int = 400) -> Split:
@@ -102,7 +106,7 @@ def test_what_cannot_be_reached_is_a_row_with_the_reason(table: pd.DataFrame) ->
     assert math.isnan(row["epsilon"])
     assert math.isnan(row["accuracy"])
     assert "0.1163" in row["reason"]
-    assert set(table["method"]) == set(ENTRIES)
+    assert set(table["method"]) == set(SHOWN_METHODS)
     # Three targets for every private method, each with its seeds or its reason.
     private = table[table["guarantee"] != NONE]
     assert (private.groupby("method")["target_epsilon"].nunique() == 3).all()
@@ -128,7 +132,7 @@ def test_summary_is_mean_and_standard_error(table: pd.DataFrame) -> None:
     assert found["accuracy"] == pytest.approx((a + b) / 2)
     # Of two values the standard deviation is |a − b|/√2, and that over √2 is the standard error.
     assert found["accuracy_error"] == pytest.approx(abs(a - b) / 2)
-    assert len(summary) == 1 + 10 * 3
+    assert len(summary) == 2 + 10 * 3
 
 
 def test_how_far_behind_the_best(table: pd.DataFrame) -> None:
@@ -148,23 +152,142 @@ def test_how_far_behind_the_best(table: pd.DataFrame) -> None:
     assert at["behind"][other] / at["behind_error"][other] == pytest.approx(t)
 
 
-def test_overview_has_every_method_and_target(table: pd.DataFrame) -> None:
+def test_tables_have_every_method_at_every_target(table: pd.DataFrame) -> None:
     summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
-    console = Console(width=1000, record=True, file=io.StringIO())
-    console.print(overview(summary, "accuracy"))
-    head, _, *lines = [line for line in console.export_text().splitlines() if line.strip()]
-    words = [word.strip() for word in head.split("|")][1:-1]
-    assert words == ["method", "guarantee", "ε 0.05", "ε 0.5", "ε 3", "ε ∞"]
-    rows = [[word.strip() for word in line.split("|")][1:-1] for line in lines]
-    assert [row[0] for row in rows] == list(ENTRIES)
-    by_name = {row[0]: row[2:] for row in rows}
-    assert by_name["dpvi-ma"][0] == "not reached"
-    assert by_name["non-private"][:3] == ["", "", ""]
-    assert by_name["non-private"][3].startswith("0.")
-    doubtful = summary[summary["reliable"].eq(False)]
-    assert len(doubtful) == sum("not reliable" in cell for row in rows for cell in row)
-    trusted = summary[summary["reliable"].eq(True)]
-    assert len(trusted) == sum(", reliable" in cell for row in rows for cell in row)
+    printed = console_tables(summary)
+    assert list(printed) == ["Target ε 0.05", "Target ε 0.5", "Target ε 3"]
+    doubtful = trusted = 0
+    for shown in printed.values():
+        console = Console(width=1000, record=True, file=io.StringIO())
+        console.print(shown)
+        lines = [line for line in console.export_text().splitlines() if line.strip()]
+        head, _, *rows = [[word.strip() for word in line.split("|")][1:-1] for line in lines]
+        assert head == list(SHOWN_COLUMNS)
+        assert {"accuracy", "AUC", "log score", "calibration error"} < set(head)
+        assert [row[0] for row in rows] == list(SHOWN_METHODS)
+        by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+        assert by_name["base-rate"]["AUC"] == "0.5000 ± 0.0000"
+        assert by_name["non-private"]["ε"] == ""
+        assert by_name["non-private"]["log score"].startswith("-0.")
+        doubtful += sum(row[1] == "Bayesian DP, not reliable" for row in rows)
+        trusted += sum(row[1] == "Bayesian DP, reliable" for row in rows)
+        if shown is printed["Target ε 0.05"]:
+            assert by_name["dpvi-ma"]["ε"] == "not reached"
+            assert by_name["dpvi-ma"]["accuracy"] == ""
+    assert doubtful == summary["reliable"].eq(False).sum()
+    assert trusted == summary["reliable"].eq(True).sum()
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a command's comparison on 600 rows of which 5 % are of class 1."""
+    folder = tmp_path_factory.mktemp("rare")
+    data = logistic_data(600, 2)
+    score = data.x @ torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    frame = pd.DataFrame(data.x.numpy(), columns=["a", "b"])
+    frame["sick"] = ["no" if rank < 570 else "yes" for rank in score.argsort().argsort().tolist()]
+    frame.to_csv(folder / "rare.csv", index=False)
+    cli_comparison.compare(
+        str(folder / "rare.csv"), folder / "out", target="sick", positive="yes",
+        methods="non-private,bdp-vi-mean-field", epsilons="1", seeds=2, quiet=True,
+    )  # fmt: skip
+    return folder
+
+
+def test_the_base_rate_is_in_every_table(rare: Path) -> None:
+    split = datasets.from_csv(rare / "rare.csv", "sick", positive="yes", test_fraction=0.2)
+    p, observed = (float(part.y.double().mean()) for part in (split.train, split.test))
+    assert p < 0.08
+    summary = pd.read_csv(rare / "out/summary.csv").set_index("method")
+    base = summary.loc["base-rate"]
+    assert base["accuracy"] == pytest.approx(1 - observed)
+    assert base["auc"] == 0.5
+    by_hand = observed * math.log(p) + (1 - observed) * math.log(1 - p)
+    assert base["log_score"] == pytest.approx(by_hand, rel=1e-6)
+    assert base["ece"] == pytest.approx(abs(p - observed), rel=1e-6)
+    assert pd.isna(base["epsilon"])
+    # Without an intercept accuracy and log score are worse, though the order is learnt.
+    learnt = summary.loc["non-private"]
+    assert learnt["auc"] > 0.9
+    assert learnt["accuracy"] < base["accuracy"]
+    assert learnt["log_score"] < base["log_score"]
+    results = pd.read_csv(rare / "out/results.csv")
+    assert results["method"].value_counts()["base-rate"] == 2
+    assert "nll" not in results
+    page = (rare / "out/report.html").read_text("utf-8")
+    for shown in re.findall(r'<table class="results">.*?</table>', page, re.S):
+        assert "<th>base rate</th><td>none</td>" in shown
+
+
+def test_what_single_records_pay_stays_out_of_the_report(rare: Path) -> None:
+    out = rare / "out"
+    assert (out / SECRET).stat().st_mode & 0o777 == 0o600
+    assert (out / SECRET).name.startswith("secret")
+    own = json.loads((out / "cells/bdp-vi-mean-field@1.json").read_text())["own"]
+    assert own == sorted(own)
+    page = (out / "report.html").read_text("utf-8")
+    for text in (page, (out / "results.csv").read_text(), (out / "summary.csv").read_text()):
+        assert not any(f"{value:.4g}" in text for value in own if value != own[-1])
+    assert page.count('src="data:image/png;base64,') == 2
+    assert "cells" not in page
+
+
+def test_own_epsilons_are_those_of_the_records() -> None:
+    # Of 40 equal covariances, against the exact δ of a Gaussian pair by the normal distribution.
+    variances = torch.linspace(0.01, 0.4, 40, dtype=torch.float64)[:, None]
+    panel = Panel("remove", torch.arange(40), GaussianPairs(torch.ones(40, 1), variances))
+    accountant = BayesianAccountant(conversion="hockey-stick")
+    accountant.step(PosteriorDraws((panel,)))
+    levels = (0.05, 0.5, 1.0)
+    for level, epsilon in zip(levels, accountant.record_epsilons(1e-3, levels), strict=True):
+        s = math.sqrt(float(variances[round(level * 40) - 1]))
+        delta = norm.cdf(s / 2 - epsilon / s) - math.exp(epsilon) * norm.cdf(-s / 2 - epsilon / s)
+        assert delta == pytest.approx(1e-3, rel=0.01)
+    with pytest.raises(ValueError, match="levels"):
+        accountant.record_epsilons(1e-3, [0.0])
+
+
+def test_figure_of_own_epsilons_says_that_it_is_secret() -> None:
+    methods = [build(name, ENTRIES[name]) for name in ("bdp-vi-full-rank", "dp-gd")]
+    own = {
+        ("bdp-vi-full-rank", 0.5): [0.1, 0.2, math.inf],
+        ("bdp-vi-full-rank", 1.0): None,
+        ("dp-gd", 0.5): None,
+    }
+    figure = record_epsilons(methods, own, 1e-5)
+    (axes,) = figure.axes
+    assert axes.get_title() == "BDP-VI, full-rank"
+    assert "SECRET" in str(figure.get_suptitle())
+    assert "own ε at δ = 1e-05" in axes.get_xlabel()
+    line: Any = axes.lines[0]
+    assert list(line.get_ydata()) == pytest.approx([1 / 3, 2 / 3, 1])
+    assert list(line.get_xdata())[:2] == [0.1, 0.2]
+
+
+def test_reliability_diagram_shows_frequencies_and_counts() -> None:
+    probability = torch.tensor([0.05, 0.05, 0.05, 0.97], dtype=torch.float64)
+    bins = calibration(probability, torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64))
+    methods = [build(name, ENTRIES[name]) for name in ("dp-gd", "dpvi-ma")]
+    titles = {"dp-gd": "worst-case DP, target ε 1"}
+    figure = reliability(methods, {"dp-gd": bins.tolist(), "dpvi-ma": None}, titles)
+    above = next(axes for axes in figure.axes if "DP-GD" in axes.get_title())
+    assert above.get_title().endswith("worst-case DP, target ε 1")
+    line: Any = above.lines[1]
+    x, y = line.get_data()
+    assert list(x) == pytest.approx([0.05, 0.97])
+    assert list(y) == pytest.approx([1 / 3, 1])
+    bars: list[Any] = next(list(axes.patches) for axes in figure.axes if axes.patches)
+    assert [bar.get_height() for bar in bars] == [3, 1]
+    other = next(axes for axes in figure.axes if "moments" in axes.get_title())
+    assert [text.get_text() for text in other.texts] == ["not reached"]
+
+
+def test_a_test_set_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    split = small()
+    one = Split(split.train, split.test.select(split.test.y == 1))
+    with pytest.raises(ValueError, match=r"split.test.y has one class only"):
+        compare(one, Plan([build("dp-gd", {})]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) -> None:
@@ -176,12 +299,20 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
     assert "guessed <b>" not in page
     assert 'src="data:image/png;base64,' in page
     assert not re.search(r"(src|href)=.(?!data:)", page)
-    for method in METHODS.values():
+    shown: list[type[Method]] = [BaseRate, *METHODS.values()]
+    for method in shown:
         assert escape(method.label) in page
         assert escape(method.note) in page
     assert "Constants of the preprocessing count as public. The number of training records" in page
-    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (out / "curve.svg").read_text(encoding="utf-8")
+    for name in ("curve", "reliability"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (out / f"{name}.svg").read_text(encoding="utf-8")
+    for label in ("accuracy", "AUC", "log score", "calibration error"):
+        assert f"<th>{label}</th>" in page
+    assert "Bayesian DP, not reliable" in page
+    # Settings and public constants are tables, not Python's or JSON's notation.
+    assert "<th>model.clip</th><td>0.25</td>" in page
+    assert not re.search(r"[{}]", re.sub(r"<style>.*?</style>", "", page, flags=re.S))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -192,20 +323,35 @@ def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
     assert says == (name in {"dp-gd", "dp-sgld", "dp-sgld-pld"})
 
 
-def test_no_line_style_or_marker_serves_two_guarantees(table: pd.DataFrame) -> None:
-    methods = [build(name, entry) for name, entry in ENTRIES.items()]
-    figure = curve(methods, pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv"))
+def test_no_marker_serves_two_guarantees_and_no_point_hides_another(table: pd.DataFrame) -> None:
+    methods = [BaseRate(), *(build(name, entry) for name, entry in ENTRIES.items())]
+    summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
+    figure = curve(methods, summary)
     guarantees = {method.label: method.guarantee for method in methods}
-    assert len(figure.axes) == 2
-    for axes in figure.axes:
+    assert len(figure.axes) == 2 * len(SHOWN)
+    for number, axes in enumerate(figure.axes):
+        name = SHOWN[number // 2]
         looks: dict[str, set[tuple[Any, Any]]] = {BAYESIAN: set(), WORST_CASE: set()}
+        places: list[float] = []
+        heights: list[float] = []
         for container in axes.containers:
             line: Any = container.get_children()[0]
             look = line.get_linestyle(), line.get_marker()
             looks[guarantees[str(container.get_label())]].add(look)
-        assert looks == {BAYESIAN: {("-", "o")}, WORST_CASE: {("--", "s")}}
-        assert "δ = 1e-05" in axes.get_xlabel()
-    assert len({style["ls"] for style in STYLES.values()}) == 3
+            places += list(line.get_xdata())
+            heights += list(line.get_ydata())
+        assert looks == {BAYESIAN: {("None", "o")}, WORST_CASE: {("None", "s")}}
+        assert len(set(places)) == len(places)
+        expected = summary.loc[summary["guarantee"] != NONE, name].dropna()
+        assert sorted(heights) == pytest.approx(sorted(expected))
+        if number % 2 == 0:
+            assert MEASURES[name].label in axes.get_ylabel()
+        lines: list[Any] = list(axes.lines)
+        hollow = sum(len(one.get_xdata()) for one in lines if one.get_markerfacecolor() == "white")
+        assert hollow == summary["reliable"].eq(False).sum() > 0
+        flat = {one.get_linestyle() for one in lines if one.get_label() in guarantees}
+        assert flat == {":", "-."}
+    assert all("δ = 1e-05" in axes.get_xlabel() for axes in figure.axes[-2:])
     (legend,) = figure.legends
     entries = [text.get_text() for text in legend.get_texts()]
     groups = {name: entries.index(f"{heading}:") for name, heading in HEADINGS.items()}
@@ -247,7 +393,7 @@ def test_a_killed_comparison_goes_on_to_the_same_table(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (killed / "cells").glob("[!.]*")}
-    assert 4 <= len(kept) < 15
+    assert 4 <= len(kept) < 16
     assert not (killed / "results.csv").exists()
 
     for out in (killed, whole):
@@ -259,9 +405,8 @@ def test_a_killed_comparison_goes_on_to_the_same_table(tmp_path: Path) -> None:
         with (out / "results.csv").open(encoding="utf-8") as file:
             return [{**row, "seconds": ""} for row in csv.DictReader(file)]
 
-    assert (
-        len(rows(whole)) == 3 * 5 * 2 - 1
-    )  # ε = 0.05 is one row: no moments accountant gets there
+    # The base rate, and ε = 0.05 is one row: no moments accountant gets there.
+    assert len(rows(whole)) == 2 + 3 * 5 * 2 - 1
     assert rows(killed) == rows(whole)
 
 
@@ -378,7 +523,8 @@ def test_a_new_setting_is_an_object() -> None:
     assert cell["right"] == (2 * no).tolist()
     table = pd.DataFrame(cell["rows"], columns=list(COLUMNS))
     summary = summarise(table, [cell["right"]])
-    page = report(small(), [method], summary, {"methods": {}, "chosen": {}}, b"")
+    results = Results([method], summary, {("coin", math.inf): cell["bins"]}, {})
+    page = report(small(), results, {"methods": {}, "chosen": {}}, pictures(results))
     assert "&lt;a coin&gt;" in page
 
 
@@ -472,13 +618,13 @@ def test_metrics_by_hand() -> None:
     probability = torch.tensor([0.9, 0.8, 0.3, 0.6, 0.1], dtype=torch.float64)
     y = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
     measured = metrics(probability, y)
-    assert measured.accuracy == pytest.approx(3 / 5)
-    by_hand = -(math.log(0.9) + math.log(0.8) + math.log(0.7) + math.log(0.4) + math.log(0.1)) / 5
-    assert measured.nll == pytest.approx(by_hand)
+    assert measured["accuracy"] == pytest.approx(3 / 5)
+    by_hand = (math.log(0.9) + math.log(0.8) + math.log(0.7) + math.log(0.4) + math.log(0.1)) / 5
+    assert measured["log_score"] == pytest.approx(by_hand)
     # Of the six pairs of a 1 and a 0, (0.9, ·), (0.8, ·) are in order and (0.1, ·) are not.
-    assert measured.auc == pytest.approx(4 / 6)
+    assert measured["auc"] == pytest.approx(4 / 6)
     # Every bin of width 1/15 has one record.
-    assert measured.ece == pytest.approx((0.1 + 0.2 + 0.3 + 0.6 + 0.9) / 5)
+    assert measured["ece"] == pytest.approx((0.1 + 0.2 + 0.3 + 0.6 + 0.9) / 5)
     with pytest.raises(ValueError, match="one class"):
         metrics(probability, torch.ones(5))
 
@@ -496,14 +642,20 @@ def test_calibration_error_of_a_calibrated_forecast() -> None:
 
 def test_command_on_a_public_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    cli_comparison.compare("breast-cancer", out, methods="dp-gd", epsilons="1", seeds=2, quiet=True)
+    cli_comparison.compare(
+        data="breast-cancer", out=out, methods="dp-gd", epsilons="1", seeds=2, quiet=True
+    )
     rows = pd.read_csv(out / "results.csv")
     test = datasets.load_breast_cancer().test
     correct = rows["accuracy"] * len(test)
     assert (correct - correct.round()).abs().max() < 1e-9
     printed = capsys.readouterr().out
     assert "each row's guarantee, at δ = 1e-05" in printed
-    assert "| dp-gd  | worst-case DP |" in printed
+    assert re.search(r"\| dp-gd +\| worst-case DP +\|", printed)
+    assert re.search(r"\| base-rate +\| none +\|", printed)
+    assert "log score" in printed
+    assert not (out / SECRET).exists()
+    assert SECRET not in printed
     assert "Nothing was searched on this data set" in (out / "report.html").read_text("utf-8")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi import Dataset
 from bdpvi._runtime.store import read_json
@@ -25,10 +27,11 @@ from bdpvi.compare import tuning
 from bdpvi.compare.hyperparameters import FILE, build, describe, load
 from bdpvi.compare.methods import METHODS, Method
 from bdpvi.compare.methods.dp_gd import DPGD
+from bdpvi.compare.metrics import OBJECTIVES
 from bdpvi.compare.trials import Trial, configurations, refinement, value_at
-from bdpvi.compare.tuning import Search, score, tune
+from bdpvi.compare.tuning import Search, base_rate_score, score, tune
 from bdpvi.datasets import abalone, folds
-from bdpvi.types import Split
+from bdpvi.types import Spent, Split
 
 QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
@@ -81,7 +84,11 @@ def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
 def test_objects_go_through_the_file() -> None:
     entry = {
         "model": {"clip": 0.3, "prior_scale": 2.0},
-        "accountant": {"conversion": "hockey-stick", "failure_probability": 1e-12},
+        "accountant": {
+            "conversion": "hockey-stick",
+            "failure_probability": 1e-12,
+            "only_reliable": False,
+        },
     }
     method = build("bdp-vi-full-rank", entry)
     assert method.model.clip == 0.3
@@ -181,18 +188,18 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
 
     _, middle = configurations(method, 2)
     tried = [trial(middle)]
-    while max(one.accuracies[0] for one in tried) < 0:
+    while max(one.scores[0] for one in tried) < 0:
         entry = refinement(method, tried)
         assert entry is not None
         assert entry not in [known.entry for known in tried]
         turn = len(tried) % 2
         ways = []
         for target in (turn, 1 - turn):
-            best = max(tried, key=lambda one: one.accuracies[target])
+            best = max(tried, key=lambda one: one.scores[target])
             pairs = zip(places(method, entry), places(method, best.entry), strict=True)
             ways.append(sorted(abs(a - b) for a, b in pairs))
         # The other target has the turn once all steps from the best at this one were tried.
-        done = max(one.accuracies[turn] for one in tried) == 0
+        done = max(one.scores[turn] for one in tried) == 0
         assert [0] * (len(sizes) - 1) + [1] in (ways if done else ways[:1])
         tried.append(trial(entry))
         assert len(tried) < 4 * sum(sizes) * len(sizes)
@@ -294,16 +301,84 @@ def test_finalists_are_scored_in_folds_of_their_own(
     assert "2 best at each in 2 such cross-validations" in entry["chosen"]["how"]
 
 
-def test_what_cannot_be_had_scores_like_releasing_nothing() -> None:
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_cannot_be_had_scores_like_the_base_rate(objective: str) -> None:
     # The moments accountant promises nothing below 0.116. The commoner class in training is 1,
     # that of 3 in 10 held-out records.
     y = torch.tensor([0.0] * 7 + [1.0] * 3)
-    held_out = Dataset(torch.randn(10, 2, generator=torch.Generator().manual_seed(0)), y)
-    search = Search(epsilons=(0.05,), seeds=1)
+    x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    held_out = Dataset(x, y.double())
+    search = Search(epsilons=(0.05,), seeds=1, objective=objective)
     split = Split(logistic_data(60, 2), held_out)
-    assert float(split.train.y.mean()) > 0.5
+    rate = float(split.train.y.mean())
+    assert rate > 0.5
+    by_hand = {
+        "log-score": 0.7 * math.log(1 - rate) + 0.3 * math.log(rate),
+        "accuracy": 0.3,
+        "auc": 0.5,
+    }
     result = score(METHODS["dpvi-ma"](), split, search, [0])
-    assert result == [pytest.approx(0.3)]
+    assert result == [pytest.approx(by_hand[objective])]
+
+
+def test_what_is_not_reliable_scores_like_the_base_rate() -> None:
+    method = build("bdp-vi-training", {"steps": 5, "records": 20})
+    split = folds(DATA, 2)[0]
+    search = Search(epsilons=(3.0,), seeds=2, delta=0.01)
+    prepared = method.prepare(split.train, search.delta)
+    (outcome,) = prepared.outcomes([prepared.calibrate(3.0)], [0])
+    assert isinstance(outcome.price, Spent)
+    assert not outcome.price.reliable
+    assert score(method, split, search, [0, 1]) == [base_rate_score(split, search.measure)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) -> None:
+    # Against scikit-learn's measures of the predictions of the two configurations.
+    search = replace(QUICK, configurations=2, folds=2, objective=objective)
+    out = tmp_path / "h.json"
+    entry = tune(DATA, load("data"), ["non-private"], replace(search, seeds=1), out)
+    assert (
+        entry["chosen"]["objective"] == read_json(out)["data"]["chosen"]["objective"] == objective
+    )
+    assert f"by mean {OBJECTIVES[objective].label} in 2-fold" in entry["chosen"]["how"]
+    measure = {
+        "log-score": lambda y, p: -log_loss(y, p),
+        "accuracy": lambda y, p: accuracy_score(y, p > 0.5),
+        "auc": roc_auc_score,
+    }[objective]
+    before = load("data")
+    tried = configurations(before.methods["non-private"], 2)
+    means = []
+    for one in tried:
+        method, found = build("non-private", one), []
+        for seed, split in enumerate(folds(DATA, 2)):
+            (outcome,) = method.prepare(split.train, 1e-5).outcomes([0.0], [1000 + seed])
+            w = torch.as_tensor(outcome.latents["w"])
+            p = (method.model.design(split.test.x) @ w.T).sigmoid().mean(1)
+            found.append(measure(split.test.y.numpy(), p.numpy()))
+        means.append(np.mean(found))
+    assert entry["chosen"]["result"]["non-private"]["score"] == pytest.approx(max(means), rel=1e-9)
+    assert entry["methods"]["non-private"] == tried[int(np.argmax(means))]
+    other = next(name for name in OBJECTIVES if name != objective)
+    with pytest.raises(ValueError, match=r'^search=.*"objective": .* cannot go on'):
+        tune(DATA, load("data"), ["non-private"], replace(search, objective=other, seeds=1), out)
+
+
+def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_accuracy() -> None:
+    assert Search().objective == "log-score"
+    for section in read_json(FILE).values():
+        assert "by mean accuracy in" in section["chosen"]["how"]
+
+
+def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    rare = replace(DATA, y=(torch.arange(len(DATA)) == 7).double())
+    out = tmp_path / "h.json"
+    search = replace(QUICK, objective="auc")
+    with pytest.raises(ValueError, match=r"objective='auc' .* folds=2: .* take fewer folds"):
+        tune(rare, load("data"), ["dp-gd"], search, out)
+    assert not list(tmp_path.iterdir())
+    assert tune(rare, load("data"), ["dp-gd"], replace(QUICK, configurations=1), out)["at"]
 
 
 def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +407,7 @@ def test_test_rows_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("epsilons", (float("nan"),)),
         ("epsilons", ()),
         ("seeds", 0),
+        ("objective", "nll"),
         ("delta", float("nan")),
         ("folds", 1),
         ("repeats", 0),
@@ -353,8 +429,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "epsilons": "1",
         "quiet": True,
     }
-    cli_comparison.tune("breast-cancer", out, methods="dp-gd", **options)  # type: ignore[arg-type]
-    assert "dp-gd: accuracy 0." in capsys.readouterr().out
+    cli_comparison.tune(data="breast-cancer", out=out, methods="dp-gd", **options)
+    printed = capsys.readouterr().out
+    # 398 of the 569 records, every class as often as in the whole table up to chance.
+    assert re.search(r"^base-rate: log score -0\.6[5-9]\d\d in cross-validation$", printed, re.M)
+    assert re.search(r"^dp-gd: log score -0\.\d{4} in cross-validation$", printed, re.M)
     assert load("breast-cancer", out).data == "breast-cancer"
     with pytest.raises(ValueError, match="dp-gdd"):
-        cli_comparison.tune("breast-cancer", out, methods="dp-gdd", **options)  # type: ignore[arg-type]
+        cli_comparison.tune(data="breast-cancer", out=out, methods="dp-gdd", **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,11 @@ def test_truth_values_after_a_csv_file_read_them_as_text() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("sex", "X", r"column 'sex' has the value 'X', which is not among its categories \('F'\)"),
+        (
+            "sex",
+            "X",
+            r"'sex' has the value 'X' in row 0, which is not among its categories \('F'\)",
+        ),
         ("size", None, "column 'size' has 1 missing values, the first in row 0"),
         ("age", None, "column 'age' has 1 missing values, the first in row 0"),
         ("age", "old", "column 'age' has 1 values that are not finite numbers, .* 'old' in row 0"),
@@ -158,3 +163,71 @@ def test_names_and_categories_occur_once() -> None:
 def test_a_dictionary_that_is_no_encoding(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not the dictionary of an encoding|sd of column|columns"):
         Encoding.from_dict(values)
+
+
+LEVELS = Encoding(
+    (
+        Numeric("age", 40.0, 10.0, missing=True),
+        Ordinal("size", 1.0, 0.5, ("S", "M", "L"), missing=True),
+        OneHot("sex", ("F", "M")),
+    ),
+    "Made up.",
+)
+
+
+def test_blanks_that_have_a_level_are_known_and_others_are_not() -> None:
+    names = ("age", "age is missing", "size", "size is missing", "sex=F", "sex=M")
+    assert LEVELS.feature_names == names
+    rows = pd.DataFrame({"age": [None, 50], "size": ["S", None], "sex": ["F", "M"]})
+    x = LEVELS.apply(rows)
+    assert x.tolist() == [[0, 1, -2, 0, 1, 0], [1, 0, 0, 1, 0, 1]]
+    assert Encoding.from_dict(json.loads(json.dumps(LEVELS.to_dict()))) == LEVELS
+    with pytest.raises(ValueError, match="'sex' has 1 missing values, the first in row 1"):
+        LEVELS.apply(rows.assign(sex=pd.Series(["F", None])))
+    with pytest.raises(ValueError, match="'size' has the value 'XL'"):
+        LEVELS.apply(rows.assign(size=pd.Series(["XL", None])))
+
+
+def test_what_is_not_known_is_counted_and_taken_for_the_mean() -> None:
+    rows = pd.DataFrame(
+        {"age": [50.0, None, 60.0], "size": ["XL", "S", "XXL"]}, index=["p", "q", "r"]
+    )
+    base = replace(ENCODING, unknown="base")
+    x, counts = base.counted(rows)
+    assert x.tolist() == [[1, 0, 0], [0, -2, 0], [2, 0, 0]]
+    assert counts == {"age": 1, "size": 2, "sex": 3}
+    with pytest.warns(UserWarning, match="1 of 'age', 2 of 'size', 3 of 'sex'"):
+        assert torch.equal(base.apply(rows), x)
+    with pytest.raises(ValueError, match="no column") as refused:
+        ENCODING.apply(rows)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 3
+    assert "'age' has 1 missing values, the first in row q" in lines[1]
+    assert "'XL' in row p, which" in lines[2]
+    assert "and 1 further values" in lines[2]
+    assert all("--unknown base" in line for line in lines)
+    # What is no number is a mistake under either policy.
+    with pytest.raises(ValueError, match="'old' in row q"):
+        base.apply(rows.assign(age=["50", "old", "60"]))
+
+
+def test_a_missing_column_is_no_blank() -> None:
+    x, counts = replace(LEVELS, unknown="base").counted(pd.DataFrame({"sex": ["F"]}))
+    assert x.tolist() == [[0, 0, 0, 0, 1, 0]]
+    assert counts == {"age": 1, "size": 1}
+
+
+def test_encodings_that_were_written_before_unknown_and_missing_refuse_both() -> None:
+    old = {"columns": [{"kind": "numeric", "name": "a", "mean": 0.0, "sd": 1.0}], "source": "x"}
+    assert Encoding.from_dict(old) == Encoding((Numeric("a", 0.0, 1.0),), "x", "refuse")
+
+
+def test_settings_that_are_none() -> None:
+    with pytest.raises(ValueError, match="unknown must be one of"):
+        Encoding((Numeric("a", 0.0, 1.0),), "x", "mean")
+    with pytest.raises(ValueError, match="missing of column 'a' must be true or false, got 'no'"):
+        Numeric("a", 0.0, 1.0, missing="no")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a must be texts, got 'FM'"):
+        OneHot("a", "FM")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"feature_names must .* none twice"):
+        Encoding((Numeric("a", 0.0, 1.0, missing=True), Numeric("a is missing", 0.0, 1.0)), "x")

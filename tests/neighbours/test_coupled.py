@@ -70,7 +70,7 @@ def test_closed_form_gradient_equals_the_traced_one(
     weight = torch.randint(-1, 2, (60,), generator=generator).double()
     closed, traced = row_gradient(p), TracedGradient(p)
     assert not isinstance(closed, TracedGradient)
-    with isolated(data), pyro.validation_enabled(False):
+    with isolated(data.x), pyro.validation_enabled(False):
         results = []
         for gradient in (closed, traced):
             seen, noise = gradient.see(data), torch.Generator().manual_seed(5)

@@ -62,7 +62,7 @@ def test_holder_costs_at_least_the_panel(fit: bdpvi.Fit) -> None:
         panel = fit.training.panel.cost(direction, ORDERS.values[:60])
         holder = fit.training.holder.cost(direction, ORDERS.values[:60])
         assert bool((holder.log_mean >= panel.log_mean - 1e-12).all())
-    assert fit.training.holder.get_epsilon(1e-5) >= fit.training.panel.get_epsilon(1e-5)
+    assert fit.training.holder.get_epsilon(delta=1e-5) >= fit.training.panel.get_epsilon(delta=1e-5)
 
 
 def test_samples_are_published_once_a_step(fit: bdpvi.Fit) -> None:
@@ -79,7 +79,7 @@ def test_a_step_more_than_holder_was_made_for_is_an_error(fit: bdpvi.Fit) -> Non
 def test_a_release_counts_what_was_published_while_training(fit: bdpvi.Fit) -> None:
     assert fit.training is not None
     delta = 1e-3  # so many draws from so small a table cost an ε at which rounding counts
-    before = fit.training.panel.get_epsilon(delta)
+    before = fit.training.panel.get_epsilon(delta=delta)
     assert bdpvi.spent(fit, delta=delta).epsilon == pytest.approx(before, rel=1e-6)
     assert bdpvi.spent(fit, delta=delta, planned=Charge(5, 1.0)).epsilon > before
 

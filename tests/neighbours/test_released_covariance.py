@@ -209,7 +209,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
     for _ in range(2):
         both.step(PosteriorDraws(fit.panels, 1, 0.01))
     half = bdpvi.spent(fit, planned=Charge(1, 0.005), accountant=account)
-    assert both.get_epsilon(1e-5) == pytest.approx(half.epsilon, rel=1e-9)
+    assert both.get_epsilon(delta=1e-5) == pytest.approx(half.epsilon, rel=1e-9)
 
 
 def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
@@ -221,7 +221,14 @@ def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
             free, FullRank(free, noise_scale=1.0), data, neighbours=Optimum(), progress=False
         ),
         bdpvi.fit(clipped, FullRank(clipped), data, neighbours=Optimum(), progress=False),
-        bdpvi.fit(clipped, FullRank(clipped, noise_scale=1.0), data, steps=5, progress=False),
+        bdpvi.fit(
+            clipped,
+            FullRank(clipped, noise_scale=1.0),
+            data,
+            steps=5,
+            neighbours=bdpvi.Coupled(),
+            progress=False,
+        ),
     )
     for fit in fits:
         assert fit.panels[0].largest is None

@@ -69,7 +69,7 @@ def gradient_of(
         return of_kernels(gradient, every, free, batch, weight)
     extra = tuple(part[:rows] for part in every)
     out = {name: torch.full_like(value, torch.nan) for name, value in free.items()}
-    with isolated(p.data), pyro.validation_enabled(False):
+    with isolated(p.data.x), pyro.validation_enabled(False):
         noise = torch.Generator().manual_seed(5)
         step = Step(extra, weight, tuple(part[:batch] for part in every), noise)
         gradient(free, step, out)

@@ -503,10 +503,10 @@ def test_rounding_is_paid_for_at_every_epsilon() -> None:
     without = bdpvi.BayesianAccountant()
     without.step(replace(event, rounding=0.0))
     assert accountant.spent(DELTA).rounding == pytest.approx(1e-7 * (1 + math.e))
-    assert accountant.get_epsilon(DELTA) == pytest.approx(
-        without.get_epsilon(DELTA - 1e-7 * (1 + math.e)), rel=1e-9
+    assert accountant.get_epsilon(delta=DELTA) == pytest.approx(
+        without.get_epsilon(delta=DELTA - 1e-7 * (1 + math.e)), rel=1e-9
     )
-    assert accountant.get_delta(accountant.get_epsilon(DELTA)) <= DELTA * (1 + 1e-9)
+    assert accountant.get_delta(accountant.get_epsilon(delta=DELTA)) <= DELTA * (1 + 1e-9)
     with pytest.raises(ValueError, match="does not pay for the rounding"):
         accountant.spent(1e-8)
 

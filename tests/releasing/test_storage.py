@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def test_the_secret_receipt_is_valid_json(folder: Path, capsys: pytest.CaptureFi
     total = bdpvi.release(loaded(folder)).spent
     assert total.exposure is not None
     assert total.exposure.certified == math.inf  # 20 records certify nothing
-    print_json(asdict(total))
+    print_json(total.to_dict())
     for text in (capsys.readouterr().out, (folder / "release-2.json").read_text(encoding="utf-8")):
         assert json.loads(text, parse_constant=refused)["exposure"]["certified"] == "Infinity"
 
@@ -279,8 +279,8 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.update(format=1), "format must be 2, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 2, got None"),
+        (lambda a: a.update(format=1), "format must be 3, got 1: another version"),
+        (lambda a: a.pop("format"), "format must be 3, got None"),
         (lambda a: a.update(plan=[1]), "plan must be a JSON object"),
         (lambda a: a["plan"].update(steps="5"), "steps must be int, got '5'"),
         (lambda a: a["plan"].update(steps=True), "steps must be int, got True"),

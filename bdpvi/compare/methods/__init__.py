@@ -1,9 +1,10 @@
-"""The methods that ``bdpvi compare`` sets against each other, by name."""
+"""The methods that ``bdpvi compare`` sets against each other and the base rate, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bdpvi.compare.methods.base_rate import BaseRate
 from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
@@ -33,4 +34,4 @@ METHODS: Mapping[str, type[Method]] = {
     )
 }
 
-__all__ = ["METHODS", "NONE", "SENTENCES", "Method", "Prepared"]
+__all__ = ["METHODS", "NONE", "SENTENCES", "BaseRate", "Method", "Prepared"]

@@ -29,7 +29,11 @@ MODEL_SPACE: Mapping[str, Sequence[Any]] = {
 
 
 class Prepared(Protocol):
-    """A method that has seen the training records, at one δ."""
+    """A method that has seen the training records, at one δ.
+
+    One whose guarantee is Bayesian may have ``ledger``: from a setting to the accountant of its
+    outcome, which knows what each record pays by itself.
+    """
 
     def calibrate(self, epsilon: float) -> float:
         """Return the setting, a noise multiplier or a temperature, that costs ``epsilon``.

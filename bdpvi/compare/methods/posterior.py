@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi._fit import Fit, fit
+from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods.method import MODEL_SPACE, Prepared
@@ -80,12 +81,14 @@ class PosteriorRelease:
         """Fit the guide and its neighbours."""
         fitted = self.fit(train, neighbours=Optimum(Remove(self.records)), progress=False)
 
+        def ledger(temperature: float) -> BayesianAccountant:
+            return account(fitted, Charge(self.draws, temperature, from_data=True))
+
         @cache
         def price(temperature: float) -> Spent:
-            charge = Charge(self.draws, temperature, from_data=True)
-            return account(fitted, charge).spent(delta)
+            return ledger(temperature).spent(delta)
 
-        return PreparedRelease(fitted, self.draws, delta, price)
+        return PreparedRelease(fitted, self.draws, delta, price, ledger)
 
     def fit(
         self,
@@ -199,9 +202,11 @@ class PreparedRelease(PreparedWorstCase):
 
     Args:
         fit, draws, delta, price: see :class:`PreparedWorstCase`.
+        ledger: from a temperature to the accountant of the draws there.
     """
 
     price: Callable[[float], Spent]
+    ledger: Callable[[float], BayesianAccountant]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is

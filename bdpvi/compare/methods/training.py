@@ -107,13 +107,16 @@ class TrainingRelease:
 
         train_rows(problem, rows, observe=charge)
 
+        def ledger(temperature: float) -> BayesianAccountant:
+            accountant = self.accountant()
+            accountant.step(costs.at(temperature))
+            return accountant
+
         @cache
         def price(temperature: float) -> Spent:
-            ledger = self.accountant()
-            ledger.step(costs.at(temperature))
-            return ledger.spent(delta)
+            return ledger(temperature).spent(delta)
 
-        return PreparedTraining(guide, path, max(1, round(self.tail * self.steps)), price)
+        return PreparedTraining(guide, path, max(1, round(self.tail * self.steps)), price, ledger)
 
 
 class TemperedCosts:
@@ -153,12 +156,14 @@ class PreparedTraining:
         path: the posterior after each of T steps.
         kept: number of the last draws, which predict.
         price: from a temperature to what all T draws there cost.
+        ledger: from a temperature to the accountant of all T draws there.
     """
 
     guide: MeanField
     path: Sequence[Distribution]
     kept: int
     price: Callable[[float], Spent]
+    ledger: Callable[[float], BayesianAccountant]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the public grid that costs ``epsilon``."""

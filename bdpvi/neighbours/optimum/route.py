@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from bdpvi import _validate
+from bdpvi._runtime import log
 from bdpvi._runtime.progress import Track, silent
 from bdpvi._runtime.threads import each, slices
 from bdpvi._runtime.workers import Alone, Reduction
@@ -108,7 +109,7 @@ class Optimum:
         if account_training:
             raise ValueError("account_training: an optimum has no steps that samples could follow")
         model, scale = _checked(problem, self.reduction)
-        with isolated(problem.data):
+        with isolated(problem.data.x):
             problem.guide.setup(problem.data.x, problem.data.y)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         data = Records.of(model, problem.data)
@@ -120,7 +121,8 @@ class Optimum:
         def enough(point: Point) -> bool:
             return most is not None and point.distance <= room(model)
 
-        path = climb(start(objective), self.tolerance, enough=enough)
+        with log.step("fit"):
+            path = climb(start(objective), self.tolerance, enough=enough)
         if most is not None and not enough(path[-1]):
             raise FloatingPointError(
                 f"the fit is only known to within {path[-1].distance:.3g} of the optimum, more "
@@ -136,9 +138,10 @@ class Optimum:
             every = rows.records is problem.data
             records = data if every else Records.of(model, rows.records)
             ids = rows.records.ids.tolist()
-            moves = self.moves(
-                expansion, records, rows.sign, track, rows.kind, ids, bounded=most is not None
-            )
+            with log.step(f"neighbours ({rows.kind})"):
+                moves = self.moves(
+                    expansion, records, rows.sign, track, rows.kind, ids, bounded=most is not None
+                )
             panels.append(self._panel(rows, pairs(expansion, moves, problem.guide, most), most))
         parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))

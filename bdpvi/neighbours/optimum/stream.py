@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi import _validate
-from bdpvi._runtime import progress, secure
+from bdpvi._runtime import log, progress, secure
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.composition import ByPanel
 from bdpvi.accounting.estimators import student_t, student_t_of
@@ -171,13 +171,15 @@ def fit_stream(
     )
     source = ModelTable(table, model)
     objective = Objective(source, model.prior_scale**-2, scale == "scale")
-    point = _fit(objective, streaming.tolerance, state)
+    with log.step("fit"):
+        point = _fit(objective, streaming.tolerance, state)
     expansion = Expansion(point, streaming.tolerance)
     job = _Job(source, guide, planned, accounting, streaming, expansion, state)
     parameters = {"loc": point.mean, scale: point.scale}
     looked = job.expected_orders()
     while True:
-        known = job.known(looked)
+        with log.step("neighbours (remove)"):
+            known = job.known(looked)
         try:
             spent = job.settled(known, parameters)
             break

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import logistic_data
 
-from bdpvi import BayesianLogisticRegression, Dataset, Optimum, fit, spent
+from bdpvi import BayesianAccountant, BayesianLogisticRegression, Dataset, Optimum, fit, spent
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Moments, student_t_of, tail_size
@@ -79,7 +79,7 @@ def test_equals_the_fit_in_memory(
     data = logistic_data(1500, 2)
     optimum = Optimum(precision=PRECISION)
     here = fit(MODEL, guide(MODEL), data, neighbours=optimum, device="cpu", progress=False)
-    expected = asdict(spent(here, planned=Charge(2, 3.0)))
+    expected = asdict(spent(here, planned=Charge(2, 3.0), accountant=BayesianAccountant))
     found = streamed(written(data, tmp_path, kind), guide, rows=rows)
     for name, value in here.parameters.items():
         torch.testing.assert_close(found.parameters[name], value, rtol=1e-10, atol=1e-12)
@@ -152,7 +152,7 @@ def test_orders_that_the_pilot_did_not_expect_take_another_pass(tmp_path: Path) 
     optimum = Optimum(precision=PRECISION)
     here = fit(MODEL, FullRank(MODEL), data, neighbours=optimum, device="cpu", progress=False)
     found = streamed(written(data, tmp_path, "parquet"), rows=100)
-    exact = spent(here, planned=Charge(2, 3.0))
+    exact = spent(here, planned=Charge(2, 3.0), accountant=BayesianAccountant)
     assert found.spent.epsilon == pytest.approx(exact.epsilon, rel=1e-4)  # but for rounding
     assert found.spent.order == exact.order
 

@@ -1,0 +1,50 @@
+"""The steps of long work, on the standard logger ``bdpvi``: what they are and how long they took.
+
+Nothing secret is logged at any level: neither how many records there are nor a number computed from
+them. Durations alone depend on the data, so a log is the owner's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOGGER = logging.getLogger("bdpvi")
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Log at INFO that a step begins, and how long it took; ``name`` must be public.
+
+    >>> with step("fit"):
+    ...     pass
+    """
+    LOGGER.info("%s begins", name)
+    start = time.perf_counter()
+    yield
+    LOGGER.info("%s took %.1f s", name, time.perf_counter() - start)
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show them on standard error, above the progress bar where there is one."""
+    from bdpvi._runtime.progress import CONSOLE
+
+    handler: logging.Handler
+    if CONSOLE.is_terminal:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=CONSOLE, show_path=False)
+    else:  # one line each, however narrow a terminal would be
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)

@@ -1,0 +1,27 @@
+"""What every command does alike."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from typer.core import TyperCommand
+
+NOTHING = "nothing was finished; the same command starts again"
+
+
+class Command(TyperCommand):
+    """A command that ends in one line when it is interrupted.
+
+    The line is the message of the KeyboardInterrupt, by default that nothing was finished. Of
+    several workers the first one prints it.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            if ctx.obj is None or ctx.obj.rank == 0:
+                print(f"bdpvi: interrupted: {str(error) or NOTHING}", file=sys.stderr)
+            raise

@@ -1,0 +1,57 @@
+"""A release as ArviZ reads posteriors; for the extra ``bdpvi[arviz]``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyro.infer import Predictive
+from torch import Tensor
+
+from bdpvi import _validate
+
+if TYPE_CHECKING:
+    from bdpvi.releasing.released import Release
+
+
+def to_inference_data(release: Release, x: Tensor | None = None) -> Any:
+    """Return the release's samples and receipt; see :meth:`Release.to_inference_data`."""
+    groups = {"posterior": release.latents}
+    if x is not None:
+        width = len(release.feature_names)
+        if x.ndim != 2 or x.shape[1] != width:
+            raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")
+        features = _validate.finite("x", x).to(release.samples)
+        groups["posterior_predictive"] = Predictive(release.model, release.latents)(features)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # what ArviZ 0 says of ArviZ 1
+            import arviz
+    except ImportError as error:
+        raise ImportError("ArviZ is not installed: pip install 'bdpvi[arviz]'") from error
+    import xarray
+
+    # A netCDF file holds neither None nor truth values.
+    receipt = {
+        name: int(value) if isinstance(value, bool) else value
+        for name, value in release.receipt.to_dict().items()
+        if value is not None
+    }
+    made = {
+        name: xarray.Dataset(_variables(values), attrs=receipt) for name, values in groups.items()
+    }
+    if arviz.__version__.startswith("0."):
+        return arviz.InferenceData(**made)
+    return xarray.DataTree.from_dict(made)
+
+
+def _variables(values: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return each variable's dimensions and values: one chain of as many draws as samples."""
+    return {
+        name: (
+            ("chain", "draw", *(f"{name}_dim_{i}" for i in range(value.ndim - 1))),
+            value[None].numpy(),
+        )
+        for name, value in values.items()
+    }

@@ -1,0 +1,180 @@
+"""What may be shared: posterior samples, their receipt, and what they predict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi.models.contract import Model, predictive_means
+from bdpvi.releasing.guarantees import Receipt
+from bdpvi.types import Spent
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.encoding import Encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Posterior samples and what they promise. All but ``spent`` may be shared.
+
+    To share it, write it with :func:`bdpvi.releasing.storage.save_release`, which leaves ``spent``
+    out.
+
+    Attributes:
+        samples: posterior samples over the flat vector of unconstrained latents, (k, d).
+        latents: the same samples as the model's latent variables, each (k, ...), as
+            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)`` takes them.
+        receipt: what is promised, in public words and numbers.
+        model: the model, for predictions.
+        feature_names: the columns that predictions expect, in order.
+        preprocessing: the public constants that make those columns from raw ones; see
+            :attr:`encoding`.
+        secret: see :attr:`spent`.
+    """
+
+    samples: Tensor
+    latents: Mapping[str, Tensor]
+    receipt: Receipt
+    model: Model
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, object]
+    secret: Spent | None = None
+
+    def __str__(self) -> str:
+        return f"{len(self.samples)} draws; {self.receipt}"
+
+    @property
+    def spent(self) -> Spent:
+        """What all releases from the fit have cost together, this one included. Secret.
+
+        Raises:
+            ValueError: if the release was read from its file, which does not hold it.
+        """
+        if self.secret is None:
+            raise ValueError("spent is secret and not in a release's file; the fit's folder has it")
+        return self.secret
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How raw columns become features, None if the training data's were features already.
+
+        Raises:
+            ValueError: if it was read from a file that was changed.
+        """
+        from bdpvi.datasets.encoding import Encoding
+
+        written = self.preprocessing.get("encoding")
+        return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
+
+    def predict_draws(self, x: object) -> Tensor:
+        """Return each record's expected target by every sample, (k, N).
+
+        Args:
+            x: a pandas frame: its raw columns are encoded by :attr:`encoding`, or, if there is
+                none, taken by ``feature_names``, in any order; columns besides are ignored. Or a
+                tensor, an array or lists of features, (N, d), as in training.
+
+        Raises:
+            ValueError: naming what is not numbers, not of this shape, not there or not known to the
+                encoding.
+        """
+        return self._draws(x)
+
+    def _draws(self, x: Any, *, binary: bool = False) -> Tensor:
+        if hasattr(x, "columns"):
+            encoding = self.encoding
+            x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)
+        features = _validate.numbers("x", x)
+        if features.ndim != 2 or features.shape[1] != len(self.feature_names):
+            raise ValueError(
+                f"x must have shape (records, {len(self.feature_names)}), "
+                f"got {tuple(features.shape)}"
+            )
+        _validate.finite("x", features)
+        return predictive_means(self.model, self.latents, features.to(self.samples), binary=binary)
+
+    def to_inference_data(self, x: Tensor | None = None) -> Any:
+        """Return the samples for ArviZ, with the receipt as attributes of each group.
+
+        The draws are independent: one chain. Nothing of :attr:`spent` is in it. In the attributes
+        truth values are 0 and 1, and what is None is left out, so that it can be saved.
+
+        Args:
+            x: features of records, (N, d), to draw a target for by every sample, as the group
+                ``posterior_predictive``; that group is as secret as these features are.
+
+        Returns:
+            An ``arviz.InferenceData``, by ArviZ 1 an ``xarray.DataTree``.
+
+        Raises:
+            ImportError: if ArviZ is not installed.
+            ValueError: if ``x`` has another shape or a value that is not finite.
+        """
+        from bdpvi.releasing.arviz import to_inference_data
+
+        return to_inference_data(self, x)
+
+    def predict_mean(self, x: Any) -> Any:
+        """Return each record's expected target, averaged over the samples, (N,).
+
+        Args:
+            x: as for :meth:`predict_draws`.
+
+        Returns:
+            A tensor for a tensor, a series with the same index for a frame, else an array.
+
+        Raises:
+            ValueError: as :meth:`predict_draws`.
+        """
+        return _like(x, self.predict_draws(x).mean(0))
+
+    def predict_proba(self, x: Any) -> Any:
+        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2).
+
+        Args:
+            x: as for :meth:`predict_draws`.
+
+        Returns:
+            A tensor for a tensor, a frame with the columns 0 and 1 for a frame, else an array.
+
+        Raises:
+            ValueError: as :meth:`predict_draws`, or if the model's target is not 0 or 1.
+        """
+        one = self._draws(x, binary=True).mean(0)
+        return _like(x, torch.stack([1 - one, one], dim=1))
+
+    def predict(self, x: Any) -> Any:
+        """Return the likelier class, 0 or 1, (N,). Input and output as of :meth:`predict_mean`.
+
+        Raises:
+            ValueError: as :meth:`predict_proba`.
+        """
+        return _like(x, (self._draws(x, binary=True).mean(0) > 0.5).to(torch.int64))
+
+
+def _named(frame: Any, names: tuple[str, ...]) -> Any:
+    """Return the columns of these names, in this order."""
+    frame = frame.set_axis([str(c).strip() for c in frame.columns], axis=1)
+    found = Counter(frame.columns)
+    for name in names:
+        if found[name] != 1:
+            raise ValueError(f"x must have the column {name!r} once, it has {found[name]} of them")
+    return frame[list(names)]
+
+
+def _like(x: Any, values: Tensor) -> Any:
+    """Return values for the records of ``x`` in the kind of container that ``x`` is."""
+    if isinstance(x, Tensor):
+        return values
+    array = values.cpu().numpy()
+    if not hasattr(x, "columns"):
+        return array
+    import pandas as pd
+
+    return (pd.Series if values.ndim == 1 else pd.DataFrame)(array, index=x.index)

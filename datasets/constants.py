@@ -1,0 +1,94 @@
+"""Public constants from elsewhere: a JSON file that says how columns become features."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bdpvi.datasets.encoding import Column, Encoding, Numeric, OneHot, label
+
+
+def read_constants(path: str | os.PathLike[str]) -> Encoding:
+    """Read public constants from a JSON file: :func:`constants_of` what it holds.
+
+    Args:
+        path: the file, UTF-8.
+
+    Raises:
+        ValueError: naming the file, if it is not JSON or not constants.
+        OSError: if it cannot be opened.
+    """
+    text = Path(path).read_bytes()
+    try:
+        return constants_of(json.loads(text.decode("utf-8-sig")))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"constants={str(path)!r}: {error}") from error
+
+
+def constants_of(values: Mapping[str, Any]) -> Encoding:
+    """Return the encoding that constants describe, in either of two forms.
+
+    The short one, for people, is one entry for each column and a ``source``::
+
+        {"source": "Census 2021, table 4",
+         "age": [0, 100],
+         "income": {"mean": 31000, "sd": 18000},
+         "sex": ["F", "M"]}
+
+    Two numbers are a public lower and upper bound; the column's mean and standard deviation are
+    taken to be those of the uniform distribution between them, (low + high)/2 and
+    (high - low)/√12, so that the bounds become ±√3. Values beyond are not cut off. Texts (or truth
+    values) are categories, one 0/1 feature each. The long form is that of
+    :meth:`Encoding.to_dict`, which can also say ``missing``, ``unknown`` and ordinal columns.
+
+    Args:
+        values: the constants; ``source`` is published with every release and says where they come
+            from.
+
+    Raises:
+        ValueError: naming the entry that is neither, or a ``source`` that is not given.
+
+    >>> encoding = constants_of({"source": "By law.", "age": [18, 67], "sex": ["F", "M"]})
+    >>> encoding.feature_names, encoding.columns[0].mean
+    (('age', 'sex=F', 'sex=M'), 42.5)
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"constants must be a JSON object, got {values!r:.80}")
+    source = values.get("source")
+    if not (isinstance(source, str) and source.strip()):
+        raise ValueError(f"source must say where the constants come from, got {source!r:.80}")
+    columns = values.get("columns")
+    if isinstance(columns, list) and any(isinstance(column, dict) for column in columns):
+        return Encoding.from_dict(values)
+    entries = {name.strip(): entry for name, entry in values.items() if name != "source"}
+    return Encoding(tuple(_column(name, entry) for name, entry in entries.items()), source)
+
+
+def _column(name: str, entry: object) -> Column:
+    if isinstance(entry, dict) and set(entry) == {"mean", "sd"}:
+        return Numeric(name, _number(name, entry["mean"]), _number(name, entry["sd"]))
+    if isinstance(entry, list) and len(entry) == 2 and all(_is_number(v) for v in entry):
+        low, high = float(entry[0]), float(entry[1])
+        if not low < high:
+            raise ValueError(f"column {name!r}: bounds must be [low, high], got {entry!r}")
+        return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12))
+    if isinstance(entry, list) and all(isinstance(v, str | bool) for v in entry):
+        return OneHot(name, tuple(label(v) for v in entry))
+    raise ValueError(
+        f'column {name!r} must be [low, high], {{"mean": …, "sd": …}} or a list of texts, '
+        f"got {entry!r:.80}"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(name: str, value: object) -> float:
+    if not _is_number(value):
+        raise ValueError(f"column {name!r}: mean and sd must be numbers, got {value!r:.80}")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+"""Accountants as those of other libraries are used: step by step, with a state to keep."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_bayesian import ACCOUNTANTS, CASES, DELTA, EVENTS
+
+from bdpvi import BayesianAccountant
+from bdpvi.accounting import worst_case
+from bdpvi.accounting.events import Event
+from bdpvi.accounting.stepwise import StepAccountant
+
+
+def kept(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state after it was in a file that holds tensors and plain values alone."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return dict(torch.load(file, weights_only=True))
+
+
+@pytest.mark.parametrize(("make", "event"), CASES)
+def test_a_kept_accountant_goes_on_to_the_same_bits(
+    make: Callable[[], BayesianAccountant], event: Callable[[], Event]
+) -> None:
+    one, other = event(), event()
+    before, after = make(), make()
+    before.step(one, count=2)
+    after.step(other)
+    after.load_state_dict(kept(before.state_dict()))
+    assert len(after) == len(before) == 2
+    for accountant in (before, after):
+        accountant.step(other, count=3)
+    assert after.spent(DELTA) == before.spent(DELTA)
+
+
+def test_settings_and_damage_are_refused_and_change_nothing() -> None:
+    accountant = BayesianAccountant()
+    state = accountant.state_dict()
+    for name in ("panel, chernoff", "panel, streamed", "Hölder", "panel, known population"):
+        with pytest.raises(ValueError, match="state is of an accountant with"):
+            ACCOUNTANTS[name]().load_state_dict(state)
+    accountant.step(EVENTS["draws"]())
+    epsilon, whole = accountant.get_epsilon(delta=DELTA), accountant.state_dict()
+    events: list[Any] = [3, [3], [[{"kind of": "Panel"}, 1]], [[{"kind of": "os"}, 1]]]
+    for damaged in (
+        *({**whole, "events": one} for one in events),
+        {name: value for name, value in whole.items() if name != "taken"},
+        {**whole, "settings": 3},
+        {},
+    ):
+        with pytest.raises(ValueError, match="state"):
+            accountant.load_state_dict(damaged)
+        assert accountant.get_epsilon(delta=DELTA) == epsilon
+
+
+def test_an_event_of_a_type_of_your_own_is_refused() -> None:
+    class Own:
+        records = {"remove D‖D′": torch.arange(3)}  # noqa: RUF012
+        orders, rounding, from_data = None, 0.0, False
+
+    accountant = BayesianAccountant()
+    accountant.step(Own())
+    with pytest.raises(ValueError, match="a Own cannot be kept"):
+        accountant.state_dict()
+
+
+WORST = [
+    worst_case.MomentsAccountant(), worst_case.RenyiAccountant(),
+    worst_case.PrivacyLossAccountant(), worst_case.GaussianAccountant(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", WORST, ids=lambda rule: rule.name)
+def test_steps_cost_what_the_run_costs(rule: worst_case.WorstCaseAccountant) -> None:
+    rate = 1.0 if isinstance(rule, worst_case.GaussianAccountant) else 0.05
+    accountant, after = StepAccountant(rule), StepAccountant(rule)
+    for _ in range(3):
+        accountant.step(noise_multiplier=2.0, sample_rate=rate)
+    accountant.step(noise_multiplier=2.0, sample_rate=rate, count=7)
+    assert len(accountant) == 10
+    assert accountant.get_epsilon(delta=1e-5) == rule.epsilon(2.0, rate, 10, 1e-5)
+    after.load_state_dict(kept(accountant.state_dict()))
+    after.step(noise_multiplier=2.0, sample_rate=rate)
+    assert after.get_epsilon(delta=1e-5) == rule.epsilon(2.0, rate, 11, 1e-5)
+
+
+def test_other_steps_and_states_are_refused() -> None:
+    accountant = StepAccountant()
+    with pytest.raises(ValueError, match="nothing has been charged"):
+        accountant.get_epsilon(delta=1e-5)
+    accountant.load_state_dict(StepAccountant().state_dict())
+    accountant.step(noise_multiplier=2.0, sample_rate=0.1)
+    for noise, rate, count in ((1.0, 0.1, 1), (2.0, 0.2, 1), (0.0, 0.1, 1), (2.0, 0.1, 0)):
+        with pytest.raises(ValueError, match=r"noise_multiplier|count"):
+            accountant.step(noise_multiplier=noise, sample_rate=rate, count=count)
+    with pytest.raises(ValueError, match="state is of an accountant with accountant="):
+        accountant.load_state_dict(StepAccountant(worst_case.MomentsAccountant()).state_dict())
+    with pytest.raises(ValueError, match="state cannot be read"):
+        accountant.load_state_dict({**accountant.state_dict(), "alike": 3})
+    assert len(accountant) == 1

@@ -1,0 +1,119 @@
+"""``bdpvi private`` and the settings that it takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize, stats
+from test_cli import run
+
+import bdpvi
+from bdpvi.commands.private import no_better
+from bdpvi.compare.methods.posterior import FullRankRelease
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with a category and a rare class."""
+    generator = np.random.default_rng(3)
+    age, dose = generator.normal(50, 12, 900), generator.normal(2, 1, 900)
+    sex = generator.choice(["F", "M"], 900)
+    odds = -2 + 0.1 * (age - 50) + (sex == "M") + 0.5 * dose
+    sick = np.where(generator.random(900) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    path = tmp_path_factory.mktemp("private") / "patients.csv"
+    pd.DataFrame({"age": age, "dose": dose, "sex": sex, "sick": sick}).to_csv(path, index=False)
+    return path
+
+
+def private(table: Path, out: Path, *more: object) -> int:
+    return run("private", "--data", table, "--target", "sick", "--out", out, "--quiet", *more)
+
+
+def test_one_command_makes_a_model_that_may_be_shared(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "shared"
+    assert private(table, out, "--epsilon", 1) == 0
+    said = capsys.readouterr().out
+    assert "worst-case DP ε = 1 (aimed at)" in said
+    assert "reliable" in said
+    assert "NOT RELIABLE" not in said
+    assert "always the base rate" in said
+    assert "WARNING" not in said
+    assert [path.name for path in out.iterdir()] == ["release.json"]
+    release = bdpvi.load_release(out / "release.json")
+    assert "Computed from the rows of the data" in release.receipt.meaning
+    # The budget is spent, and nothing is overwritten.
+    secret = tmp_path / "shared.secret"
+    assert run("release", secret, "--epsilon", 2, "--out", tmp_path / "more.json") == 2
+    assert "budget" in capsys.readouterr().err
+    assert private(table, out, "--epsilon", 1) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_scores_and_both_guarantees_are_there_as_json(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--epsilon", 1, "--guarantee", "bayesian", "--json")
+    assert private(table, tmp_path / "shared", *options) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["receipt"]["guarantee"] == "Bayesian DP"
+    assert result["spent"]["reliable"]
+    scores = result["scores"]
+    assert scores["always the base rate"]["AUC"] == 0.5
+    assert scores["this release"]["AUC"] > scores["without privacy"]["AUC"] - 0.05
+    assert scores["without privacy"]["log score"] > scores["always the base rate"]["log score"]
+
+
+def test_settings_that_were_tuned_are_taken(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"clip": 0.37, "prior_scale": 0.2}
+    tuned = {"model": model, "noise_scale": 0.3, "draws": 2}
+    entry = {"chosen": {}, "methods": {"bdp-vi-full-rank": tuned}}
+    file = tmp_path / "tuned.json"
+    file.write_text(json.dumps({"patients": entry}))
+    options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--json")
+    assert private(table, tmp_path / "shared", *options) == 0
+    receipt = json.loads(capsys.readouterr().out)["receipt"]
+    assert receipt["draws"] == 2
+    assert bdpvi.load_release(tmp_path / "shared" / "release.json").model.clip == 0.37  # type: ignore[attr-defined]
+    assert private(table, tmp_path / "x", "--epsilon", 1, "--settings", f"{file}:dp-gd") == 2
+    assert "method must be one of" in capsys.readouterr().err
+
+
+def test_a_release_that_is_worth_nothing_is_called_so() -> None:
+    names = ("always the base rate", "this release", "without privacy")
+
+    def said(auc: float, log_score: float) -> str:
+        rows = [(0.5, -0.6, 0.7), (auc, log_score, 0.7), (0.8, -0.5, 0.8)]
+        columns = ["AUC", "log score", "accuracy"]
+        return no_better(pd.DataFrame(rows, index=list(names), columns=columns))
+
+    assert said(0.7, -0.55) == ""
+    assert "ranking only" in said(0.7, -0.61)
+    assert "no better than the base rate" in said(0.49, -0.55)
+
+
+@pytest.mark.parametrize("epsilon", [0.03, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("draws", [1, 4])
+def test_recommended_settings_have_noise_of_a_tenth(epsilon: float, draws: int) -> None:
+    """By the Gaussian mechanism's own δ(ε), Balle and Wang 2018, Theorem 8."""
+    settings = bdpvi.recommended(epsilon, draws=draws, kind=FullRankRelease)
+    model = settings.model
+    assert model.clip is not None
+    sensitivity = model.clip * model.prior_scale**2
+
+    def delta(noise: float) -> float:
+        mu = np.sqrt(draws) * sensitivity / noise
+        inside = stats.norm.cdf(mu / 2 - epsilon / mu)
+        return float(inside - np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu))
+
+    noise = optimize.brentq(lambda n: delta(n) - 1e-5, 1e-4, 10)
+    assert noise == pytest.approx(0.1, rel=0.08)  # settings have two digits
+    assert settings.draws == draws
+    assert model.clip <= 1
