@@ -66,7 +66,7 @@ def scores(
         latents = bdpvi.rehearse(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)
         each = [metrics(chance, split.test.y) for chance in chances]
-        found.append(Score(-fmean(m.nll for m in each), fmean(m.auc for m in each), settings))
+        found.append(Score(fmean(m["log_score"] for m in each), fmean(m["auc"] for m in each), settings))
     return found
 
 
@@ -91,8 +91,8 @@ def rows(name: str, data: Dataset) -> Iterator[tuple[Score, Score]]:
         (ours,) = scores(bdpvi.recommended(epsilon), split, [epsilon])
         best = max((column[i] for column in searched), key=lambda score: score.log_score)
         print(
-            f"| {name} | {len(train)}, {train.x.shape[1]} | {-base.nll:.3f} | {-free.nll:.3f} | "
-            f"{free.auc:.3f} | {epsilon:g} | {ours} | {best} |",
+            f"| {name} | {len(train)}, {train.x.shape[1]} | {base['log_score']:.3f} | "
+            f"{free['log_score']:.3f} | {free['auc']:.3f} | {epsilon:g} | {ours} | {best} |",
             flush=True,
         )
         yield ours, best
