@@ -66,7 +66,8 @@ def scores(
         latents = bdpvi.rehearse(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)
         each = [metrics(chance, split.test.y) for chance in chances]
-        found.append(Score(fmean(m["log_score"] for m in each), fmean(m["auc"] for m in each), settings))
+        log_score, auc = (fmean(m[name] for m in each) for name in ("log_score", "auc"))
+        found.append(Score(log_score, auc, settings))
     return found
 
 
