@@ -33,6 +33,7 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/rows.py
 	$(BIN)/python benchmarks/dp_step.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/recommended.py
 	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/bdpvi compare --data abalone --out comparisons/abalone

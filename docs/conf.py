@@ -6,12 +6,16 @@ page looks the same from a folder as from a server.
 
 from __future__ import annotations
 
+import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import version as installed
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.addnodes import literal_strong
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
@@ -91,8 +95,43 @@ def apart(
 def unsaid(
     app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object
 ) -> bool | None:
-    """Leave out a named tuple's fields, whose docstrings Python makes up."""
-    return True if (getattr(obj, "__doc__", "") or "").startswith("Alias for field") else None
+    """Leave out fields whose docstrings are made up, or another function's."""
+    of_tuple = (getattr(obj, "__doc__", "") or "").startswith("Alias for field")
+    default = what == "class" and inspect.isfunction(obj) and "." not in obj.__qualname__
+    return True if of_tuple or default else None
+
+
+def named(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str, str | None] | None:
+    """Write defaults as Python would, so that Sphinx reads the signature and not only shows it."""
+    if signature is None:
+        return None
+    return re.sub(r"<function (\w+)>", r"\1", signature).replace("<factory>", "..."), returned
+
+
+def spaced(app: Sphinx, page: nodes.document) -> None:
+    """Give names that share a line the space back that :func:`apart` took."""
+    for node in page.findall(literal_strong):
+        if "," in node.astext():
+            node.children = [nodes.Text(node.astext().replace(",", ", "))]
+
+
+def commands(app: Sphinx, page: str, source: list[str]) -> None:
+    """Append what typer says of every command to the page of commands."""
+    if page == "reference/command-line":
+        order = [sys.executable, "-m", "typer", "bdpvi.cli", "utils", "docs", "--name", "bdpvi"]
+        said = subprocess.run(order, check=True, capture_output=True, text=True).stdout
+        said = re.sub("^(Example: )(.+)", r"\1`\2`", said, flags=re.MULTILINE)
+        parts = re.split(r"(`[^`]*`)", said.partition("\n")[2])  # the page has a heading
+        parts[::2] = [re.sub(r"--[a-z][a-z-]*", r"`\g<0>`", part) for part in parts[::2]]
+        source[0] += "".join(parts)
 
 
 def _role(found: re.Match[str]) -> str:
@@ -106,3 +145,6 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", tidy, priority=400)  # before the Google style is read
     app.connect("autodoc-process-docstring", apart, priority=600)
     app.connect("autodoc-skip-member", unsaid)
+    app.connect("autodoc-process-signature", named)
+    app.connect("doctree-read", spaced)
+    app.connect("source-read", commands)

@@ -8,6 +8,7 @@ All randomness follows fixed seeds, and every number comes from the library's ow
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -167,20 +168,30 @@ def panel(fitted: Fit, releases: int = 12) -> Figure:
     return figure
 
 
-def main() -> None:
-    """Write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "figures")
-    folder = parser.parse_args().out
-    folder.mkdir(parents=True, exist_ok=True)
-    style = mpl.rc_context(
+def style() -> AbstractContextManager[None]:
+    """Return the context in which figures look as they do on the site."""
+    return mpl.rc_context(
         {
             "svg.hashsalt": "bdpvi",  # otherwise every drawing has other ids
             "axes.spines.top": False,
             "axes.spines.right": False,
         }
     )
-    with style:
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, the same bytes every time."""
+    figure.patch.set_facecolor("white")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "figures")
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    with style():
         fitted = simulated()
         figures = {
             "epsilon-one-record": hidden(),
@@ -189,8 +200,7 @@ def main() -> None:
             "epsilon-panel": panel(fitted),
         }
         for name, figure in figures.items():
-            figure.patch.set_facecolor("white")
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            save(figure, folder / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -38,10 +38,13 @@ def patients(folder: Path) -> None:
         (folder / name).write_text("\n".join(["age,weight,pressure,sick", *rows]) + "\n")
 
 
-def test_pictures_are_drawn(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "docs" / "draw_figures.py"), "--out", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("draw_figures.py", "epsilon"), ("draw_settings.py", "setting")]
+)
+def test_pictures_are_drawn(name: str, prefix: str, tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "docs" / name), "--out", str(tmp_path)]
     subprocess.run(script, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    shown = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    shown = {path.name for path in (ROOT / "docs" / "figures").glob(f"{prefix}-*.svg")}
     assert {path.name for path in tmp_path.iterdir()} == shown
 
 
