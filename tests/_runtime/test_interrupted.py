@@ -405,7 +405,7 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 
 STOPPED = {
-    "demo": ("bdpvi.demo.fit", ["--out", "{new}"]),
+    "demo": ("bdpvi.demo.fit", ["--out", "{new}", "--quiet"]),
     "study": ("", ["steps", "--scale", "0.001", "--out", "{new}"]),
     "spent": ("bdpvi.spent", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),

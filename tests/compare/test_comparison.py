@@ -188,7 +188,7 @@ def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame["sick"] = ["no" if rank < 570 else "yes" for rank in score.argsort().argsort().tolist()]
     frame.to_csv(folder / "rare.csv", index=False)
     cli_comparison.compare(
-        str(folder / "rare.csv"), folder / "out", target="sick", positive="yes",
+        data=str(folder / "rare.csv"), out=folder / "out", target="sick", positive="yes",
         methods="non-private,bdp-vi-mean-field", epsilons="1", seeds=2, quiet=True,
     )  # fmt: skip
     return folder
