@@ -17,29 +17,22 @@ from bdpvi.accounting.betting import betting
 from bdpvi.accounting.composition import ByPanel, Composition, Totals
 from bdpvi.accounting.conversions import Orders, minimise_delta, split_delta
 from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event, PosteriorDraws, Tally
-from bdpvi.accounting.hockey_stick import (
-    EPSILONS,
-    Deltas,
-    deltas_of,
-    loss_variance,
-    mean_delta,
-    smallest_epsilon,
-    variance_bound,
-)
-from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.quantiles import quantile_certificate
+from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussianSteps, Tally
+from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, mean_delta, smallest_epsilon
+from bdpvi.accounting.quantiles import exposure_of
+from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
+from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.settling import (
     Solution,
     Terms,
-    guarantee_for,
+    on_path,
     settle,
     solve_by_order,
     supported,
     tolerated_rate,
 )
-from bdpvi.accounting.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
-from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
+from bdpvi.accounting.worst_case import cap, rounding_delta
+from bdpvi.types import Exposure, Scope, Spent, WorstCase
 
 FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
@@ -61,6 +54,10 @@ class BayesianAccountant:
     the records, whatever the diagnostics are, if the records are independent draws from it. (The
     panel is the training table itself, each record held against the others: exchangeable, not
     quite independent.)
+
+    Sensitivities that were met on the path of a training run (``Scope.PATH``) guarantee nothing
+    about the algorithm. ε is then the worst-case one, and what the path itself cost is
+    ``Spent.path_epsilon``, a diagnostic.
 
     Args:
         estimator: upper bound on an expectation, from sampled records.
@@ -105,6 +102,7 @@ class BayesianAccountant:
             self.composition, lambda values: estimator(values, failure_probability), orders
         )
         self._first: Event | None = None
+        self._runs: list[tuple[SampledGaussianSteps, int]] = []
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
@@ -126,6 +124,8 @@ class BayesianAccountant:
                 f"{self._taken} have been charged"
             )
         self._totals.add(event, count)
+        if isinstance(event, SampledGaussianSteps):
+            self._runs.append((event, count))
         self._first = self._first or event
         self._taken += count
         self._distinct += 1
@@ -133,7 +133,10 @@ class BayesianAccountant:
         self._from_data |= event.from_data
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
+        """Return the Bayesian-DP ε at ``delta`` for everything charged so far.
+
+        Never the ε of a path; see :meth:`spent`.
+        """
         return self.spent(delta).epsilon
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
@@ -150,9 +153,11 @@ class BayesianAccountant:
                 valid for every ``near``.
 
         Raises:
-            ValueError: if nothing was charged, epsilon is not finite and at least 0, or ``near``
-                does not exceed what the estimates take of it.
+            ValueError: if nothing was charged, epsilon is not finite and at least 0, ``near``
+                does not exceed what the estimates take of it, or costs are those of a path.
         """
+        if self._path:
+            raise ValueError("epsilon has no δ on a training path: use worst_case(delta)")
         _validate.non_negative("epsilon", epsilon)
         _validate.probability("near", near)
         directions, choices = self._charged()
@@ -169,15 +174,25 @@ class BayesianAccountant:
         return min(1.0, beta + estimates * gamma + rounding)
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
-        """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,)."""
-        return self._totals.cost(direction, order)
+        """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,).
+
+        It is at most the cost of the record that costs most, where that is known.
+        """
+        found, known = self._totals.cost(direction, order), self._releases()
+        largest = known.largest_cost(order) if known else None
+        if largest is None:
+            return found
+        return replace(found, log_bound=found.log_bound.minimum(largest))
 
     def tally(self) -> Tally:
         """Return all events as one, to be charged together with later ones elsewhere.
 
         Raises:
-            ValueError: unless the accountant has fixed orders and composes by panel.
+            ValueError: unless the accountant has fixed orders and composes by panel, and no costs
+                are those of a path.
         """
+        if self._path:
+            raise ValueError("a tally does not say that its costs are those of a training path")
         totals = self._totals
         if self._first is None or totals.fixed is None:
             raise ValueError("orders must be fixed, and something charged, before a tally")
@@ -195,7 +210,8 @@ class BayesianAccountant:
         """
         _validate.probability("delta", delta)
         directions, choices = self._charged()
-        ranged = self.conversion == HOCKEY_STICK and self._ranged()
+        known = self._releases()
+        ranged = self.conversion == HOCKEY_STICK and known is not None and known.ranged
         used = betting if ranged else self.estimator
         by_order = partial(self._by_order, delta)
         solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else by_order
@@ -210,6 +226,11 @@ class BayesianAccountant:
         found = settle(solve, directions, delta, terms, self._rounding)
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
+        if self._runs:
+            first = self._runs[0][0]
+            found = replace(found, relation=first.relation, unit=first.unit)
+        if self._path:
+            return on_path(replace(found, guarantee=guarantee, worst_case=worst))
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
             found = replace(
                 found,
@@ -237,24 +258,25 @@ class BayesianAccountant:
         _validate.probability("delta", delta)
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
-        directions, _ = self._charged()
-        variances = [loss_variance(self._draws(), name) for name in directions]
-        if all(v is not None for v in variances):
-            own = torch.stack([v for v in variances if v is not None]).amax(0)
-            price: Callable[[float], float] = partial(gaussian_epsilon, delta=delta)
-        else:
-            own = torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0)
-            price = float
-        ranked = own.sort().values
-        certified = float(quantile_certificate(own, failure_probability, 0.99))
-        return Exposure(
-            delta=delta,
-            largest=price(float(ranked[-1])),
-            most=price(float(ranked[math.ceil(0.99 * len(own)) - 1])),
-            median=price(float(ranked[(len(own) - 1) // 2])),
-            certified=price(certified) if math.isfinite(certified) else math.inf,
-            failure_probability=failure_probability,
-        )
+        own, price = self._own_price(delta)
+        return exposure_of(own, price, delta, failure_probability, self._path)
+
+    def per_record(self, delta: float) -> Tensor:
+        """Return the ε of each record of the panel by itself, (m,). Secret; see :meth:`exposure`.
+
+        On the path that ran, where costs are those of a path: no guarantee about the algorithm.
+        """
+        own, price = self._own_price(_validate.probability("delta", delta))
+        return torch.tensor([price(float(value)) for value in own], dtype=torch.float64)
+
+    def _own_price(self, delta: float) -> Price:
+        if self.composition != ByPanel():
+            raise ValueError(f"composition={self.composition.name} has no cost per record")
+        (directions, _), known = self._charged(), self._releases()
+        price = known.own_price(directions, delta) if known else None
+        if price is not None:
+            return price
+        return torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0), float
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
@@ -266,28 +288,28 @@ class BayesianAccountant:
             best = torch.minimum(best, conversions.epsilon(cost, order, delta))
         return best
 
-    def _ranged(self) -> bool:
-        """Return whether every event bounds the cost of every conceivable record."""
-        draws = self._draws()
-        return bool(draws) and all(one.largest is not None for e, _ in draws for one in e.panels)
-
     def worst_case(self, delta: float) -> WorstCase | None:
-        """Return the guarantee for every conceivable record: the events are one Gaussian mechanism.
+        """Return the guarantee for every conceivable record, by public numbers alone.
 
-        A function of public numbers alone. None without any event, where nothing bounds a record's
-        influence, or where a temperature was found from the records.
+        None without any event, where nothing bounds a record's influence, where events are of
+        several types, or where a temperature was found from the records.
         """
-        if self._from_data or not self._ranged():
+        known = self._releases()
+        if self._from_data or known is None:
             return None
-        directions, _ = self._charged()
-        variance = max(variance_bound(self._draws(), name) or 0.0 for name in directions)
-        return gaussian_guarantee(variance, delta, self._rounding)
+        return known.worst_case(self._charged()[0], delta, self._rounding)
 
-    def _draws(self) -> list[tuple[PosteriorDraws, int]]:
-        """Return all events and their counts, if all are draws and were kept; else none."""
+    @property
+    def _path(self) -> bool:
+        return any(event.scope is Scope.PATH for event, _ in self._runs)
+
+    def _releases(self) -> Releases | None:
+        """Return all events and their counts, if all are of one type and were kept."""
+        if self._runs and len(self._runs) == self._distinct:
+            return SampledRuns(self._runs)
         events = self._totals.events
         draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
-        return draws if len(draws) == len(events) else []
+        return PosteriorReleases(draws) if draws and len(draws) == len(events) else None
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
@@ -328,34 +350,13 @@ class BayesianAccountant:
 
     def _deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε."""
-        draws = self._draws()
-        if not draws or self.composition != ByPanel():
+        known = self._releases()
+        if known is None or self.composition != ByPanel():
             raise ValueError(
-                "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
-                "and without fixed orders"
+                "conversion='hockey-stick' needs releases from Gaussian guides, or whole runs of "
+                "SampledGaussianSteps, composed by panel and without fixed orders"
             )
-        return deltas_of(draws, direction, beta)
-
-
-def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
-    """Return the cost of a fit before anything was released from it: ε = 0."""
-    return Spent(
-        epsilon=0.0,
-        delta=delta,
-        guarantee=guarantee_for([panel.kind for panel in panels]),
-        order=None,
-        direction="none",
-        composition=ByPanel.name,
-        conversion="none",
-        estimator="none",
-        failure_probability=0.0,
-        estimates=0,
-        sample_size=sum(len(panel.ids) for panel in panels),
-        diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
-        reliable=True,
-        reason="nothing was released",
-        worst_case=WorstCase(0.0, delta, "nothing was released"),
-    )
+        return known.deltas(direction, beta)
 
 
 def _check_same_records(before: Event, now: Event) -> None:
@@ -368,3 +369,5 @@ def _check_same_records(before: Event, now: Event) -> None:
             raise ValueError(
                 f"event: its record ids in {name!r} are not those of the events before it"
             )
+    if getattr(before, "unit", "record") != getattr(now, "unit", "record"):
+        raise ValueError("event: its unit is not that of the events before it")

@@ -15,8 +15,8 @@ from torch import Tensor
 from bdpvi import _validate
 from bdpvi._fit import Fit
 from bdpvi._runtime import secure, store
-from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.settling import nothing_spent
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
