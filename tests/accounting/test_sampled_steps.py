@@ -101,6 +101,10 @@ def test_composition_against_the_closed_form() -> None:
     kinds, counts = [Kind(10.0, 1.0), Kind(20.0, 1.0)], torch.tensor([[100, 0], [40, 60], [0, 7]])
     variance = counts.double() @ torch.tensor([0.01, 0.0025], dtype=F64)
     losses = Losses.of(kinds, WITH, Grid.around([(kinds[0], 100)], WITH, DELTA, 1e-3))
+    c = losses.grid.tilt
+    moments = c * (c + 1) / 2 * torch.tensor([0.01, 0.0025], dtype=F64)
+    assert bool((losses.log_mgf >= moments * (1 - 1e-9)).all())
+    assert bool((losses.log_mgf <= moments * 1.005).all())
     for epsilon in (0.05, 1.0, 4.0, 12.0):
         found = losses.deltas(counts, torch.tensor([epsilon], dtype=F64))[:, 0]
         truth = equal_covariance(variance, epsilon)
