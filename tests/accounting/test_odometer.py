@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_sampled_steps import DELTA, M, counterexample, run, true_moment, two_levels
+from test_sampled_steps import DELTA, run, two_levels
+from test_training_path import M, counterexample, true_moment
 
 from bdpvi.accounting import estimators
 from bdpvi.accounting.estimators import Estimate
