@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import torch
@@ -180,6 +181,36 @@ ADD_OR_REMOVE = "add or remove one record"
 REPLACE = "replace one record"
 
 
+class Scope(str, Enum):
+    """What a record's costs speak of.
+
+    Attributes:
+        STATIC: any run: a cost depends on the record alone, not on what was released before it.
+        FILTER: any run: costs follow the path, and a budget ends it before they pass a bound.
+        PATH: the run that took place. A mean of such costs guarantees nothing about the algorithm.
+
+    >>> Scope("path") is Scope.PATH
+    True
+    """
+
+    STATIC = "static"
+    FILTER = "filter"
+    PATH = "path"
+
+
+class Relation(str, Enum):
+    """Between neighbouring data sets.
+
+    Attributes:
+        ADD_OR_REMOVE: one record added or removed; it moves a clipped sum by its own norm.
+        REPLACE: one record replaced by another; it moves the sum by their difference, up to twice
+            the clip.
+    """
+
+    ADD_OR_REMOVE = "add or remove"
+    REPLACE = "replace"
+
+
 @dataclass(frozen=True)
 class WorstCase:
     """A worst-case (ε, δ)-differential privacy guarantee, which holds for every record.
@@ -220,7 +251,10 @@ class Exposure:
         largest, most, median: over the panel; ``most`` is what 99 % of it stay within.
         certified: with confidence 1 − γ, at least 99 % of the population that the panel is a sample
             of pay at most this; +inf if the panel is too small to say so.
-        failure_probability: γ.
+        failure_probability: γ, of each certified value by itself.
+        quantiles: fractions of the population, and what they are certified to pay at most.
+        on_path: whether the costs were met on a training path. They are then no guarantee about the
+            algorithm.
     """
 
     delta: float
@@ -229,6 +263,8 @@ class Exposure:
     median: float
     certified: float
     failure_probability: float
+    quantiles: tuple[tuple[float, float], ...] = ()
+    on_path: bool = False
 
     def __str__(self) -> str:
         certified = (
@@ -237,7 +273,8 @@ class Exposure:
         )
         if math.isinf(self.certified):
             certified = "too few records to certify a bound for 99 % of the population"
-        return (
+        path = "on the training path that ran, no guarantee about the algorithm: "
+        return (path if self.on_path else "") + (
             f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
             f"{self.most:.3g}, median {self.median:.3g}; {certified}"
         )
@@ -268,6 +305,10 @@ class Spent:
             guarantee.
         rounding: how much of ``delta`` pays for the floating-point arithmetic of the draws.
         exposure: what single records pay, where it was asked for.
+        scope, relation, unit: what the costs behind ``epsilon`` speak of, between which neighbours,
+            and what is added, removed or replaced.
+        path_epsilon: with ``Scope.PATH`` the ε of the training path that ran: a diagnostic, no
+            guarantee about the algorithm. ``epsilon`` is then the worst-case one.
     """
 
     epsilon: float
@@ -288,6 +329,10 @@ class Spent:
     from_data: bool = False
     rounding: float = 0.0
     exposure: Exposure | None = None
+    scope: Scope = Scope.STATIC
+    relation: Relation = Relation.ADD_OR_REMOVE
+    unit: str = "record"
+    path_epsilon: float | None = None
 
     def __str__(self) -> str:
         worst = "none"
@@ -295,6 +340,11 @@ class Spent:
             worst = str(self.worst_case)
         elif self.from_data:
             worst = "none, as a temperature was found from the records"
+        if self.path_epsilon is not None:
+            return (
+                f"worst-case DP: {worst}; on the training path that ran a random {self.unit} had "
+                f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
+            )
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "

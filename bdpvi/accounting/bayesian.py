@@ -17,42 +17,40 @@ from bdpvi.accounting.betting import betting
 from bdpvi.accounting.composition import ByPanel, Composition, Totals
 from bdpvi.accounting.conversions import Orders, minimise_delta, split_delta
 from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event, PosteriorDraws, Tally
-from bdpvi.accounting.hockey_stick import (
-    EPSILONS,
-    Deltas,
-    deltas_of,
-    loss_variance,
-    mean_delta,
-    smallest_epsilon,
-    variance_bound,
+from bdpvi.accounting.events import (
+    Event,
+    PosteriorDraws,
+    SampledGaussianSteps,
+    Tally,
+    check_same_records,
 )
-from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.plain import check_settings, from_plain, to_plain
-from bdpvi.accounting.quantiles import quantile_certificate
+from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, mean_delta, smallest_epsilon
+from bdpvi.accounting.plain import Kept
+from bdpvi.accounting.quantiles import exposure_of
+from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
+from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.settling import (
     Solution,
     Terms,
-    guarantee_for,
+    nothing_spent,
+    on_path,
     settle,
     solve_by_order,
     supported,
     tolerated_rate,
 )
-from bdpvi.accounting.worst_case import cap, gaussian_epsilon, gaussian_guarantee, rounding_delta
-from bdpvi.types import Diagnostics, Exposure, Spent, WorstCase
+from bdpvi.accounting.worst_case import cap, rounding_delta
+from bdpvi.types import Exposure, Scope, Spent, WorstCase
 
 FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
     "charged for that choice"
 )
 HOCKEY_STICK = "hockey-stick"
-_CHARGED = ("records", "taken", "distinct", "rounding", "from_data")
-"""What an accountant knows of the events besides their cost."""
 CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
 
 
-class BayesianAccountant:
+class BayesianAccountant(Kept):
     """Composes events and converts their cost to Bayesian DP.
 
     Each direction of each neighbour relation is estimated by itself and the largest ε counts: the
@@ -65,6 +63,10 @@ class BayesianAccountant:
     panel is the training table itself, each record held against the others: exchangeable, not
     quite independent.)
 
+    Sensitivities that were met on the path of a training run (``Scope.PATH``) guarantee nothing
+    about the algorithm. ε is then the worst-case one, and what the path itself cost is
+    ``Spent.path_epsilon``, a diagnostic.
+
     Args:
         estimator: upper bound on an expectation, from sampled records.
         failure_probability: γ, with which each estimate may fail.
@@ -72,7 +74,8 @@ class BayesianAccountant:
             it is charged and forgotten, so memory does not grow with the number of events. By
             default they follow from the events: real ones where every event has a cost at those.
         conversion: "cks", "chernoff" (see :mod:`bdpvi.accounting.conversions`) or "hockey-stick"
-            (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides, by panel).
+            (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides and for
+            whole runs of DP-SGD, by panel).
         composition: how the costs of several events add up, by default :class:`ByPanel`.
         only_reliable: answer with the smallest ε whose estimate is reliable: at a lower order than
             the smallest ε of all, where exposed records weigh less. Not for "hockey-stick".
@@ -108,6 +111,8 @@ class BayesianAccountant:
             self.composition, lambda values: estimator(values, failure_probability), orders
         )
         self._records: Mapping[str, Tensor] | None = None
+        self._unit = "record"
+        self._runs: tuple[tuple[SampledGaussianSteps, int], ...] = ()
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
@@ -121,15 +126,23 @@ class BayesianAccountant:
         """
         _validate.positive_int("count", count)
         limit = self.composition.limit
+        unit = getattr(event, "unit", "record")
         if self._records is not None:
-            _check_same_records(self._records, event.records)
+            check_same_records(self._records, event.records)
+            if unit != self._unit:
+                raise ValueError(
+                    f"event: its unit is {unit!r}, that of earlier ones {self._unit!r}"
+                )
         if limit is not None and self._taken + count > limit:
             raise ValueError(
                 f"count={count}: {self.composition.name} was fixed at {limit} events, and "
                 f"{self._taken} have been charged"
             )
         self._totals.add(event, count)
+        if isinstance(event, SampledGaussianSteps):
+            self._runs = (*self._runs, (event, count))
         self._records = event.records if self._records is None else self._records
+        self._unit = unit
         self._taken += count
         self._distinct += 1
         self._rounding += count * event.rounding
@@ -140,37 +153,11 @@ class BayesianAccountant:
         return self._taken
 
     def get_epsilon(self, *, delta: float) -> float:
-        """Return the Bayesian-DP ε at ``delta`` for everything charged so far."""
+        """Return the Bayesian-DP ε at ``delta`` for everything charged so far.
+
+        Never the ε of a path; see :meth:`spent`.
+        """
         return self.spent(delta).epsilon
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the charged events, with the settings, as plain values and tensors.
-
-        Secret: it holds what every record costs, and its file has no hash chain as a ledger has.
-        ``torch.save`` writes it; ``torch.load(..., weights_only=True)`` reads it.
-
-        Raises:
-            ValueError: if an event is of a type of your own.
-        """
-        sums = {"events": self._totals.events, "states": self._totals.states}
-        charged = {name: getattr(self, f"_{name}") for name in _CHARGED}
-        return {"settings": self._settings(), **to_plain(sums | charged)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what :meth:`state_dict` has returned, for the same ε bit for bit.
-
-        Raises:
-            ValueError: if it is of an accountant with other settings, or cannot be read.
-        """
-        check_settings(state, self._settings())
-        try:
-            events = [(from_plain(one), int(count)) for one, count in state["events"]]
-            states = from_plain(state["states"])
-            charged = {f"_{name}": from_plain(state[name]) for name in _CHARGED}
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"state cannot be read: {error!r}") from error
-        self._totals.events, self._totals.states = events, states
-        vars(self).update(charged)
 
     def _settings(self) -> dict[str, Any]:
         fixed = self._totals.fixed
@@ -197,9 +184,11 @@ class BayesianAccountant:
                 valid for every ``near``.
 
         Raises:
-            ValueError: if nothing was charged, epsilon is not finite and at least 0, or ``near``
-                does not exceed what the estimates take of it.
+            ValueError: if nothing was charged, epsilon is not finite and at least 0, ``near``
+                does not exceed what the estimates take of it, or costs are those of a path.
         """
+        if self._path:
+            raise ValueError("epsilon has no δ on a training path: use worst_case(delta)")
         _validate.non_negative("epsilon", epsilon)
         _validate.probability("near", near)
         directions, choices = self._charged()
@@ -216,15 +205,25 @@ class BayesianAccountant:
         return min(1.0, beta + estimates * gamma + rounding)
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
-        """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,)."""
-        return self._totals.cost(direction, order)
+        """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,).
+
+        It is at most the cost of the record that costs most, where that is known.
+        """
+        found, known = self._totals.cost(direction, order), self._releases()
+        largest = known.largest_cost(order) if known else None
+        if largest is None:
+            return found
+        return replace(found, log_bound=found.log_bound.minimum(largest))
 
     def tally(self) -> Tally:
         """Return all events as one, to be charged together with later ones elsewhere.
 
         Raises:
-            ValueError: unless the accountant has fixed orders and composes by panel.
+            ValueError: unless the accountant has fixed orders and composes by panel, and no costs
+                are those of a path.
         """
+        if self._path:
+            raise ValueError("a tally does not say that its costs are those of a training path")
         totals = self._totals
         if self._records is None or totals.fixed is None:
             raise ValueError("orders must be fixed, and something charged, before a tally")
@@ -242,7 +241,8 @@ class BayesianAccountant:
         """
         _validate.probability("delta", delta)
         directions, choices = self._charged()
-        ranged = self.conversion == HOCKEY_STICK and self._ranged()
+        known = self._releases()
+        ranged = self.conversion == HOCKEY_STICK and known is not None and known.ranged
         used = betting if ranged else self.estimator
         by_order = partial(self._by_order, delta)
         solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else by_order
@@ -261,9 +261,14 @@ class BayesianAccountant:
             if worst is None:
                 raise
             # Whether there is an answer must not depend on the records where the worst case is one.
-            panels = [panel for event, _ in self._draws() for panel in event.panels]
-            found = replace(nothing_spent(delta, panels), epsilon=math.inf)
+            found = replace(nothing_spent(delta, []), epsilon=math.inf)
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
+        if self._runs:
+            relation, unit = self._runs[0][0].relation, self._runs[0][0].unit
+            guarantee = guarantee.replace("record", unit)
+            found = replace(found, relation=relation, unit=unit)
+        if self._path:
+            return on_path(replace(found, guarantee=guarantee, worst_case=worst))
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):
             found = replace(
                 found,
@@ -288,46 +293,26 @@ class BayesianAccountant:
         Raises:
             ValueError: if nothing was charged, or events are not composed by panel.
         """
-        own, price = self._own(delta)
-        median, most, largest = _within(own, price, (0.5, 0.99, 1.0))
-        certified = float(quantile_certificate(own, failure_probability, 0.99))
-        return Exposure(
-            delta=delta,
-            largest=largest,
-            most=most,
-            median=median,
-            certified=price(certified) if math.isfinite(certified) else math.inf,
-            failure_probability=failure_probability,
-        )
+        own, price = self.own_price(delta)
+        return exposure_of(own, price, delta, failure_probability, self._path)
 
-    def record_epsilons(self, delta: float, levels: Sequence[float]) -> list[float]:
-        """Return what fractions of the panel's records pay, each by itself: secret.
+    def per_record(self, delta: float) -> Tensor:
+        """Return the ε of each record of the panel by itself, (m,). Secret; see :meth:`exposure`.
 
-        Args:
-            delta: δ of each record's own guarantee.
-            levels: fractions in (0, 1].
-
-        Returns:
-            For each level the ε that this fraction of the panel stays within, as precise as
-            :meth:`exposure`.
-
-        Raises:
-            ValueError: as for :meth:`exposure`, or if a level lies outside (0, 1].
+        On the path that ran, where costs are those of a path: no guarantee about the algorithm.
         """
-        for level in levels:
-            _validate.rate("levels", level)
-        return _within(*self._own(delta), levels)
+        own, price = self.own_price(delta)
+        return torch.tensor([price(float(value)) for value in own], dtype=torch.float64)
 
-    def _own(self, delta: float) -> tuple[Tensor, Callable[[float], float]]:
-        """Return a number for each record, (m,), from which a rising function makes its own ε."""
+    def own_price(self, delta: float) -> Price:
+        """Return a number per record, (m,), and the rising function that makes its own ε of it."""
         _validate.probability("delta", delta)
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
-        directions, _ = self._charged()
-        variances = [loss_variance(self._draws(), name) for name in directions]
-        if all(v is not None for v in variances):
-            own = torch.stack([v for v in variances if v is not None]).amax(0)
-            return own, partial(gaussian_epsilon, delta=delta)
+        (directions, _), known = self._charged(), self._releases()
+        price = known.own_price(directions, delta) if known else None
+        if price is not None:
+            return price
         return torch.stack([self._own_epsilon(name, delta) for name in directions]).amax(0), float
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
@@ -340,28 +325,28 @@ class BayesianAccountant:
             best = torch.minimum(best, conversions.epsilon(cost, order, delta))
         return best
 
-    def _ranged(self) -> bool:
-        """Return whether every event bounds the cost of every conceivable record."""
-        draws = self._draws()
-        return bool(draws) and all(one.largest is not None for e, _ in draws for one in e.panels)
-
     def worst_case(self, delta: float) -> WorstCase | None:
-        """Return the guarantee for every conceivable record: the events are one Gaussian mechanism.
+        """Return the guarantee for every conceivable record, by public numbers alone.
 
-        A function of public numbers alone. None without any event, where nothing bounds a record's
-        influence, or where a temperature was found from the records.
+        None without any event, where nothing bounds a record's influence, where events are of
+        several types, or where a temperature was found from the records.
         """
-        if self._from_data or not self._ranged():
+        known = self._releases()
+        if self._from_data or known is None:
             return None
-        directions, _ = self._charged()
-        variance = max(variance_bound(self._draws(), name) or 0.0 for name in directions)
-        return gaussian_guarantee(variance, delta, self._rounding)
+        return known.worst_case(self._charged()[0], delta, self._rounding)
 
-    def _draws(self) -> list[tuple[PosteriorDraws, int]]:
-        """Return all events and their counts, if all are draws and were kept; else none."""
+    @property
+    def _path(self) -> bool:
+        return any(event.scope is Scope.PATH for event, _ in self._runs)
+
+    def _releases(self) -> Releases | None:
+        """Return all events and their counts, if all are of one type and were kept."""
+        if self._runs and len(self._runs) == self._distinct:
+            return SampledRuns(self._runs)
         events = self._totals.events
         draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
-        return draws if len(draws) == len(events) else []
+        return PosteriorReleases(draws) if draws and len(draws) == len(events) else None
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
@@ -402,47 +387,10 @@ class BayesianAccountant:
 
     def _deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε."""
-        draws = self._draws()
-        if not draws or self.composition != ByPanel():
+        known = self._releases()
+        if known is None or self.composition != ByPanel():
             raise ValueError(
-                "conversion='hockey-stick' needs releases from Gaussian guides, composed by panel "
-                "and without fixed orders"
+                "conversion='hockey-stick' needs releases from Gaussian guides, or whole runs of "
+                "SampledGaussianSteps, composed by panel and without fixed orders"
             )
-        return deltas_of(draws, direction, beta)
-
-
-def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
-    """Return the cost of a fit before anything was released from it: ε = 0."""
-    return Spent(
-        epsilon=0.0,
-        delta=delta,
-        guarantee=guarantee_for([panel.kind for panel in panels]),
-        order=None,
-        direction="none",
-        composition=ByPanel.name,
-        conversion="none",
-        estimator="none",
-        failure_probability=0.0,
-        estimates=0,
-        sample_size=sum(len(panel.ids) for panel in panels),
-        diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
-        reliable=True,
-        reason="nothing was released",
-        worst_case=WorstCase(0.0, delta, "nothing was released"),
-    )
-
-
-def _within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]) -> list[float]:
-    """Return the ε that each fraction of the records, above 0, stays within."""
-    ranked = own.sort().values
-    return [price(float(ranked[math.ceil(level * len(own)) - 1])) for level in levels]
-
-
-def _check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:
-    if set(before) != set(now):
-        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
-    for name, ids in now.items():
-        if not torch.equal(ids, before[name]):
-            raise ValueError(
-                f"event: its record ids in {name!r} are not those of the events before it"
-            )
+        return known.deltas(direction, beta)

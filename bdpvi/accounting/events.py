@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from bdpvi import _validate
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
+from bdpvi.types import Relation, Scope
 
 WITH, WITHOUT = "D‖D′", "D′‖D"
 """The two directions of a divergence: the data against its neighbour, and the neighbour first."""
@@ -121,6 +123,128 @@ class SubsampledGaussian:
         return {f"remove {WITH}": self.ids, f"remove {WITHOUT}": self.ids}
 
 
+UNITS = ("record", "client")
+
+
+@dataclass(frozen=True, eq=False)
+class SampledGaussianSteps:
+    """A whole run of noisy clipped sums, each over a Poisson sample: DP-SGD, in one event.
+
+    What a record costs depends only on how often its sensitivity was how large. Sensitivities are
+    counted at a few levels, rounded up so that no cost comes out too small, and memory does not
+    grow with the steps. :class:`bdpvi.accounting.levels.LevelCounts` counts.
+
+    The units of ``levels`` are the clip C, and the noise has standard deviation
+    ``noise_multiplier`` · C.
+
+    Attributes:
+        ids: the records of the panel, (m,) int64; of the pairs, where one record is replaced.
+        levels: sensitivities, (L,) float64, increasing. The last is the largest that clipping
+            permits: 1 to add or remove (‖ḡ‖ ≤ C), 2 to replace (‖ḡ − ḡ′‖ ≤ 2C).
+        counts: in how many steps each record was at each level, (m, L) int64. Secret.
+        noise_multiplier: z.
+        rate: Poisson sampling rate q in (0, 1]; 1 where a record is replaced, since otherwise the
+            distance between two gradients does not decide the cost.
+        steps: number of steps, T.
+        relation: between neighbouring data sets.
+        scope: STATIC where the sensitivities depend on nothing but the record; PATH where they
+            were met on the way, as gradient norms are.
+        unit: "record" or "client": what is added or removed.
+
+    Raises:
+        ValueError: if an argument is out of range, shapes do not agree, or a row of ``counts``
+            does not add up to ``steps``.
+
+    >>> import torch
+    >>> levels = torch.tensor([0.5, 1.0], dtype=torch.float64)
+    >>> counts = torch.tensor([[9, 1], [0, 10], [5, 5]])
+    >>> run = SampledGaussianSteps(torch.arange(3), levels, counts, 1.0, rate=0.01, steps=10)
+    >>> run.scope.value, run.relation.value
+    ('path', 'add or remove')
+    """
+
+    ids: Tensor
+    levels: Tensor
+    counts: Tensor
+    noise_multiplier: float
+    rate: float
+    steps: int
+    relation: Relation = Relation.ADD_OR_REMOVE
+    scope: Scope = Scope.PATH
+    unit: str = "record"
+
+    orders: ClassVar[Orders] = INTEGER_ORDERS
+    rounding: ClassVar[float] = 0.0
+    from_data: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _validate.choice("relation", self.relation, [one.value for one in Relation])
+        _validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
+        _validate.choice("unit", self.unit, UNITS)
+        object.__setattr__(self, "relation", Relation(self.relation))
+        object.__setattr__(self, "scope", Scope(self.scope))
+        _validate.positive("noise_multiplier", self.noise_multiplier)
+        _validate.positive_int("steps", self.steps)
+        if _validate.rate("rate", self.rate) < 1 and self.relation is Relation.REPLACE:
+            raise ValueError(
+                f"rate must be 1 with relation='replace', got {self.rate!r}: in a Poisson sample "
+                "the cost of a replacement does not follow from the distance of two gradients. "
+                "Use relation='add or remove'"
+            )
+        object.__setattr__(self, "levels", check_levels(self.levels, self.relation))
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        counts = self.counts
+        if counts.shape != (len(self.ids), len(self.levels)):
+            raise ValueError(
+                f"counts must have shape (records, levels) = {(len(self.ids), len(self.levels))}, "
+                f"got {tuple(counts.shape)}"
+            )
+        if counts.is_floating_point() or counts.is_complex():
+            raise ValueError(f"counts must be whole numbers, got dtype {counts.dtype}")
+        _validate.every("counts", counts, counts >= 0, "be at least 0")
+        sums = counts.sum(1)
+        rule = f"add up to steps={self.steps} in every row: charge each record in each step"
+        _validate.every("counts", sums, sums == self.steps, rule)
+        if len(counts) < 3:
+            raise ValueError(f"ids has {len(counts)} records; an estimate needs at least 3")
+
+    @property
+    def largest(self) -> float:
+        """The largest sensitivity that clipping permits, in units of the clip."""
+        return LARGEST[self.relation]
+
+    @property
+    def records(self) -> Mapping[str, Tensor]:
+        """The records, in both directions."""
+        kind = "replace" if self.relation is Relation.REPLACE else "add-or-remove"
+        return {f"{kind} {way}": self.ids for way in (WITH, WITHOUT)}
+
+
+LARGEST: Mapping[Relation, float] = {Relation.ADD_OR_REMOVE: 1.0, Relation.REPLACE: 2.0}
+"""How far one change moves a sum of vectors clipped to norm 1."""
+
+
+def check_levels(levels: Tensor, relation: Relation) -> Tensor:
+    """Return the levels as float64, (L,), if they increase from above 0 to the largest there is.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    if levels.ndim != 1 or len(levels) == 0:
+        raise ValueError(f"levels must have shape (L,), got {tuple(levels.shape)}")
+    levels = levels.double()
+    rises = levels.diff(prepend=levels.new_zeros(1)) > 0
+    _validate.every("levels", levels, rises, "increase, from above 0")
+    if levels[-1] != LARGEST[relation]:
+        raise ValueError(
+            f"levels must end at {LARGEST[relation]:g}, the largest sensitivity to "
+            f"{relation.value!r} in units of the clip, got {levels[-1].item()}"
+        )
+    return levels
+
+
 @dataclass(frozen=True, eq=False)
 class SubsampledDraw:
     """One sample from a guide fitted to a Poisson sample of the records.
@@ -167,3 +291,14 @@ class Tally:
     def records(self) -> Mapping[str, Tensor]:
         """The records, in every direction that was added up."""
         return dict.fromkeys(self.totals, self.ids)
+
+
+def check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless events have the same directions and the same records."""
+    if set(before) != set(now):
+        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
+    for name, ids in now.items():
+        if not torch.equal(ids, before[name]):
+            raise ValueError(
+                f"event: its record ids in {name!r} are not those of the events before it"
+            )

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from enum import Enum
 from typing import Any
 
 from torch import Tensor
 
+from bdpvi.accounting.composition import Totals
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Estimate
-from bdpvi.accounting.events import PosteriorDraws, SubsampledDraw, SubsampledGaussian, Tally
+from bdpvi.accounting.events import (
+    PosteriorDraws,
+    SampledGaussianSteps,
+    SubsampledDraw,
+    SubsampledGaussian,
+    Tally,
+)
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 
@@ -21,8 +29,8 @@ _KIND = "kind of"
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        PosteriorDraws, SubsampledGaussian, SubsampledDraw, Tally, Panel, GaussianPairs, Orders,
-        Estimate,
+        PosteriorDraws, SampledGaussianSteps, SubsampledGaussian, SubsampledDraw, Tally, Panel,
+        GaussianPairs, Orders, Estimate,
     )
 }  # fmt: skip
 
@@ -36,6 +44,8 @@ def to_plain(value: Any) -> Any:
     >>> to_plain((True, 2.0))
     [True, 2.0]
     """
+    if isinstance(value, Enum):
+        return value.value
     if value is None or isinstance(value, (bool, int, float, str, Tensor)):
         return value
     if isinstance(value, (list, tuple)):
@@ -87,3 +97,46 @@ def check_settings(state: Mapping[str, Any], settings: Mapping[str, Any]) -> Non
                 f"state is of an accountant with {name}={kept.get(name)!r:.80}, not {value!r:.80}; "
                 "make one with its settings"
             )
+
+
+_CHARGED = ("records", "unit", "runs", "taken", "distinct", "rounding", "from_data")
+"""What an accountant knows of the events besides their cost."""
+
+
+class Kept:
+    """An accountant whose charged events can be kept as plain values."""
+
+    _totals: Totals
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what it was made with, as plain values."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the charged events, with the settings, as plain values and tensors.
+
+        Secret: it holds what every record costs, and its file has no hash chain as a ledger has.
+        ``torch.save`` writes it; ``torch.load(..., weights_only=True)`` reads it.
+
+        Raises:
+            ValueError: if an event is of a type of your own.
+        """
+        sums = {"events": self._totals.events, "states": self._totals.states}
+        charged = {name: getattr(self, f"_{name}") for name in _CHARGED}
+        return {"settings": self._settings(), **to_plain(sums | charged)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what :meth:`state_dict` has returned, for the same ε bit for bit.
+
+        Raises:
+            ValueError: if it is of an accountant with other settings, or cannot be read.
+        """
+        check_settings(state, self._settings())
+        try:
+            events = [(from_plain(one), int(count)) for one, count in state["events"]]
+            states = from_plain(state["states"])
+            charged = {f"_{name}": from_plain(state[name]) for name in _CHARGED}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state cannot be read: {error!r}") from error
+        self._totals.events, self._totals.states = events, states
+        vars(self).update(charged)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from scipy import special
 from torch import Tensor
 
 from bdpvi import _validate
+from bdpvi.types import Exposure
+
+FRACTIONS = (0.5, 0.75, 0.9)
+"""Of the population, beside 99 %: what they pay is certified, each by itself."""
 
 
 def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
@@ -62,3 +67,57 @@ def quantile_certificate(values: Tensor, failure_probability: float, fraction: f
     if rank == values.shape[-1]:
         return torch.full(values.shape[:-1], math.inf, dtype=torch.float64)
     return values.sort(dim=-1).values[..., rank].to(torch.float64)
+
+
+def exposure_of(
+    own: Tensor,
+    price: Callable[[float], float],
+    delta: float,
+    failure_probability: float,
+    on_path: bool = False,
+) -> Exposure:
+    """Return what single records pay.
+
+    Args:
+        own: a number per record, (m,).
+        price: from such a number to ε, which rises with it.
+        delta: δ of each record's own ε.
+        failure_probability: γ of each certified quantile.
+        on_path: whether the numbers were met on a training path.
+
+    >>> found = exposure_of(torch.linspace(0, 1, 1001), float, 1e-5, 1e-6)
+    >>> round(found.median, 2), [(share, round(value, 2)) for share, value in found.quantiles]
+    (0.5, [(0.5, 0.58), (0.75, 0.81), (0.9, 0.94)])
+    """
+
+    def certified(fraction: float) -> float:
+        value = float(quantile_certificate(own, failure_probability, fraction))
+        return price(value) if math.isfinite(value) else math.inf
+
+    median, most, largest = within(own, price, (0.5, 0.99, 1.0))
+    return Exposure(
+        delta=delta,
+        largest=largest,
+        most=most,
+        median=median,
+        certified=certified(0.99),
+        failure_probability=failure_probability,
+        quantiles=tuple((fraction, certified(fraction)) for fraction in FRACTIONS),
+        on_path=on_path,
+    )
+
+
+def within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]) -> list[float]:
+    """Return the ε that each fraction of the records, above 0, stays within.
+
+    Args:
+        own, price: as for :func:`exposure_of`.
+        levels: fractions in (0, 1].
+
+    >>> within(torch.tensor([3.0, 1.0, 2.0]), float, (0.5, 1.0))
+    [2.0, 3.0]
+    """
+    for level in levels:
+        _validate.rate("levels", level)
+    ranked = own.sort().values
+    return [price(float(ranked[math.ceil(level * len(own)) - 1])) for level in levels]

@@ -22,6 +22,7 @@ from bdpvi.accounting.events import (
     WITH,
     Event,
     PosteriorDraws,
+    SampledGaussianSteps,
     SubsampledDraw,
     SubsampledGaussian,
     Tally,
@@ -61,6 +62,12 @@ def _(event: PosteriorDraws, direction: str, order: Tensor) -> Tensor:
 @event_cost.register
 def _(event: SubsampledGaussian, direction: str, order: Tensor) -> Tensor:
     return subsampled_gaussian_cost(event.distances, event.noise, event.rate, order)
+
+
+@event_cost.register
+def _(event: SampledGaussianSteps, direction: str, order: Tensor) -> Tensor:
+    one = subsampled_gaussian_cost(event.levels, event.noise_multiplier, event.rate, order)
+    return one @ event.counts.to(one).T
 
 
 @event_cost.register

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from bdpvi.accounting.conversions import Orders, minimise_epsilon, split_delta
 from bdpvi.accounting.estimators import Estimate
+from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
 from bdpvi.accounting.worst_case import cap, rounding_delta
-from bdpvi.types import Diagnostics, Spent
+from bdpvi.types import Diagnostics, Scope, Spent, WorstCase
 
 GUARANTEE = (
     "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
@@ -22,7 +23,17 @@ GUARANTEE = (
     "every set S of outputs and either order of D and D′, where D′ has {change}. δ is a mean over "
     "such records: one that is rarer than δ may be exposed altogether"
 )
-CHANGES = {"remove": "x′ removed", "add": "x′ added"}
+CHANGES = {
+    "remove": "x′ removed",
+    "add": "x′ added",
+    "add-or-remove": "x′ added or removed",
+    "replace": "one record replaced by another, the two drawn together as x′",
+}
+
+ON_THE_PATH = (
+    "ε is the worst-case one: costs that were met on the way are for the training path that ran, "
+    "and no guarantee about the algorithm"
+)
 
 MISSES = 0.01
 """What the misses that an estimate's skewness predicts may add up to, as a fraction of δ, over all
@@ -208,3 +219,47 @@ def _reliability(
     reason = why(estimates[least], gamma, tolerated)
     trusted = bool(reliable(estimates[least], gamma, tolerated)[0])
     return trusted, reason if least == direction else f"in direction {least}: {reason}"
+
+
+def on_path(found: Spent) -> Spent:
+    """Return an answer from costs that were met on a training path: ε is the worst-case one.
+
+    The mean of such costs does not bound the mechanism: a record in the data bends the path towards
+    what makes its own later costs large. By the hockey-stick conversion the path's ε is at most the
+    worst-case one; by moments it compares with Rényi DP and may be above privacy loss
+    distributions.
+    """
+    worst, epsilon = found.worst_case, found.epsilon
+    if worst is not None and found.order is None:
+        epsilon = min(epsilon, worst.epsilon)
+    return replace(
+        found,
+        epsilon=worst.epsilon if worst else math.inf,
+        scope=Scope.PATH,
+        path_epsilon=epsilon,
+        order=None,
+        reliable=worst is not None,
+        reason=ON_THE_PATH,
+        guarantee=f"{found.guarantee}. {ON_THE_PATH}",
+    )
+
+
+def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
+    """Return the cost of a fit before anything was released from it: ε = 0."""
+    return Spent(
+        epsilon=0.0,
+        delta=delta,
+        guarantee=guarantee_for([panel.kind for panel in panels]),
+        order=None,
+        direction="none",
+        composition="panel",
+        conversion="none",
+        estimator="none",
+        failure_probability=0.0,
+        estimates=0,
+        sample_size=sum(len(panel.ids) for panel in panels),
+        diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
+        reliable=True,
+        reason="nothing was released",
+        worst_case=WorstCase(0.0, delta, "nothing was released"),
+    )

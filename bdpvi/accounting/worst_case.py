@@ -8,10 +8,10 @@ of steps, q and σ decide ε alone. Neighbours differ by one record added or rem
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import torch
 from scipy.optimize import brentq
@@ -25,6 +25,20 @@ from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:  # importing it takes most of a second
     import dp_accounting
+
+
+class Run(NamedTuple):
+    """Steps of the Gaussian mechanism on Poisson samples, with sensitivity 1.
+
+    Attributes:
+        noise_multiplier: σ.
+        rate: q.
+        steps: T.
+    """
+
+    noise_multiplier: float
+    rate: float
+    steps: int
 
 
 class WorstCaseAccountant(Hashable, Protocol):
@@ -132,17 +146,33 @@ class PrivacyLossAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
-        _check(noise_multiplier, rate, steps, delta)
-        if noise_multiplier < _LEAST_NOISE:
+        return self.together((Run(noise_multiplier, rate, steps),), delta)
+
+    def together(self, runs: Sequence[Run], delta: float) -> float:
+        """Return ε at ``delta`` of several runs.
+
+        Args:
+            runs: in any order.
+            delta: δ in (0, 1).
+        """
+        for run in runs:
+            _check(*run, delta)
+        if min(run.noise_multiplier for run in runs) < _LEAST_NOISE:
             return math.inf
         from dp_accounting.pld import PLDAccountant
 
-        precision = noise_multiplier**-2
-        deviation = rate * math.sqrt(math.expm1(min(precision, 100.0)))
-        interval = min(max(0.1 * deviation, 1e-7), 5e-4 * max(1.0, precision))
+        interval = min(loss_interval(run.noise_multiplier, run.rate) for run in runs)
         accountant = PLDAccountant(value_discretization_interval=interval)
-        accountant.compose(_event(noise_multiplier, rate), steps)
+        for run in runs:
+            accountant.compose(_event(run.noise_multiplier, run.rate), run.steps)
         return float(accountant.get_epsilon(delta))
+
+
+def loss_interval(noise_multiplier: float, rate: float) -> float:
+    """Return the step of a grid of privacy losses; see :class:`PrivacyLossAccountant`."""
+    precision = noise_multiplier**-2
+    deviation = rate * math.sqrt(math.expm1(min(precision, 100.0)))
+    return min(max(0.1 * deviation, 1e-7), 5e-4 * max(1.0, precision))
 
 
 @dataclass(frozen=True)

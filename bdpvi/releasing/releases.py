@@ -14,8 +14,8 @@ from torch import Tensor
 from bdpvi import _validate
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store
-from bdpvi.accounting.bayesian import nothing_spent
 from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.settling import nothing_spent
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account

@@ -1,0 +1,103 @@
+"""Costs that were met on a training path: what they do not guarantee, and that they stay marked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from test_sampled_steps import DELTA, F64, accountant, run, two_levels
+from torch import Tensor
+
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.events import SampledGaussianSteps
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.hockey_stick import EPSILONS, position
+from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.types import Scope
+
+M, FIRST, SECOND = 1000, 0.4, 0.6
+
+
+def counterexample() -> SampledGaussianSteps:
+    """1,000 possible records. Step 1 moves coordinate i by 0.4σ if record i is there; step 2 has
+    sensitivity 0.6σ for the record whose coordinate is then largest, and none for the others."""
+    counts = [[1, 1, 0]] * M
+    counts[17] = [0, 1, 1]
+    return run(
+        counts, [1e-6, FIRST / SECOND, 1.0], noise_multiplier=1 / SECOND, rate=1.0, scope="path"
+    )
+
+
+def largest(x: Tensor) -> Tensor:
+    """Return how likely coordinate i is the largest, given that it is x."""
+    return torch.exp((M - 1) * torch.special.log_ndtr(x))
+
+
+NODES = torch.linspace(-9, 14, 20001, dtype=F64)
+
+
+def average(mean: float, values: Tensor) -> float:
+    density = (-(NODES - mean).square() / 2).exp() / math.sqrt(2 * math.pi)
+    return float(torch.trapezoid(density * values, NODES))
+
+
+def true_moment(order: int) -> float:
+    """log E e^{λL}: the first step tilts coordinate i to (1+λ)·0.4."""
+    chosen = average(FIRST * (1 + order), largest(NODES))
+    half = order * (order + 1) / 2
+    return half * FIRST**2 + math.log1p(chosen * math.expm1(half * SECOND**2))
+
+
+def true_delta(epsilon: float) -> float:
+    """E (1 - e^{ε-L})₊ with L = 0.4x - 0.08, and N(0.18, 0.36) more where x is the largest."""
+    rest = epsilon - (FIRST * NODES - FIRST**2 / 2)
+    plain = (-torch.expm1(rest)).clamp(min=0)
+    second = equal_covariance(torch.full_like(NODES, SECOND**2), rest)
+    return average(FIRST, torch.lerp(plain, second, largest(NODES)))
+
+
+def test_a_mean_over_records_on_a_path_is_no_guarantee() -> None:
+    """Costs that were met on the way bound nothing: 11.8 on every path, where the truth is 18.3."""
+    event, order = counterexample(), torch.tensor([8.0], dtype=F64)
+    made = accountant(event, "cks")
+    on_path = float(made.cost("add-or-remove D‖D′", order).log_mean)
+    assert on_path == pytest.approx(11.8, abs=0.05)
+    assert true_moment(8) == pytest.approx(18.3, abs=0.05)
+    for conversion in ("cks", "hockey-stick"):
+        spent = accountant(event, conversion).spent(1e-3)
+        assert true_delta(spent.epsilon) <= 1e-3
+        assert spent.worst_case is not None
+        assert spent.epsilon == spent.worst_case.epsilon
+        assert spent.scope is Scope.PATH
+        assert "no guarantee about the algorithm" in spent.guarantee
+        assert "no guarantee about the algorithm" in str(spent)
+
+
+def test_the_mean_delta_on_the_path_is_below_the_truth() -> None:
+    """So a ``Spent`` whose ε came from it would claim too little."""
+    deltas = SampledRuns([(counterexample(), 1)]).deltas("add-or-remove D‖D′", 1e-6)
+    epsilon = float(EPSILONS[position(2.5)])
+    assert float(deltas.at(epsilon).mean()) < true_delta(epsilon) / 10
+
+
+def test_the_costs_of_a_path_stay_marked() -> None:
+    event = two_levels(0.1, scope="path")
+    made = accountant(event)
+    spent = made.spent(DELTA)
+    assert spent.worst_case is not None
+    assert made.get_epsilon(delta=DELTA) == spent.epsilon == spent.worst_case.epsilon
+    static = accountant(two_levels(0.1)).spent(DELTA)
+    assert spent.path_epsilon == static.epsilon < spent.epsilon
+    assert static.path_epsilon is None
+    assert made.exposure(DELTA).on_path
+    assert "no guarantee" in str(made.exposure(DELTA))
+    with pytest.raises(ValueError, match=r"use worst_case\(delta\)"):
+        made.get_delta(1.0)
+    fixed = BayesianAccountant(orders=Orders(torch.arange(1, 9)))
+    fixed.step(event)
+    with pytest.raises(ValueError, match="a tally does not say"):
+        fixed.tally()
+    assert fixed.spent(DELTA).scope is Scope.PATH
+    assert fixed.spent(DELTA).epsilon == spent.epsilon
