@@ -14,13 +14,22 @@ from bdpvi.accounting import estimators
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.composition import ByHolder, ByPanel
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.events import Event, PosteriorDraws, SubsampledDraw, SubsampledGaussian, Tally
+from bdpvi.accounting.events import (
+    Event,
+    PosteriorDraws,
+    SampledGaussianSteps,
+    SubsampledDraw,
+    SubsampledGaussian,
+    Tally,
+)
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.hockey_stick import loss_variance
+from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import MomentsAccountant
 from bdpvi.studies.unsound import Naive
+from bdpvi.types import Scope
 
 M = 60
 DELTA = 1e-5
@@ -40,6 +49,15 @@ def gaussian(seed: int = 0) -> SubsampledGaussian:
     return SubsampledGaussian(torch.arange(M), distances, noise=3.0, rate=0.05)
 
 
+def steps() -> SampledGaussianSteps:
+    levels = torch.tensor([0.25, 0.5, 1.0], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    counts = LevelCounts(levels, M)
+    for _ in range(20):
+        counts.add(1.2 * torch.rand(M, generator=generator))
+    return counts.event(torch.arange(M), 3.0, 0.05, scope=Scope.STATIC)
+
+
 EVENTS: dict[str, Callable[[], Event]] = {
     "draws": lambda: PosteriorDraws((panel(),), draws=2, temperature=3.0),
     "equal covariances": lambda: PosteriorDraws((panel(spread=0.0),), draws=2),
@@ -47,6 +65,7 @@ EVENTS: dict[str, Callable[[], Event]] = {
         (panel(), Panel("add", torch.arange(M), panel(1).pairs))
     ),
     "subsampled Gaussian": gaussian,
+    "a run of steps": steps,
     "subsampled draw": lambda: SubsampledDraw(panel(), rate=0.1),
     "tally": lambda: Tally(
         torch.arange(M),
