@@ -12,6 +12,7 @@ from bdpvi.datasets.breast_cancer import load_breast_cancer
 from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
+from bdpvi.datasets.mnist import load_mnist
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.split import first_rows, folds, shuffled
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame, read_table
@@ -44,6 +45,7 @@ __all__ = [
     "load_adult",
     "load_breast_cancer",
     "load_magic",
+    "load_mnist",
     "load_spambase",
     "read_table",
     "shuffled",

@@ -104,6 +104,19 @@ class Records:
         return x.to(device), y.to(device)
 
 
+def check_panel_size(panel: Records) -> None:
+    """Refuse a panel that is too small for an estimate.
+
+    Raises:
+        ValueError: naming ``panel``.
+    """
+    if len(panel) < LEAST_PANEL:
+        raise ValueError(
+            f"panel has {len(panel)} records; an estimate needs at least {LEAST_PANEL}, kept out "
+            "of the training data"
+        )
+
+
 def check_panel(panel: Records, data: Records) -> None:
     """Refuse a panel that is too small, or that the network is trained on.
 
@@ -114,11 +127,7 @@ def check_panel(panel: Records, data: Records) -> None:
     Raises:
         ValueError: naming ``panel``.
     """
-    if len(panel) < LEAST_PANEL:
-        raise ValueError(
-            f"panel has {len(panel)} records; an estimate needs at least {LEAST_PANEL}, kept out "
-            "of the training data"
-        )
+    check_panel_size(panel)
     if panel.source is data.source:
         raise ValueError("panel is the training data; keep records apart for it")
     if panel.of is not None and panel.of is data.of:

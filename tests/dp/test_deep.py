@@ -19,7 +19,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bdpvi import Budget, BudgetExceededError, make_private
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
-from bdpvi.dp.deep import Mechanism, Private
+from bdpvi.dp.deep import Private
+from bdpvi.dp.mechanism import Mechanism
 from bdpvi.types import WorstCase
 
 Z, Q = 2.0, 0.1
