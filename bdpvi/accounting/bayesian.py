@@ -227,8 +227,9 @@ class BayesianAccountant:
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         worst = self.worst_case(delta)
         if self._runs:
-            first = self._runs[0][0]
-            found = replace(found, relation=first.relation, unit=first.unit)
+            relation, unit = self._runs[0][0].relation, self._runs[0][0].unit
+            guarantee = guarantee.replace("record", unit)
+            found = replace(found, relation=relation, unit=unit)
         if self._path:
             return on_path(replace(found, guarantee=guarantee, worst_case=worst))
         if worst is not None and not (found.reliable and found.epsilon <= worst.epsilon):

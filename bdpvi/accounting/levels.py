@@ -16,6 +16,33 @@ LEVELS = torch.arange(1, 65, dtype=torch.float64) / 64
 """64 levels; rounding up to them adds at most 1/64 of the clip to a sensitivity."""
 
 
+def counted(counts: Tensor, levels: Tensor, norms: Tensor) -> Tensor:
+    """Return the counts after one more step.
+
+    Args:
+        counts: (m, L) int64.
+        levels: (L,), increasing.
+        norms: of the records' gradients in units of the clip, (m,), before clipping or after; to
+            replace, of the differences. Each is rounded up to a level. What lies above the last
+            level counts there, as clipping bounds it.
+
+    Raises:
+        ValueError: if the shape is another, or a norm is not finite or below 0.
+
+    >>> levels = torch.tensor([0.5, 1.0])
+    >>> counted(torch.zeros(3, 2, dtype=torch.int64), levels, torch.tensor([0, 0.6, 9])).tolist()
+    [[1, 0], [0, 1], [0, 1]]
+    """
+    if norms.shape != (len(counts),):
+        raise ValueError(f"norms must have shape ({len(counts)},), got {tuple(norms.shape)}")
+    norms = norms.detach().to("cpu", torch.float64)
+    holds = (norms >= 0) & norms.isfinite()
+    _validate.every("norms", norms, holds, "be finite and at least 0")
+    levels = levels.double()
+    at = torch.bucketize(norms.clamp(max=float(levels[-1])), levels)
+    return counts + torch.nn.functional.one_hot(at, len(levels))
+
+
 class LevelCounts:
     """Counts, step by step, the level of every record's sensitivity.
 
@@ -43,26 +70,8 @@ class LevelCounts:
         self.steps = 0
 
     def add(self, norms: Tensor) -> None:
-        """Count one step.
-
-        Args:
-            norms: of the records' gradients in units of the clip, (m,), before clipping or after;
-                to replace, of the differences. What lies above the last level counts there, as
-                clipping bounds it.
-
-        Raises:
-            ValueError: if the shape is another, or a norm is not finite or below 0. Nothing is then
-                counted.
-        """
-        if norms.shape != (len(self.counts),):
-            raise ValueError(
-                f"norms must have shape ({len(self.counts)},), got {tuple(norms.shape)}"
-            )
-        norms = norms.detach().to("cpu", torch.float64)
-        holds = (norms >= 0) & norms.isfinite()
-        _validate.every("norms", norms, holds, "be finite and at least 0")
-        at = torch.bucketize(norms.clamp(max=float(self.levels[-1])), self.levels)
-        self.counts[torch.arange(len(at)), at] += 1
+        """Count one step; see :func:`counted`. Where it raises, nothing was counted."""
+        self.counts = counted(self.counts, self.levels, norms)
         self.steps += 1
 
     def add_largest(self) -> None:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
+from bdpvi.accounting.conversions import INTEGER_ORDERS, minimise_epsilon
 from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.hockey_stick import Deltas
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, position
+from bdpvi.accounting.loss_distribution import Grid, Kind, Losses
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.releases import Price
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, Run, gaussian_guarantee
+from bdpvi.accounting.worst_case import (
+    PrivacyLossAccountant,
+    Run,
+    gaussian_epsilon,
+    gaussian_guarantee,
+    loss_interval,
+)
 from bdpvi.types import ADD_OR_REMOVE, WorstCase
 
 
@@ -42,10 +51,57 @@ class SampledRuns:
         )
 
     def deltas(self, direction: str, beta: float) -> Deltas:
-        """See :class:`~bdpvi.accounting.releases.Releases`."""
-        raise ValueError("conversion='hockey-stick' does not take sampled steps yet")
+        """Return every record's own δ as a function of ε, at most that of the largest cost."""
+        variance = self._variance()
+        if variance is not None:
+            top, own = variance[-1:], variance[:-1]
+            return Deltas(
+                partial(equal_covariance, own),
+                bound=lambda epsilon: float(equal_covariance(top, epsilon)),
+            )
+        composed = self._composed(direction, beta)
+        # Below the grid, at position -1, every δ counts as 1.
+        found = torch.cat([composed.minimum(composed[-1]), torch.ones(len(composed), 1)], 1)
+        return Deltas(
+            lambda epsilon: found[:-1, position(epsilon)],
+            bound=lambda epsilon: float(found[-1, position(epsilon)]),
+        )
 
-    def largest_cost(self, order: Tensor) -> Tensor | None:
+    def _composed(self, direction: str, beta: float) -> Tensor:
+        """Return δ at all of ``EPSILONS``, (m + 1, ·): of each record, and of the largest cost."""
+        kinds = [
+            Kind(event.noise_multiplier / level, event.rate)
+            for event, _ in self.runs
+            for level in event.levels.tolist()
+        ]
+        counts = self._counts()
+        met = counts.any(0)
+        around = minimise_epsilon(self.largest_cost, beta, INTEGER_ORDERS)
+        interval = min(loss_interval(run.noise_multiplier, run.rate) for run in self.largest)
+        grid = Grid.around(around.value, around.order, interval)
+        used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
+        return Losses.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
+
+    def _counts(self) -> Tensor:
+        """Return counts of all runs side by side, (m + 1, ΣL); the last at the largest level."""
+        parts = []
+        for event, n in self.runs:
+            largest = torch.zeros(1, len(event.levels), dtype=torch.int64)
+            largest[0, -1] = event.steps
+            parts.append(n * torch.cat([event.counts.cpu(), largest]))
+        return torch.cat(parts, 1)
+
+    def _variance(self) -> Tensor | None:
+        """Return the variance of the privacy loss, (m + 1,), where every step uses all records.
+
+        It is Σ_t d_t²/z², and the loss is Gaussian. The last is the largest there is.
+        """
+        if not all(event.rate == 1 for event, _ in self.runs):
+            return None
+        each = [(event.levels.cpu() / event.noise_multiplier).square() for event, _ in self.runs]
+        return self._counts().double() @ torch.cat(each)
+
+    def largest_cost(self, order: Tensor) -> Tensor:
         """Return the cost of a record that is at the largest sensitivity in every step, (K,)."""
         each = [
             run.steps * subsampled_gaussian_cost(1.0, run.noise_multiplier, run.rate, order)
@@ -60,9 +116,17 @@ class SampledRuns:
         first = self.runs[0][0]
         return runs_guarantee(self.largest, delta, f"{first.relation.value} one {first.unit}")
 
-    def own_price(self, directions: Sequence[str], delta: float) -> Price | None:
-        """See :class:`~bdpvi.accounting.releases.Releases`."""
-        return None
+    def own_price(self, directions: Sequence[str], delta: float) -> Price:
+        """Return ε of each record, exact where every step uses all records, else on a grid."""
+        variance = self._variance()
+        if variance is not None:
+            return variance[:-1], partial(gaussian_epsilon, delta=delta)
+        exceed = torch.stack([self._composed(name, delta)[:-1] > delta for name in directions])
+        # From behind the last ε that does not suffice on, all do.
+        first = (exceed.any(0) * torch.arange(1, len(EPSILONS) + 1)).amax(1)
+        own = torch.cat([EPSILONS, EPSILONS.new_full((1,), math.inf)])[first]
+        worst = self.worst_case(directions, delta, 0.0)
+        return own.clamp(max=worst.epsilon if worst else math.inf), float
 
 
 @lru_cache(maxsize=256)

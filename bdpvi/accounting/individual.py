@@ -1,0 +1,95 @@
+"""A worst-case guarantee from what each record itself has cost: a filter that drops records.
+
+For tables small enough that every step uses every record and knows every clipped norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bdpvi import _validate
+from bdpvi.accounting.worst_case import gaussian_guarantee
+from bdpvi.types import WorstCase
+
+
+@dataclass(frozen=True)
+class IndividualFilter:
+    """Drops a record from training before its own cost passes the budget.
+
+    Step t releases Σ_{i active} ḡ_{i,t} + N(0, z²C²I), with ḡ clipped to C, and record i is active
+    as long as V_i = Σ_{s≤t} ‖ḡ_{i,s}‖²/(z²C²) ≤ V over the steps in which it took part, this one
+    included. The number of steps need not be bounded.
+
+    *Theorem* (Feldman and Zrnic 2021, Theorem 4.5, at every Rényi order; for Gaussian DP Smith and
+    Thakurta 2022): all that is released, however long, is √V-Gaussian differentially private to add
+    or remove one record, for every record. *Proof*: let i be removed. Whether another record is
+    active follows from its own gradients on the published path, so given the path so far the sums
+    with and without i differ by ḡ_{i,t} or nothing, whose size is known before the noise is drawn.
+    Let a last release, N(±, 1) at the distance √(V - V_i), fill the budget up; leaving it out is
+    post-processing. The log-likelihood ratio is then a stochastic integral against Brownian motion
+    whose quadratic variation is V on every path, hence exactly N(V/2, V) with i and N(-V/2, V)
+    without: the ratio of two Gaussians √V apart.
+
+    It holds only if the *fact* of being dropped stays inside: who is active, how many are, and any
+    divisor that follows from it are secret. Divide by a public number. A record that is replaced
+    costs twice: :func:`bdpvi.accounting.worst_case.replace_one`.
+
+    Attributes:
+        noise_multiplier: z.
+        budget: V. For an ε, σ⁻² with σ from :func:`~bdpvi.accounting.worst_case.calibrate` for one
+            step of the :class:`~bdpvi.accounting.worst_case.GaussianAccountant`.
+
+    >>> rule = IndividualFilter(noise_multiplier=10.0, budget=0.025)
+    >>> own = torch.zeros(3)
+    >>> for _ in range(4):
+    ...     active, own = rule.step(own, torch.tensor([0.1, 0.5, 1.0]))
+    >>> active.tolist(), own
+    ([True, True, False], tensor([0.0004, 0.0100, 0.0200], dtype=torch.float64))
+    >>> print(rule.worst_case(delta=1e-5))
+    ε = 0.5613 at δ = 1e-05 (Gaussian DP, to add or remove one record)
+    """
+
+    noise_multiplier: float
+    budget: float
+
+    def __post_init__(self) -> None:
+        _validate.positive("noise_multiplier", self.noise_multiplier)
+        _validate.positive("budget", self.budget)
+
+    def step(self, own: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return who may take part in a step, and every record's cost after it.
+
+        To be called before the step's noise is drawn. A record that was left out once may come back
+        with a smaller norm.
+
+        Args:
+            own: V_i so far, (N,); zeros before the first step. Secret.
+            norms: ‖ḡ_{i,t}‖ in units of the clip, (N,), in [0, 1].
+
+        Returns:
+            Booleans (N,), the records whose gradients enter the sum; and V_i, (N,). Both secret.
+
+        Raises:
+            ValueError: if shapes differ, a norm is not in [0, 1], or V_i is not in [0, V].
+        """
+        if norms.shape != own.shape:
+            raise ValueError(f"norms has shape {tuple(norms.shape)}, own has {tuple(own.shape)}")
+        norms, own = norms.double(), own.double()
+        _validate.every("norms", norms, (norms >= 0) & (norms <= 1), "lie in [0, 1]")
+        _validate.every("own", own, (own >= 0) & (own <= self.budget), "lie in [0, budget]")
+        after = own + (norms / self.noise_multiplier).square()
+        active = after <= self.budget
+        return active, torch.where(active, after, own)
+
+    def worst_case(self, delta: float) -> WorstCase:
+        """Return the guarantee for every conceivable record, whatever the number of steps.
+
+        Args:
+            delta: δ in (0, 1).
+        """
+        found = gaussian_guarantee(self.budget, _validate.probability("delta", delta))
+        assert found is not None  # nothing was rounded
+        return found

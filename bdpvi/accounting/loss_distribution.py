@@ -1,0 +1,208 @@
+"""δ(ε) of many compositions of the same few releases: certified privacy loss distributions, by FFT.
+
+Every record of a run takes the same kinds of steps, each a number of times of its own. One
+distribution of the privacy loss for each kind, and one inverse Fourier transform for each record,
+give all δ(ε).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.fft import next_fast_len
+from torch import Tensor
+
+from bdpvi.accounting.events import WITH
+
+_MARGIN = 32.0
+"""What lies outside the grid has at most e^-32 of the tilted mass."""
+_BLOCK = 1 << 21
+"""Numbers held at a time."""
+
+
+class Kind(NamedTuple):
+    """One step: the Gaussian mechanism on a Poisson sample.
+
+    Attributes:
+        noise: standard deviation in units of the sensitivity.
+        rate: q.
+    """
+
+    noise: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where losses are kept, and how they are tilted; from public numbers alone.
+
+    Attributes:
+        interval: h, between neighbouring losses.
+        tilt: c > 0: masses are held times e^{c·loss}, so that they are precise where δ is small.
+        lower: the smallest loss over h.
+        size: number of losses.
+    """
+
+    interval: float
+    tilt: float
+    lower: int
+    size: int
+
+    @classmethod
+    def around(cls, epsilon: float, tilt: float, interval: float) -> Grid:
+        """Return a grid that serves every record whose ε is at most ``epsilon``.
+
+        Args:
+            epsilon: of the largest cost there is, at the wanted δ.
+            tilt: c, the order at which it was found.
+            interval: h.
+        """
+        lower = math.floor(-_MARGIN / tilt / interval)
+        upper = math.ceil((epsilon + _MARGIN / tilt) / interval)
+        return cls(interval, tilt, lower, int(next_fast_len(upper - lower + 1, real=True)))
+
+    @property
+    def upper(self) -> float:
+        """The loss from which on nothing is kept."""
+        return (self.lower + self.size) * self.interval
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Tilted distributions of the loss of K kinds of step, in frequencies.
+
+    Attributes:
+        grid: where.
+        log_size, angle: of the characteristic functions φ, (K, frequencies).
+        log_size_above: log of |φ| and its error together.
+        log_mgf: log E e^{cL}, (K,).
+        log_finite: log of the mass of finite losses, (K,).
+    """
+
+    grid: Grid
+    log_size: Tensor
+    angle: Tensor
+    log_size_above: Tensor
+    log_mgf: Tensor
+    log_finite: Tensor
+
+    @classmethod
+    def of(cls, kinds: Sequence[Kind], direction: str, grid: Grid) -> Losses:
+        """Prepare the kinds of step in one direction, such as "add-or-remove D‖D′"."""
+        tilted, mgfs, finite = [], [], []
+        for kind in kinds:
+            masses, lower, infinity = _connect_dots(kind, grid.interval)[direction.endswith(WITH)]
+            places = np.arange(lower, lower + len(masses))
+            logs = np.log(masses, where=masses > 0, out=np.full(len(masses), -np.inf))
+            logs += grid.tilt * grid.interval * places
+            mgfs.append(float(np.logaddexp.reduce(logs)))
+            folded = np.bincount(places % grid.size, np.exp(logs - mgfs[-1]), grid.size)
+            tilted.append(torch.from_numpy(folded))
+            finite.append(math.log1p(-infinity))
+        phi = torch.fft.rfft(torch.stack(tilted))
+        error = _error(grid)
+        size = phi.abs()
+        return cls(
+            grid,
+            size.clamp(min=torch.finfo(torch.float64).tiny).log(),
+            phi.angle(),
+            (size * (1 + error) + error).log(),
+            torch.tensor(mgfs, dtype=torch.float64),
+            torch.tensor(finite, dtype=torch.float64),
+        )
+
+    def deltas(self, counts: Tensor, epsilons: Tensor) -> Tensor:
+        r"""Return an upper bound on δ_i(ε) of every record.
+
+        With p_i the distribution of the loss of all its steps and M_i(c) = E e^{cL}, the tilted
+        p̃_i(s) = p_i(s) e^{cs}/M_i(c) is the composition of the steps' tilted distributions,
+
+            δ_i(ε) = Pr[L = ∞] + M_i(c) Σ_{s>ε} p̃_i(s) e^{-cs} (1 - e^{ε-s}),
+
+        and its Fourier transform Π_k φ_k^{n_ik} (Koskela, Jälkö and Honkela 2020; tilted as in
+        Gopi, Lee and Wutschitz 2021, remark on precision). The bound adds
+
+        - M_i(c) e^{-cS} for losses from S, the end of the grid, on (Markov's inequality). They wrap
+          around and are counted again, as are those below the grid: upwards only;
+        - what rounding can have changed. Each φ is off by η at most, so the product by at most
+          E = Π (|φ_k|(1+η) + η)^{n_ik} - Π |φ_k|^{n_ik} at each frequency; by the inequality of
+          Cauchy and Schwarz and Parseval's identity Σ_s w(s) p̃_i(s) is off by ‖E‖₂ max w, and
+          max w = e^{-cε} c^c/(1+c)^{1+c} (Canonne, Kamath and Steinke 2020, Proposition 12).
+
+        Args:
+            counts: how often each record takes each kind of step, (m, K).
+            epsilons: ε ≥ 0, (E,), increasing.
+
+        Returns:
+            (m, E), at most 1; beyond the grid by moments: M_i(c) times that maximum.
+        """
+        # Records that are alike, as where sensitivities are static, are computed once.
+        unlike, place = counts.unique(dim=0, return_inverse=True)
+        rows = max(1, _BLOCK // self.grid.size)
+        return torch.cat([self._deltas(n.double(), epsilons) for n in unlike.split(rows)])[place]
+
+    def _deltas(self, counts: Tensor, epsilons: Tensor) -> Tensor:
+        grid, c = self.grid, self.grid.tilt
+        log_size = counts @ self.log_size
+        total = torch.polar(log_size.exp(), counts @ self.angle)
+        masses = torch.fft.irfft(total, n=grid.size).roll(-grid.lower, -1).clamp_(min=0)
+        s = grid.interval * (grid.lower + torch.arange(grid.size, dtype=torch.float64))
+        masses = masses[:, s > 0]
+        s = s[s > 0]
+        tail = _from_above(masses * torch.exp(-c * s))
+        tail_less = _from_above(masses * torch.exp(-(c + 1) * s))
+        first = torch.searchsorted(s, epsilons, right=True)
+        within = tail[:, first] - epsilons.exp() * tail_less[:, first]
+        off = (counts @ self.log_size_above).exp() - log_size.exp()
+        error = _error(grid)
+        size = math.sqrt(2) * (off.norm(dim=1) + error * total.abs().norm(dim=1))
+        log_peak = c * math.log(c) - (1 + c) * math.log1p(c)
+        peak = torch.exp(log_peak - c * epsilons)
+        kept = within + error * tail[:, first] + size[:, None] * peak
+        kept += math.exp(-c * grid.upper)
+        kept[:, epsilons >= grid.upper] = math.inf
+        steps = counts.sum(1, keepdim=True)
+        mgf = (counts @ self.log_mgf)[:, None] + error * steps
+        infinite = -torch.expm1(counts @ self.log_finite)[:, None]
+        return (mgf.exp() * torch.minimum(kept, peak) + infinite).clamp(max=1)
+
+
+def _error(grid: Grid) -> float:
+    """Return η: a Fourier transform of masses that add up to 1 is off by less, and so is log φ."""
+    return 2.0**-49 * math.log2(grid.size)
+
+
+def _from_above(values: Tensor) -> Tensor:
+    """Return Σ_{j≥k} of values (m, n) for k = 0 … n, the last being 0."""
+    sums = values.flip(1).cumsum(1).flip(1)
+    return torch.cat([sums, torch.zeros_like(sums[:, :1])], 1)
+
+
+@lru_cache(maxsize=512)
+def _connect_dots(
+    kind: Kind, interval: float
+) -> tuple[tuple[NDArray[np.float64], int, float], tuple[NDArray[np.float64], int, float]]:
+    """Return masses, the first loss over h, and the infinite mass, in both directions.
+
+    First that of the release without the record against the one with it, then the reverse.
+
+    By dp_accounting, whose distribution on the grid has a δ(ε) that is never too small (Doroshenko,
+    Ghazi, Kamath, Kumar and Manurangsi 2022).
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    made = privacy_loss_distribution.from_gaussian_mechanism(
+        kind.noise, value_discretization_interval=interval, sampling_prob=kind.rate
+    )
+    without, present = (
+        (pmf._probs, pmf._lower_loss, pmf._infinity_mass)
+        for pmf in (made._pmf_add.to_dense_pmf(), made._pmf_remove.to_dense_pmf())
+    )
+    return without, present

@@ -1,0 +1,386 @@
+"""Whole runs of DP-SGD: costs, loss distributions, and what a training path does not guarantee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import integrate, stats
+from torch import Tensor
+
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
+from bdpvi.accounting.events import SampledGaussianSteps, SubsampledGaussian
+from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.hockey_stick import EPSILONS, position
+from bdpvi.accounting.levels import LEVELS, LevelCounts, counted
+from bdpvi.accounting.loss_distribution import Grid, Kind, Losses
+from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
+from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
+from bdpvi.types import REPLACE, Relation, Scope
+
+F64 = torch.float64
+RATE, NOISE, STEPS = 0.01, 1.0, 500
+DELTA = 1e-5
+WITH = "add-or-remove D‖D′"
+
+
+def run(counts: list[list[int]], levels: list[float], **options: Any) -> SampledGaussianSteps:
+    made = torch.tensor(counts)
+    settings: dict[str, Any] = {
+        "noise_multiplier": NOISE,
+        "rate": RATE,
+        "steps": sum(counts[0]),
+        "scope": "static",
+    }
+    return SampledGaussianSteps(
+        torch.arange(len(counts)),
+        torch.tensor(levels, dtype=F64),
+        made,
+        **(settings | options),
+    )
+
+
+def two_levels(share: float, m: int = 2000, **options: Any) -> SampledGaussianSteps:
+    """A share of the records at the clip throughout, the others at 1/20 of it."""
+    at_clip = round(share * m)
+    return run([[0, STEPS]] * at_clip + [[STEPS, 0]] * (m - at_clip), [0.05, 1.0], **options)
+
+
+def accountant(
+    event: SampledGaussianSteps, conversion: str = "hockey-stick", gamma: float = 1e-12
+) -> BayesianAccountant:
+    made = BayesianAccountant(conversion=conversion, failure_probability=gamma)
+    made.step(event)
+    return made
+
+
+def test_costs_are_those_of_single_steps() -> None:
+    event = run([[0, 0, 10], [2, 3, 5], [10, 0, 0]], [0.1, 0.4, 1.0], noise_multiplier=1.3)
+    orders = INTEGER_ORDERS.values
+    for direction in event.records:
+        cost = event_cost(event, direction, orders)
+        plain = 10 * subsampled_gaussian_cost(1.0, 1.3, RATE, orders)
+        torch.testing.assert_close(cost[:, 0], plain, rtol=1e-12, atol=0)
+    single = BayesianAccountant(orders=Orders(orders))
+    for distances, count in (([1, 0.1, 0.1], 2), ([1, 0.4, 0.1], 3), ([1, 1, 0.1], 5)):
+        step = SubsampledGaussian(torch.arange(3), torch.tensor(distances, dtype=F64), 1.3, RATE)
+        single.step(step, count=count)
+    torch.testing.assert_close(cost, single.tally().totals["remove D‖D′"], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("direction", [WITH, "add-or-remove D′‖D"])
+def test_one_step_against_integration(direction: str) -> None:
+    """δ(ε) = ∫ (p - e^ε q)₊, at a sensitivity below the clip."""
+    event = run([[1, 0]] * 3, [0.5, 1.0], noise_multiplier=0.5, rate=0.2)
+    deltas = SampledRuns([(event, 1)]).deltas(direction, 1e-3)
+
+    def present(w: float) -> float:
+        return float(0.8 * stats.norm.pdf(w) + 0.2 * stats.norm.pdf(w, 1.0))
+
+    p, q = (present, stats.norm.pdf) if direction == WITH else (stats.norm.pdf, present)
+    for wanted in (0.05, 0.15, 0.2):
+        epsilon = float(EPSILONS[position(wanted)])
+
+        def excess(w: float, factor: float = math.exp(epsilon)) -> float:
+            return max(0.0, float(p(w) - factor * q(w)))
+
+        truth, _ = integrate.quad(excess, -12, 12, limit=400, points=[0, 1])
+        assert truth > 1e-4
+        assert truth * (1 - 1e-6) <= float(deltas.at(epsilon)[0]) <= truth * 1.01
+
+
+def test_composition_against_the_closed_form() -> None:
+    """Where every step uses all records the loss is Gaussian, and transforms must find that."""
+    kinds, counts = [Kind(10.0, 1.0), Kind(20.0, 1.0)], torch.tensor([[100, 0], [40, 60], [0, 7]])
+    variance = counts.double() @ torch.tensor([0.01, 0.0025], dtype=F64)
+    losses = Losses.of(kinds, WITH, Grid.around(4.8, 4.0, 1e-3))
+    for epsilon in (0.05, 1.0, 4.0, 12.0):
+        found = losses.deltas(counts, torch.tensor([epsilon], dtype=F64))[:, 0]
+        truth = equal_covariance(variance, epsilon)
+        assert bool((found >= truth * (1 - 1e-9)).all())
+        near = truth > 1e-12
+        assert bool((found[near] <= 1.01 * truth[near]).all())
+
+
+def test_mixed_levels_against_dp_accounting() -> None:
+    """Between a distribution rounded down and one rounded up, on a grid 50 times as fine."""
+    event = run([[30, 20], [50, 0], [0, 50]], [0.5, 1.0], rate=0.05)
+
+    def theirs(pessimistic: bool, direction: str) -> Callable[[float], float]:
+        half, full = (
+            privacy_loss_distribution.from_gaussian_mechanism(
+                NOISE,
+                sensitivity=level,
+                sampling_prob=0.05,
+                value_discretization_interval=2e-5,
+                pessimistic_estimate=pessimistic,
+                use_connect_dots=pessimistic,
+            )
+            for level in (0.5, 1.0)
+        )
+        both = half.self_compose(30).compose(full.self_compose(20))
+        pmf = both._pmf_remove if direction == WITH else both._pmf_add
+        return lambda epsilon: float(pmf.get_delta_for_epsilon(epsilon))
+
+    for direction in event.records:
+        deltas = SampledRuns([(event, 1)]).deltas(direction, DELTA)
+        low, high = theirs(False, direction), theirs(True, direction)
+        for wanted in (0.1, 0.5, 1.0, 2.0):
+            epsilon = float(EPSILONS[position(wanted)])
+            found = float(deltas.at(epsilon)[0])
+            # They leave out 1e-15 at a time; δ is meant where it is far above.
+            assert low(epsilon) * 0.999 - 1e-13 <= found <= high(epsilon) * 1.008 + 1e-13
+
+
+def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
+    event = two_levels(1.0, m=1000)
+    worst = accountant(event).worst_case(DELTA)
+    assert worst is not None
+    exact = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA)
+    assert worst.epsilon == pytest.approx(exact, rel=1e-12)
+    for conversion in ("hockey-stick", "cks", "chernoff"):
+        assert accountant(event, conversion).spent(DELTA).epsilon <= worst.epsilon
+    own = SampledRuns([(event, 1)]).own_price(list(event.records), DELTA)[0]
+    assert float(own[0]) == pytest.approx(worst.epsilon, rel=1e-3)
+    runs = SampledRuns([(event, 1)])
+    deltas = [runs.deltas(name, DELTA) for name in event.records]
+    at = float(EPSILONS[position(worst.epsilon * 1.005)])
+    assert max(float(one.at(at)[0]) for one in deltas) <= DELTA
+
+
+def test_an_estimate_is_never_above_the_cost_of_the_clip() -> None:
+    made = accountant(two_levels(0.9, m=40), "cks", gamma=1e-15)
+    largest = STEPS * subsampled_gaussian_cost(1.0, NOISE, RATE, INTEGER_ORDERS.values)
+    assert bool((made.cost(WITH, INTEGER_ORDERS.values).log_bound <= largest).all())
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_share_at_the_clip_decides(share: float) -> None:
+    """ε_BDP(δ) ≥ ε_DP(δ/s): the others can only add to the mean of δ."""
+    spent = accountant(two_levels(share)).spent(DELTA)
+    least = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA / share)
+    assert least * (1 - 1e-3) <= spent.epsilon
+    assert spent.worst_case is not None
+    assert spent.epsilon <= spent.worst_case.epsilon
+    assert spent.reliable
+    assert spent.scope is Scope.STATIC
+    if share == 0.1:
+        # The mean is a binomial proportion; its bound at 1e-12 from 2,000 is below 16 %.
+        most = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA / 0.17)
+        assert spent.epsilon < most
+
+
+def test_single_records_and_their_certified_quantiles() -> None:
+    made = accountant(two_levels(0.1))
+    own, found = made.per_record(DELTA), made.exposure(DELTA)
+    at_clip, others = float(own[0]), float(own[-1])
+    exact = privacy_loss_distribution.from_gaussian_mechanism(
+        NOISE / 0.05, sampling_prob=RATE, value_discretization_interval=2e-6
+    ).self_compose(STEPS)
+    assert others == pytest.approx(exact.get_epsilon_for_delta(DELTA), rel=0.1)
+    assert others >= exact.get_epsilon_for_delta(DELTA) * (1 - 1e-3)
+    assert (found.largest, found.median) == (at_clip, others)
+    # 200 of 2,000 are at the clip, so three quarters certainly stay below and 99 % do not.
+    assert dict(found.quantiles)[0.75] == others
+    assert found.certified == at_clip
+    assert not found.on_path
+
+
+def test_replacing_a_record_in_full_batch() -> None:
+    counts = [[60, 40, 0]] * 50 + [[0, 0, 100]]
+    options: dict[str, Any] = {"rate": 1.0, "noise_multiplier": 30.0, "relation": "replace"}
+    made = accountant(run(counts, [0.5, 1.0, 2.0], **options))
+    spent = made.spent(DELTA)
+    assert spent.worst_case is not None
+    assert spent.worst_case.relation == REPLACE
+    assert spent.worst_case.epsilon == pytest.approx(gaussian_epsilon(4 * 100 / 900, DELTA))
+    assert spent.relation is Relation.REPLACE
+    expected = gaussian_epsilon((60 * 0.25 + 40 * 1) / 900, DELTA)
+    assert float(made.per_record(DELTA)[0]) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"rate must be 1 with relation='replace', got 0\.5"):
+        run(counts, [0.5, 1.0, 2.0], **(options | {"rate": 0.5}))
+
+
+def test_several_runs_add_up() -> None:
+    """Two runs with different noise are one composition; the same run twice is twice as long."""
+    one, other = run([[5, 5]] * 40, [0.5, 1.0]), run([[10]] * 40, [1.0], noise_multiplier=2.0)
+    both = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+    both.step(one, count=2)
+    both.step(other)
+    worst = both.worst_case(DELTA)
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(NOISE, sampling_prob=RATE)
+    also = privacy_loss_distribution.from_gaussian_mechanism(2 * NOISE, sampling_prob=RATE)
+    composed = theirs.self_compose(20).compose(also.self_compose(10))
+    assert worst is not None
+    assert worst.epsilon == pytest.approx(composed.get_epsilon_for_delta(DELTA), rel=0.02)
+    own = float(both.per_record(DELTA)[0])
+    twice = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+    twice.step(run([[10, 10]] * 40, [0.5, 1.0]))
+    twice.step(other)
+    assert own == float(twice.per_record(DELTA)[0])
+    assert float(accountant(one).per_record(DELTA)[0]) < own < worst.epsilon
+
+
+M, FIRST, SECOND = 1000, 0.4, 0.6
+
+
+def counterexample() -> SampledGaussianSteps:
+    """1,000 possible records. Step 1 moves coordinate i by 0.4σ if record i is there; step 2 has
+    sensitivity 0.6σ for the record whose coordinate is then largest, and none for the others."""
+    counts = [[1, 1, 0]] * M
+    counts[17] = [0, 1, 1]
+    return run(
+        counts, [1e-6, FIRST / SECOND, 1.0], noise_multiplier=1 / SECOND, rate=1.0, scope="path"
+    )
+
+
+def largest(x: Tensor) -> Tensor:
+    """Return how likely coordinate i is the largest, given that it is x."""
+    return torch.exp((M - 1) * torch.special.log_ndtr(x))
+
+
+NODES = torch.linspace(-9, 14, 20001, dtype=F64)
+
+
+def average(mean: float, values: Tensor) -> float:
+    density = (-(NODES - mean).square() / 2).exp() / math.sqrt(2 * math.pi)
+    return float(torch.trapezoid(density * values, NODES))
+
+
+def true_moment(order: int) -> float:
+    """log E e^{λL}: the first step tilts coordinate i to (1+λ)·0.4."""
+    chosen = average(FIRST * (1 + order), largest(NODES))
+    half = order * (order + 1) / 2
+    return half * FIRST**2 + math.log1p(chosen * math.expm1(half * SECOND**2))
+
+
+def true_delta(epsilon: float) -> float:
+    """E (1 - e^{ε-L})₊ with L = 0.4x - 0.08, and N(0.18, 0.36) more where x is the largest."""
+    rest = epsilon - (FIRST * NODES - FIRST**2 / 2)
+    plain = (-torch.expm1(rest)).clamp(min=0)
+    second = equal_covariance(torch.full_like(NODES, SECOND**2), rest)
+    return average(FIRST, torch.lerp(plain, second, largest(NODES)))
+
+
+def test_a_mean_over_records_on_a_path_is_no_guarantee() -> None:
+    """Costs that were met on the way bound nothing: 11.8 on every path, where the truth is 18.3."""
+    event, order = counterexample(), torch.tensor([8.0], dtype=F64)
+    made = accountant(event, "cks")
+    on_path = float(made.cost("add-or-remove D‖D′", order).log_mean)
+    assert on_path == pytest.approx(11.8, abs=0.05)
+    assert true_moment(8) == pytest.approx(18.3, abs=0.05)
+    for conversion in ("cks", "hockey-stick"):
+        spent = accountant(event, conversion).spent(1e-3)
+        assert true_delta(spent.epsilon) <= 1e-3
+        assert spent.worst_case is not None
+        assert spent.epsilon == spent.worst_case.epsilon
+        assert spent.scope is Scope.PATH
+        assert "no guarantee about the algorithm" in spent.guarantee
+        assert "no guarantee about the algorithm" in str(spent)
+
+
+def test_the_mean_delta_on_the_path_is_below_the_truth() -> None:
+    """So a ``Spent`` whose ε came from it would claim too little."""
+    deltas = SampledRuns([(counterexample(), 1)]).deltas("add-or-remove D‖D′", 1e-6)
+    epsilon = float(EPSILONS[position(2.5)])
+    assert float(deltas.at(epsilon).mean()) < true_delta(epsilon) / 10
+
+
+def test_the_costs_of_a_path_stay_marked() -> None:
+    event = two_levels(0.1, scope="path")
+    made = accountant(event)
+    spent = made.spent(DELTA)
+    assert spent.worst_case is not None
+    assert made.get_epsilon(DELTA) == spent.epsilon == spent.worst_case.epsilon
+    static = accountant(two_levels(0.1)).spent(DELTA)
+    assert spent.path_epsilon == static.epsilon < spent.epsilon
+    assert static.path_epsilon is None
+    assert made.exposure(DELTA).on_path
+    assert "no guarantee" in str(made.exposure(DELTA))
+    with pytest.raises(ValueError, match=r"use worst_case\(delta\)"):
+        made.get_delta(1.0)
+    fixed = BayesianAccountant(orders=Orders(torch.arange(1, 9)))
+    fixed.step(event)
+    with pytest.raises(ValueError, match="a tally does not say"):
+        fixed.tally()
+    assert fixed.spent(DELTA).scope is Scope.PATH
+    assert fixed.spent(DELTA).epsilon == spent.epsilon
+
+
+def test_levels_are_counted_upwards() -> None:
+    norms = torch.rand(40, 50, generator=torch.Generator().manual_seed(0)) * 1.5
+    counts = LevelCounts(LEVELS, m=50)
+    for row in norms:
+        counts.add(row)
+    event = counts.event(torch.arange(50), 1.0, 0.1, scope=Scope.STATIC)
+    rounded = (norms.double().clamp(max=1) * 64).ceil().clamp(min=1) / 64
+    torch.testing.assert_close(event.counts.double() @ LEVELS, rounded.sum(0))
+    counts.add_largest()
+    assert event.steps == 40
+    assert int(event.counts.sum()) == 40 * 50
+    resumed = LevelCounts(LEVELS, m=50)
+    resumed.load_state_dict(counts.state_dict())
+    assert torch.equal(resumed.counts, counts.counts)
+    assert resumed.steps == 41
+
+
+@pytest.mark.parametrize(
+    ("norms", "message"),
+    [
+        (torch.zeros(4), r"norms must have shape \(3,\), got \(4,\)"),
+        (torch.tensor([0.1, math.nan, 0.2]), "norms must be finite and at least 0, got nan"),
+        (torch.tensor([0.1, math.inf, 0.2]), "norms must be finite and at least 0, got inf"),
+        (torch.tensor([0.1, -0.5, 0.2]), "norms must be finite and at least 0, got -0.5"),
+    ],
+)
+def test_bad_norms_are_not_counted(norms: Tensor, message: str) -> None:
+    counts = LevelCounts(LEVELS, m=3)
+    with pytest.raises(ValueError, match=message):
+        counts.add(norms)
+    assert counts.steps == int(counts.counts.sum()) == 0
+    with pytest.raises(ValueError, match=message):
+        counted(counts.counts, LEVELS, norms)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier must be finite and positive, got 0.0"),
+        ({"rate": 0.0}, "rate must lie in .* got 0.0"),
+        ({"steps": 11}, "counts must add up to steps=11 in every row.* got 10"),
+        ({"scope": "filter"}, "scope must be one of .* got 'filter'"),
+        ({"relation": "zero"}, "relation must be one of .* got 'zero'"),
+        ({"unit": "table"}, "unit must be one of .* got 'table'"),
+        ({"levels": torch.tensor([0.5, 0.75])}, "levels must end at 1, .* got 0.75"),
+        ({"levels": torch.tensor([0.0, 1.0])}, "levels must increase, from above 0, got 0.0"),
+        ({"levels": torch.tensor([1.0])}, r"counts must have shape .*\(3, 1\), got \(3, 2\)"),
+        ({"counts": torch.full((3, 2), 5.0)}, "counts must be whole numbers"),
+        ({"counts": torch.tensor([[11, -1]] * 3)}, "counts must be at least 0, got -1"),
+        ({"ids": torch.arange(2), "counts": torch.tensor([[5, 5]] * 2)}, "ids has 2 records"),
+    ],
+)
+def test_bad_runs(change: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "ids": torch.arange(3),
+        "levels": torch.tensor([0.5, 1.0]),
+        "counts": torch.tensor([[5, 5]] * 3),
+        "noise_multiplier": 1.0,
+        "rate": 0.1,
+        "steps": 10,
+    }
+    with pytest.raises(ValueError, match=message):
+        SampledGaussianSteps(**(good | change))
+
+
+def test_runs_of_other_units_are_refused() -> None:
+    made = accountant(run([[10]] * 3, [1.0]))
+    with pytest.raises(ValueError, match="event: its unit"):
+        made.step(run([[10]] * 3, [1.0], unit="client"))
+    assert np.isfinite(made.spent(DELTA).epsilon)
