@@ -38,7 +38,7 @@ from bdpvi.types import Budget, BudgetExceededError, Exposure, Spent, WorstCase
 
 GradSampleMode = Literal["functorch", "hooks", "ghost"]
 GRAD_SAMPLE_MODES = ("functorch", "hooks", "ghost")
-EXPERIMENT = "the noise is seeded: an experiment, which protects nobody"
+EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
 _TRIED = 8
 """Panel records that module and loss are tried on before the first step."""
 
@@ -149,14 +149,14 @@ class Private:
             raise ValueError(
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
             )
-        return found
+        return self._marked(found)
 
     def spent(self, delta: float) -> Spent:
-        """Return what all steps cost: a Bayesian ε, and in ``worst_case`` the worst-case one.
+        """Return what all steps cost: the worst-case ε, and what the path that ran cost.
 
-        The Bayesian ε is about the training path that ran; ``guarantee`` says what that means. The
-        worst-case ε, by privacy loss distributions, holds for every record and is the one to
-        publish. Records are added or removed.
+        ``worst_case``, by privacy loss distributions, holds for every record and is the one to
+        publish. ``path_epsilon`` is what a random record like the panel's paid on the path that
+        this run took: a diagnostic, and no guarantee about the algorithm.
 
         Args:
             delta: δ of both.
@@ -165,10 +165,21 @@ class Private:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
         found = self._accountant().spent(delta)
+        if self.mechanism.seed is None or found.worst_case is None:
+            return found
+        return replace(
+            found,
+            guarantee=f"{found.guarantee}; {EXPERIMENT}",
+            worst_case=self._marked(found.worst_case),
+            reliable=False,
+            reason=EXPERIMENT,
+        )
+
+    def _marked(self, found: WorstCase) -> WorstCase:
+        """Return a guarantee whose text says so if the noise is seeded."""
         if self.mechanism.seed is None:
             return found
-        guarantee = f"{found.guarantee}; {EXPERIMENT}"
-        return replace(found, guarantee=guarantee, reliable=False, reason=EXPERIMENT)
+        return replace(found, accountant=f"{found.accountant}; {EXPERIMENT}")
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
@@ -193,7 +204,7 @@ class Private:
         return self._accountant().exposure(delta)
 
     def _accountant(self) -> BayesianAccountant:
-        accountant = BayesianAccountant()
+        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
         accountant.step(self.event())
         return accountant
 

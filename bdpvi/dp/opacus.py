@@ -181,7 +181,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         taken: dict[tuple[float, float], int] = {}
         for noise, rate, steps in self.history:
             taken[noise, rate] = taken.get((noise, rate), 0) + steps
-        accountant = BayesianAccountant()
+        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
         for (noise, rate), steps in taken.items():
             counts = deepcopy(self._counts.get((noise, rate), LevelCounts(LEVELS, len(ids))))
             while counts.steps < steps:  # those that nobody watched

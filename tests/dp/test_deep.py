@@ -111,7 +111,11 @@ def test_both_epsilons_stand_together() -> None:
     assert isinstance(spent.worst_case, WorstCase)
     assert spent.worst_case.epsilon == PrivacyLossAccountant().epsilon(Z, Q, 5, 1e-5)
     assert str(spent.worst_case) in str(spent)
-    assert "path" in spent.guarantee
+    assert spent.path_epsilon is not None
+    assert spent.path_epsilon <= spent.epsilon == spent.worst_case.epsilon
+    assert "no guarantee about the algorithm" in str(spent)
+    assert spent.worst_case == private.worst_case(1e-5)
+    assert float(private.per_record(1e-5).max()) <= spent.worst_case.epsilon * (1 + 1e-9)
     assert private.per_record(1e-5).shape == (100,)
 
 
@@ -120,7 +124,7 @@ def test_a_seeded_run_says_that_it_is_an_experiment() -> None:
     private.step()
     spent = private.spent(1e-5)
     assert not spent.reliable
-    for text in (str(private), spent.guarantee, spent.reason):
+    for text in (str(private), str(spent), str(private.worst_case(1e-5)), spent.reason):
         assert "seeded" in text
     assert "seeded" not in str(run(seed=None))
 
