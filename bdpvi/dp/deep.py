@@ -25,6 +25,7 @@ from bdpvi.accounting.levels import LEVELS, LevelCounts
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.gradients import (
     MARGIN,
+    Batch,
     FunctionalGradients,
     Loss,
     OpacusGradients,
@@ -337,32 +338,31 @@ def make_private(
     )
     check_panel(apart, held)
     check_optimizer(optimizer, module)
-    device = trainable(module)[0].device
-    check_module(module, apart.take(torch.arange(_TRIED), device))
-    check_loss(loss, module, apart.take(torch.arange(_TRIED), device))
-    gradients = _gradients(grad_sample_mode, module, loss, physical_batch)
-    _try(gradients, apart.take(torch.arange(_TRIED), device), grad_sample_mode)
+    some = apart.take(torch.arange(_TRIED), trainable(module)[0].device)
+    check_module(module, some)
+    check_loss(loss, module, some)
+    gradients = _gradients(grad_sample_mode, module, loss, physical_batch, some)
     if budget is not None:
         allowed = min(allowed, affordable(mechanism, budget))
     return Private(module, optimizer, gradients, (held, apart), mechanism, allowed)
 
 
 def _gradients(
-    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None
+    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None, batch: Batch
 ) -> RecordGradients:
-    if mode == "functorch":
-        return FunctionalGradients(module, loss, physical_batch)
-    return OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
-
-
-def _try(gradients: RecordGradients, batch: tuple[Tensor, Tensor], mode: str) -> None:
-    """Ask for gradients once, so that what cannot be done is known before anything is charged."""
+    """Make gradients and ask for them once: what cannot be done is known before any charge."""
     with torch.random.fork_rng([batch[0].device] if batch[0].is_cuda else []):
         try:
-            gradients.clipped_sum(batch, 1.0)
+            made: RecordGradients
+            if mode == "functorch":
+                made = FunctionalGradients(module, loss, physical_batch)
+            else:
+                made = OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
+            made.clipped_sum(batch, 1.0)
         except (NotImplementedError, AttributeError, RuntimeError, TypeError) as error:
             other = "hooks" if mode == "functorch" else "functorch"
             raise ValueError(
                 f"module has no gradients of single records with grad_sample_mode={mode!r} "
                 f"({error}); try {other!r}"
             ) from error
+    return made

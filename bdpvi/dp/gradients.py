@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any, Protocol
 
 import torch
@@ -117,16 +118,23 @@ class OpacusGradients:
 
     Raises:
         ImportError: without the extra ``bdpvi[opacus]``.
+        NotImplementedError: if Opacus has no way with a layer.
     """
 
     def __init__(
         self, module: nn.Module, loss: Loss, physical_batch: int | None = None, *, ghost: bool
     ) -> None:
-        from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
+        try:
+            from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
+        except ImportError as error:
+            raise ImportError(
+                'grad_sample_mode="hooks" and "ghost" need Opacus: pip install "bdpvi[opacus]"'
+            ) from error
 
         self.module, self.loss, self.ghost = module, loss, ghost
         self.physical_batch = _validate.positive_int("physical_batch", physical_batch or 512)
         self._hooks = GradSampleHooksFastGradientClipping if ghost else GradSampleHooks
+        self._attach(deepcopy(module))  # what Opacus refuses, it refuses with half the hooks on
         # A weight of each layer makes autograd pass through all hooks; the smallest costs least.
         layers = [trainable_here(layer) for layer in module.modules()]
         self._probes = [min(weights, key=Tensor.numel) for weights in layers if weights]
@@ -158,6 +166,9 @@ class OpacusGradients:
                 whole += one
         return total
 
+    def _attach(self, module: nn.Module) -> Any:
+        return self._hooks(module, loss_reduction="sum", strict=False)
+
     @contextmanager
     def _hooked(self) -> Iterator[Any]:
         if self.ghost and torch.is_autocast_enabled(self._probes[0].device.type):
@@ -165,7 +176,7 @@ class OpacusGradients:
                 "grad_sample_mode='ghost' does not go with torch.autocast, which rounds the sum "
                 "of the gradients before the noise is added; use 'hooks' or 'functorch'"
             )
-        hooks = self._hooks(self.module, loss_reduction="sum", strict=False)
+        hooks = self._attach(self.module)
         try:
             with warnings.catch_warnings():  # the first layer's input needs no gradient, of course
                 warnings.filterwarnings("ignore", message="Full backward hook is firing")

@@ -62,9 +62,10 @@ class Mechanism:
         """Return (total + N(0, z²C²)) / qN, in float64.
 
         The noisy sum is rounded to a public lattice, so that its low bits do not betray the sum
-        (:mod:`bdpvi._runtime.secure`). What the arithmetic leaves beyond that, a total variation
-        of about 1e-12 a weight and step where the sum is some deviations long, is not charged:
-        over a long run of a large network no δ could pay for the bound.
+        (:mod:`bdpvi._runtime.secure`). What the arithmetic leaves beyond that is not charged: a
+        total variation of about 1e-12 a weight and step where the sum is some deviations long (over
+        a long run of a large network no δ could pay for the bound), and the rounding of the sum
+        itself, which the network's own type decides.
         """
         deviation = self.noise_multiplier * self.clip
         flat = total.detach().cpu().double().flatten()

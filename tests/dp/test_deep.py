@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -412,6 +413,21 @@ def test_dropout_is_a_records_own_draw() -> None:
     private = run(module, panel=panel, clip=100.0)
     private.step()
     assert len(private.event().counts.unique(dim=0)) > 1
+
+
+def test_what_opacus_cannot_follow_is_said_beforehand() -> None:
+    pytest.importorskip("opacus")
+    module = behind(nn.BatchNorm1d(4))
+    module[1].eval()  # Opacus has no way with its buffers
+    with pytest.raises(ValueError, match=r"grad_sample_mode='ghost'.*try 'functorch'"):
+        run(module, grad_sample_mode="ghost")
+    run(module, grad_sample_mode="functorch").step()
+
+
+def test_without_opacus_its_modes_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
+    with pytest.raises(ImportError, match=r"bdpvi\[opacus\]"):
+        run(grad_sample_mode="hooks")
 
 
 def digits(seed: int) -> tuple[tuple[Tensor, Tensor], ...]:
