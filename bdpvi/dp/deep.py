@@ -52,7 +52,6 @@ class Private:
 
     Attributes:
         module, optimizer: as given.
-        mechanism: rate, clip, noise multiplier, number of records and seed; frozen.
         batch: positions in the data of the records in the last batch, (B,).
     """
 
@@ -66,7 +65,7 @@ class Private:
         allowed: float = math.inf,
     ) -> None:
         self.module, self.optimizer = module, optimizer
-        self.mechanism = mechanism
+        self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
         self._gradients, self._allowed = gradients, allowed
         self._data, self._panel = records
@@ -74,6 +73,11 @@ class Private:
         self._modes = [(layer, layer.training) for layer in module.modules()]
         self._counts = LevelCounts(LEVELS, len(self._panel))
         self._stopped = ""
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """Rate, clip, noise multiplier, number of records and seed, for all steps."""
+        return self._mechanism
 
     @property
     def steps(self) -> int:

@@ -73,7 +73,7 @@ class FunctionalGradients:
         self.module, self.loss = module, loss
         size = sum(weight.numel() for weight in trainable(module))
         default = min(512, max(1, 2**26 // max(size, 1)))
-        self.physical_batch = _validate.positive_int("physical_batch", physical_batch or default)
+        self.physical_batch = _at_a_time(physical_batch, default)
 
     def norms(self, batch: Batch) -> Tensor:
         """See :class:`RecordGradients`."""
@@ -132,7 +132,7 @@ class OpacusGradients:
             ) from error
 
         self.module, self.loss, self.ghost = module, loss, ghost
-        self.physical_batch = _validate.positive_int("physical_batch", physical_batch or 512)
+        self.physical_batch = _at_a_time(physical_batch, 512)
         self._hooks = GradSampleHooksFastGradientClipping if ghost else GradSampleHooks
         self._attach(deepcopy(module))  # what Opacus refuses, it refuses with half the hooks on
         # A weight of each layer makes autograd pass through all hooks; the smallest costs least.
@@ -204,6 +204,10 @@ class OpacusGradients:
 def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
     """Return the trainable weights of a layer itself, without those of the layers inside it."""
     return [weight for weight in layer.parameters(recurse=False) if weight.requires_grad]
+
+
+def _at_a_time(given: int | None, default: int) -> int:
+    return default if given is None else _validate.positive_int("physical_batch", given)
 
 
 def _samples(weights: Sequence[Any]) -> list[Tensor]:

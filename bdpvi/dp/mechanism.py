@@ -82,7 +82,9 @@ class Mechanism:
 
 
 def affordable(mechanism: Mechanism, budget: Budget) -> int:
-    """Return the largest number of steps whose worst-case ε is within the budget, perhaps 0.
+    """Return the largest number of steps whose worst-case ε is within the budget.
+
+    It can be 0; beyond 2²⁴ it is not looked for.
 
     >>> one = Mechanism(rate=0.01, clip=1.0, noise_multiplier=1.0, records=1000)
     >>> steps = affordable(one, Budget(1.0, 1e-5))
@@ -96,9 +98,12 @@ def affordable(mechanism: Mechanism, budget: Budget) -> int:
         return PrivacyLossAccountant().epsilon(z, q, steps, budget.delta) <= budget.epsilon
 
     low, high = 0, 1
-    while within(high):
+    while high <= _MOST and within(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if within(middle) else (low, middle)
     return low
+
+
+_MOST = 2**24

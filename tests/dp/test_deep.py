@@ -102,6 +102,8 @@ def test_sampler_noise_and_price_have_one_source() -> None:
     for name in ("rate", "clip", "noise_multiplier", "records", "seed"):
         with pytest.raises(AttributeError):
             setattr(private.mechanism, name, 1)
+    with pytest.raises(AttributeError):
+        private.mechanism = replace(private.mechanism, noise_multiplier=9.0)  # type: ignore[misc]
 
 
 def test_both_epsilons_stand_together() -> None:
@@ -367,7 +369,7 @@ TIED = simulated(400)
         ({"noise_multiplier": None, "steps": 5}, "give noise_multiplier, or both"),
         ({"rate": 0.0}, "rate must lie in .* got 0.0"),
         ({"seed": -1}, "seed must be"),
-        ({"physical_batch": -1}, "physical_batch must be"),
+        ({"physical_batch": 0}, "physical_batch must be"),
         ({"grad_sample_mode": "fast"}, "grad_sample_mode must be one of"),
         ({"panel": simulated(99)}, "panel has 99 records; an estimate needs at least 100"),
         ({"panel": tuple(t[:200] for t in TIED), "data": TIED}, "panel has 200 records of 200"),
