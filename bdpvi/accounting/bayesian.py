@@ -66,7 +66,8 @@ class BayesianAccountant:
             it is charged and forgotten, so memory does not grow with the number of events. By
             default they follow from the events: real ones where every event has a cost at those.
         conversion: "cks", "chernoff" (see :mod:`bdpvi.accounting.conversions`) or "hockey-stick"
-            (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides, by panel).
+            (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides and for
+            whole runs of DP-SGD, by panel).
         composition: how the costs of several events add up, by default :class:`ByPanel`.
         only_reliable: answer with the smallest ε whose estimate is reliable: at a lower order than
             the smallest ε of all, where exposed records weigh less. Not for "hockey-stick".

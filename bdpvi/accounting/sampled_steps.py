@@ -54,7 +54,7 @@ class SampledRuns:
         """Return every record's own δ as a function of ε, at most that of the largest cost."""
         variance = self._variance()
         if variance is not None:
-            top, own = variance[-1:], variance[:-1]
+            top, own = variance[-1:], variance[:-1].minimum(variance[-1:])
             return Deltas(
                 partial(equal_covariance, own),
                 bound=lambda epsilon: float(equal_covariance(top, epsilon)),

@@ -47,6 +47,35 @@ def test_the_counterexample_is_covered() -> None:
         assert example(p).cost(event) >= true_moment(8)
 
 
+@pytest.mark.parametrize("p", [1.01, 1.2, 2.0, 5.0])
+@pytest.mark.parametrize("order", [1, 4])
+def test_the_claim_where_the_path_decides(order: int, p: float) -> None:
+    """E e^{λL - Φ/p*} ≤ 1 by integration, in both directions: three records that step 1 moves by
+    0.25σ and one that it moves by σ; step 2 can move that one only where step 1 came out high."""
+    levels, shares, sizes = [0.25, 0.5, 1.0], (0.75, 0.25), (0.25, 1.0)
+    options: dict[str, Any] = {"noise_multiplier": 1.0, "rate": 1.0, "scope": "path"}
+    rule = replace(example(p), order=order)
+    high = rule.cost(run([[1, 1, 0]] * 3 + [[0, 0, 2]], levels, **options))
+    low = rule.cost(run([[2, 0, 0]] * 3 + [[1, 0, 1]], levels, **options))
+    w = torch.linspace(-12, 20, 40001, dtype=F64)
+    paid = torch.where(w > 0.5, high, low) * (1 - 1e-12)
+
+    def total(sign: int) -> float:
+        """With x′ at sign 1, where a step's loss is N(d²/2, d²); without it at -1, likewise."""
+        moments = []
+        for share, size in zip(shares, sizes, strict=True):
+            second = torch.where(w > 0.5, 2 * 0.25 if size < 1 else 1.0, 0.25)
+            centre = size if sign > 0 else 0.0
+            density = (-(w - centre).square() / 2).exp() / math.sqrt(2 * math.pi)
+            loss = sign * (size * w - size**2 / 2)
+            exponent = order * loss + order * (order + 1) * second**2 / 2 - paid
+            moments.append(share * float(torch.trapezoid(density * exponent.exp(), w)))
+        return sum(moments)
+
+    assert total(1) <= 1
+    assert total(-1) <= 1
+
+
 def test_the_limit_is_the_worst_case() -> None:
     event = two_levels(0.2)
     largest = event.steps * float(subsampled_gaussian_cost(1.0, 1.0, event.rate, 6))

@@ -159,6 +159,9 @@ def test_an_estimate_is_never_above_the_cost_of_the_clip() -> None:
     made = accountant(two_levels(0.9, m=40), "cks", gamma=1e-15)
     largest = STEPS * subsampled_gaussian_cost(1.0, NOISE, RATE, INTEGER_ORDERS.values)
     assert bool((made.cost(WITH, INTEGER_ORDERS.values).log_bound <= largest).all())
+    every = accountant(two_levels(1.0, m=40), "cks", gamma=1e-15)
+    found = every.cost(WITH, INTEGER_ORDERS.values)
+    torch.testing.assert_close(found.log_bound, largest, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
