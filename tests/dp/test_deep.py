@@ -85,13 +85,13 @@ def test_noise_has_the_deviation_that_is_charged() -> None:
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_batches_are_poisson_samples(seed: int | None) -> None:
-    mechanism = Mechanism(rate=0.02, clip=1.0, noise_multiplier=1.0, records=1000, seed=seed)
-    sizes = [len(mechanism.batch(step)) for step in range(400)]
-    low, high = binom.interval(1 - 2e-6, 400 * 1000, 0.02)
+    mechanism = Mechanism(rate=0.3, clip=1.0, noise_multiplier=1.0, records=1000, seed=seed)
+    sizes = [len(mechanism.batch(step)) for step in range(1000)]
+    low, high = binom.interval(1 - 2e-6, 1000 * 1000, 0.3)  # ± 0.8 %
     assert low < sum(sizes) < high
     variance = float(torch.tensor(sizes).double().var())
-    low, high = chi2.interval(1 - 2e-6, 399)
-    assert low < variance / (1000 * 0.02 * 0.98) * 399 < high  # not a fixed size
+    low, high = chi2.interval(1 - 2e-6, 999)
+    assert low < variance / (1000 * 0.3 * 0.7) * 999 < high  # not a fixed size
 
 
 def test_sampler_noise_and_price_have_one_source() -> None:
