@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from scipy.fft import next_fast_len
 from torch import Tensor
 
+from bdpvi.accounting.conversions import minimise_delta, minimise_epsilon
 from bdpvi.accounting.events import WITH
 
-_MARGIN = 32.0
-"""What lies outside the grid has at most e^-32 of the tilted mass."""
+_MARGIN = 24.0
+"""What lies outside the grid has at most e^-24 of the tilted mass."""
+_LARGEST_EXPONENT = 600.0
 _BLOCK = 1 << 21
 """Numbers held at a time."""
 
@@ -56,14 +58,33 @@ class Grid:
     size: int
 
     @classmethod
-    def around(cls, epsilon: float, tilt: float, interval: float) -> Grid:
-        """Return a grid that serves every record whose ε is at most ``epsilon``.
+    def around(
+        cls, largest: Sequence[tuple[Kind, int]], direction: str, beta: float, interval: float
+    ) -> Grid:
+        """Return a grid that serves every record that costs no more than the largest there is.
+
+        The tilt is half the order c at which the moments of the largest give the smallest δ at the
+        ε that β allows. Half as much costs little precision, δ stays precise at smaller ε, and
+        the tilted mass from S = ε + 48/c on, at most M(c)/M(c/2) e^{-cS/2}, is about e^-24: a heavy
+        tail does not wrap around. Where losses are bounded the order has no end; it is held at
+        2 log(1/β)/ε, where that of a Gaussian loss is.
 
         Args:
-            epsilon: of the largest cost there is, at the wanted δ.
-            tilt: c, the order at which it was found.
+            largest: the kinds of step that cost most, and how often they are taken.
+            direction: such as "add-or-remove D‖D′".
+            beta: δ that the grid is to be precise at.
             interval: h.
         """
+
+        def cost(orders: Tensor) -> Tensor:
+            each = [n * _log_mgf(kind, direction, orders, interval) for kind, n in largest]
+            return torch.stack(each).sum(0)
+
+        epsilon = minimise_epsilon(cost, beta).value
+        tilt = minimise_delta(cost, epsilon).order
+        if epsilon > 0:
+            tilt = min(tilt, -2 * math.log(beta) / epsilon)
+        tilt /= 2
         lower = math.floor(-_MARGIN / tilt / interval)
         upper = math.ceil((epsilon + _MARGIN / tilt) / interval)
         return cls(interval, tilt, lower, int(next_fast_len(upper - lower + 1, real=True)))
@@ -99,12 +120,11 @@ class Losses:
         tilted, mgfs, finite = [], [], []
         for kind in kinds:
             masses, lower, infinity = _connect_dots(kind, grid.interval)[direction.endswith(WITH)]
+            tilt = torch.tensor([grid.tilt], dtype=torch.float64)
+            mgfs.append(float(_log_mgf(kind, direction, tilt, grid.interval)))
             places = np.arange(lower, lower + len(masses))
-            logs = np.log(masses, where=masses > 0, out=np.full(len(masses), -np.inf))
-            logs += grid.tilt * grid.interval * places
-            mgfs.append(float(np.logaddexp.reduce(logs)))
-            folded = np.bincount(places % grid.size, np.exp(logs - mgfs[-1]), grid.size)
-            tilted.append(torch.from_numpy(folded))
+            weights = masses * np.exp(grid.tilt * grid.interval * places - mgfs[-1])
+            tilted.append(torch.from_numpy(np.bincount(places % grid.size, weights, grid.size)))
             finite.append(math.log1p(-infinity))
         phi = torch.fft.rfft(torch.stack(tilted))
         error = _error(grid)
@@ -159,24 +179,32 @@ class Losses:
         tail = _from_above(masses * torch.exp(-c * s))
         tail_less = _from_above(masses * torch.exp(-(c + 1) * s))
         first = torch.searchsorted(s, epsilons, right=True)
-        within = tail[:, first] - epsilons.exp() * tail_less[:, first]
+        # Where e^ε overflows, what would be subtracted is left out.
+        factor = torch.where(epsilons < _LARGEST_EXPONENT, epsilons.exp(), 0)
+        within = tail[:, first] - factor * tail_less[:, first]
         off = (counts @ self.log_size_above).exp() - log_size.exp()
         error = _error(grid)
         size = math.sqrt(2) * (off.norm(dim=1) + error * total.abs().norm(dim=1))
-        log_peak = c * math.log(c) - (1 + c) * math.log1p(c)
-        peak = torch.exp(log_peak - c * epsilons)
-        kept = within + error * tail[:, first] + size[:, None] * peak
-        kept += math.exp(-c * grid.upper)
+        log_peak = c * math.log(c) - (1 + c) * math.log1p(c) - c * epsilons
+        kept = within + error * tail[:, first] + size[:, None] * log_peak.exp()
+        kept = (kept + math.exp(-c * grid.upper)).clamp(min=torch.finfo(torch.float64).tiny).log()
         kept[:, epsilons >= grid.upper] = math.inf
         steps = counts.sum(1, keepdim=True)
         mgf = (counts @ self.log_mgf)[:, None] + error * steps
         infinite = -torch.expm1(counts @ self.log_finite)[:, None]
-        return (mgf.exp() * torch.minimum(kept, peak) + infinite).clamp(max=1)
+        return ((mgf + torch.minimum(kept, log_peak)).exp() + infinite).clamp(max=1)
 
 
 def _error(grid: Grid) -> float:
     """Return η: a Fourier transform of masses that add up to 1 is off by less, and so is log φ."""
     return 2.0**-49 * math.log2(grid.size)
+
+
+def _log_mgf(kind: Kind, direction: str, orders: Tensor, interval: float) -> Tensor:
+    """Return log Σ_s p(s) e^{cs} over the finite losses of one step, at orders c (K,)."""
+    masses, lower, _ = _connect_dots(kind, interval)[direction.endswith(WITH)]
+    s = interval * (lower + torch.arange(len(masses), dtype=torch.float64))
+    return torch.logsumexp(torch.from_numpy(masses).log() + orders[:, None] * s, 1)
 
 
 def _from_above(values: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from bdpvi.accounting.conversions import INTEGER_ORDERS, minimise_epsilon
 from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, position
@@ -76,9 +75,9 @@ class SampledRuns:
         ]
         counts = self._counts()
         met = counts.any(0)
-        around = minimise_epsilon(self.largest_cost, beta, INTEGER_ORDERS)
         interval = min(loss_interval(run.noise_multiplier, run.rate) for run in self.largest)
-        grid = Grid.around(around.value, around.order, interval)
+        largest = [(Kind(run.noise_multiplier, run.rate), run.steps) for run in self.largest]
+        grid = Grid.around(largest, direction, beta, interval)
         used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
         return Losses.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
 

@@ -100,7 +100,7 @@ def test_composition_against_the_closed_form() -> None:
     """Where every step uses all records the loss is Gaussian, and transforms must find that."""
     kinds, counts = [Kind(10.0, 1.0), Kind(20.0, 1.0)], torch.tensor([[100, 0], [40, 60], [0, 7]])
     variance = counts.double() @ torch.tensor([0.01, 0.0025], dtype=F64)
-    losses = Losses.of(kinds, WITH, Grid.around(4.8, 4.0, 1e-3))
+    losses = Losses.of(kinds, WITH, Grid.around([(kinds[0], 100)], WITH, DELTA, 1e-3))
     for epsilon in (0.05, 1.0, 4.0, 12.0):
         found = losses.deltas(counts, torch.tensor([epsilon], dtype=F64))[:, 0]
         truth = equal_covariance(variance, epsilon)
@@ -153,6 +153,36 @@ def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
     deltas = [runs.deltas(name, DELTA) for name in event.records]
     at = float(EPSILONS[position(worst.epsilon * 1.005)])
     assert max(float(one.at(at)[0]) for one in deltas) <= DELTA
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta"),
+    [
+        (0.3, 0.01, 100, 1e-5),  # tails so heavy that the order is below 1
+        (0.7, 1e-3, 5000, 1e-6),  # tails that would wrap around the grid
+        (8.0, 0.001, 100_000, 1e-5),
+        (1.0, 0.01, 1000, 1e-10),
+        (1.0, 0.5, 200, 1e-5),
+        (0.05, 0.01, 10, 1e-5),  # ε at which e^ε overflows
+        (8.0, 1e-4, 10, 1e-5),  # ε is almost 0
+    ],
+)
+def test_every_regime(noise: float, rate: float, steps: int, delta: float) -> None:
+    options = {"noise_multiplier": noise, "rate": rate}
+    event = run([[0, steps], [steps, 0], [steps // 2, steps - steps // 2]], [0.3, 1.0], **options)
+    runs = SampledRuns([(event, 1)])
+    worst = runs.worst_case((), delta, 0.0)
+    assert worst is not None
+    deltas = [runs.deltas(name, delta) for name in event.records]
+    above, below = worst.epsilon * 1.02 + 1e-5, worst.epsilon * 0.98 - 1e-5
+    assert max(float(one.at(above)[0]) for one in deltas) <= delta
+    assert max(float(one.at(max(below, 1e-6))[0]) for one in deltas) > delta or below < 0
+    for one in deltas:
+        values = torch.stack([one.at(float(epsilon)) for epsilon in EPSILONS[::64]])
+        assert bool(((values >= 0) & (values <= 1)).all())
+        assert bool((values.diff(dim=0) <= 0).all())
+        assert bool((values[:, 1] <= values[:, 2]).all())
+        assert bool((values[:, 2] <= values[:, 0]).all())
 
 
 def test_an_estimate_is_never_above_the_cost_of_the_clip() -> None:
