@@ -32,6 +32,7 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rows.py
 	$(BIN)/python benchmarks/dp_step.py
+	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/recommended.py
 	$(BIN)/python benchmarks/distributed.py

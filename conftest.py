@@ -1,13 +1,13 @@
-"""Without numba the doctests of what it compiles cannot be collected; tests say so by skipping."""
+"""Doctests of what needs an extra cannot be collected without it; tests say so by skipping."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-COMPILED = ["bdpvi/neighbours/*compiled*.py"]
-collect_ignore_glob = [] if find_spec("numba") else COMPILED
+NEEDS = {"numba": "bdpvi/neighbours/*compiled*.py", "opacus": "bdpvi/dp/opacus.py"}
+collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 
 
 def pytest_report_header() -> list[str]:
     """Say what is left out."""
-    return [f"left out, as numba is not installed: {name}" for name in collect_ignore_glob]
+    return [f"left out, as its package is not installed: {name}" for name in collect_ignore_glob]

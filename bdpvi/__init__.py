@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.bayesian import BayesianAccountant
     from bdpvi.accounting.settings import Accounting
     from bdpvi.compare.recommended import recommended
+    from bdpvi.dp.deep import make_private
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
@@ -37,6 +38,7 @@ _WHERE = {
     "accounting.bayesian": ("BayesianAccountant",),
     "accounting.settings": ("Accounting",),
     "compare.recommended": ("recommended",),
+    "dp.deep": ("make_private",),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
@@ -78,6 +80,7 @@ __all__ = [
     "fit_stream",
     "load_fit",
     "load_release",
+    "make_private",
     "recommended",
     "rehearse",
     "release",

@@ -13,6 +13,7 @@ from bdpvi.datasets.constants import constants_of, read_constants
 from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
+from bdpvi.datasets.mnist import load_mnist
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.split import first_rows, folds, shuffled
@@ -48,6 +49,7 @@ __all__ = [
     "load_adult",
     "load_breast_cancer",
     "load_magic",
+    "load_mnist",
     "load_spambase",
     "read_constants",
     "read_table",

@@ -19,7 +19,7 @@ from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import replacing
-from bdpvi.accounting.quantiles import within
+from bdpvi.accounting import quantiles
 from bdpvi.compare import report
 from bdpvi.compare.hyperparameters import describe
 from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
@@ -211,7 +211,10 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     right = torch.stack([correct(probability, y) for probability in predicted]).sum(0)
     bins = torch.stack([calibration(probability, y) for probability in predicted]).mean(0)
     ledger = getattr(prepared, "ledger", None)
-    own = None if ledger is None else within(*ledger(setting).own_price(plan.delta), LEVELS)
+    own = None
+    if ledger is not None:
+        numbers, epsilon_of = ledger(setting).own_price(plan.delta)
+        own = quantiles.within(numbers, epsilon_of, LEVELS)
     seconds = (time.perf_counter() - start) / plan.seeds
     common = {**about, "setting": setting, "seconds": seconds}
     rows = [

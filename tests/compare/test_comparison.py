@@ -29,11 +29,11 @@ from sklearn.metrics import roc_auc_score
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
 from bdpvi._runtime.checkpoint import Checkpoint
+from bdpvi.accounting import quantiles
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.quantiles import within
 from bdpvi.commands import compare as cli_comparison
 from bdpvi.compare.comparison import COLUMNS, Cell, Plan, compare, price, run, summarise
 from bdpvi.compare.figures import HEADINGS, SHOWN, curve, record_epsilons, reliability
@@ -240,12 +240,14 @@ def test_own_epsilons_are_those_of_the_records() -> None:
     accountant = BayesianAccountant(conversion="hockey-stick")
     accountant.step(PosteriorDraws((panel,)))
     levels = (0.05, 0.5, 1.0)
-    for level, epsilon in zip(levels, within(*accountant.own_price(1e-3), levels), strict=True):
+    for level, epsilon in zip(
+        levels, quantiles.within(*accountant.own_price(1e-3), levels), strict=True
+    ):
         s = math.sqrt(float(variances[round(level * 40) - 1]))
         delta = norm.cdf(s / 2 - epsilon / s) - math.exp(epsilon) * norm.cdf(-s / 2 - epsilon / s)
         assert delta == pytest.approx(1e-3, rel=0.01)
     with pytest.raises(ValueError, match="levels"):
-        within(*accountant.own_price(1e-3), [0.0])
+        quantiles.within(*accountant.own_price(1e-3), [0.0])
 
 
 def test_figure_of_own_epsilons_says_that_it_is_secret() -> None:

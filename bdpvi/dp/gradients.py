@@ -1,0 +1,242 @@
+"""Norms of single records' gradients, and sums of clipped ones, for any torch module.
+
+A private step needs two things of a network: the norm of each record's gradient, over all trainable
+weights together, and the sum of the gradients after each was clipped by itself. What is behind
+:class:`RecordGradients` decides how much memory and time that takes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from bdpvi import _validate
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs (B, ...) and targets (B, ...)."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From a module's output and the targets to a loss; it only ever sees one record at a time."""
+
+MARGIN = 1e-5
+"""Clipped gradients are this much shorter than the clip, relatively: a norm that float32 rounded
+down must not let a record pass for shorter than it is."""
+
+
+class RecordGradients(Protocol):
+    """What a private step needs of a network."""
+
+    def norms(self, batch: Batch) -> Tensor:
+        """Return the L2 norm of each record's gradient, over all trainable weights, (B,)."""
+
+    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
+        """Return Σ g · min(1, clip/‖g‖), one tensor for each trainable weight of the module.
+
+        An empty batch has the sum 0. Where a gradient is not finite, neither is the sum.
+        """
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """Return the weights that training changes; a weight that is tied counts once."""
+    return [weight for weight in module.parameters() if weight.requires_grad]
+
+
+class FunctionalGradients:
+    """Gradients of single records by ``torch.func``, some records at a time.
+
+    Works for every module whose forward pass ``torch.vmap`` can follow. Holds ``physical_batch``
+    gradients in memory. Each record is a batch of its own, so nothing can mix records, and draws
+    its own dropout. Under ``torch.autocast`` norms and sums are taken in the weights' own type.
+
+    Args:
+        module: the network.
+        loss: of one record.
+        physical_batch: records at a time; by default what 2²⁶ numbers hold, at most 512.
+
+    >>> layer = nn.Linear(3, 1, bias=False)
+    >>> gradients = FunctionalGradients(layer, lambda out, y: (out - y).sum())
+    >>> x = torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]])
+    >>> gradients.norms((x, torch.zeros(2))).tolist()
+    [5.0, 0.5]
+    >>> gradients.clipped_sum((x, torch.zeros(2)), clip=1.0)[0].round(decimals=3)
+    tensor([[0.6000, 0.5000, 0.8000]])
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, physical_batch: int | None = None) -> None:
+        self.module, self.loss = module, loss
+        size = sum(weight.numel() for weight in trainable(module))
+        default = min(512, max(1, 2**26 // max(size, 1)))
+        self.physical_batch = _at_a_time(physical_batch, default)
+
+    def norms(self, batch: Batch) -> Tensor:
+        """See :class:`RecordGradients`."""
+        found = [_norms(each) for each in self._chunks(batch)]
+        return torch.cat(found) if found else torch.zeros(0)
+
+    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
+        """See :class:`RecordGradients`."""
+        total = [torch.zeros_like(weight) for weight in trainable(self.module)]
+        for each in self._chunks(batch):
+            _add_clipped(total, each, clip)
+        return total
+
+    def _chunks(self, batch: Batch) -> Iterator[list[Tensor]]:
+        weights = {n: w.detach() for n, w in self.module.named_parameters() if w.requires_grad}
+
+        def value(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return self.loss(functional_call(self.module, weights, (x[None],)), y[None]).sum()
+
+        gradients = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
+        for x, y in _split(batch, self.physical_batch):
+            each = gradients(weights, x, y)
+            yield [each[name] for name in weights]
+
+
+class OpacusGradients:
+    """Gradients of single records by Opacus, whose hooks know the common layers.
+
+    The hooks are on the module during a call only: between calls it is a plain module, and none of
+    its weights carries what was computed of single records.
+
+    Args:
+        module: the network; its output is one tensor, records first.
+        loss: of one record.
+        physical_batch: records at a time, by default 512.
+        ghost: find norms without gradients of single records where a layer allows it, and the sum
+            by a second backward pass with each record's loss scaled. Memory is that of a plain
+            step.
+
+    Under ``torch.autocast`` ghost clipping is refused with a ``ValueError``: the second pass would
+    round the sum in half precision before the noise is added, by more than a record's share.
+
+    Raises:
+        ImportError: without the extra ``bdpvi[opacus]``.
+        NotImplementedError: if Opacus has no way with a layer.
+    """
+
+    def __init__(
+        self, module: nn.Module, loss: Loss, physical_batch: int | None = None, *, ghost: bool
+    ) -> None:
+        try:
+            from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
+        except ImportError as error:
+            raise ImportError(
+                'grad_sample_mode="hooks" and "ghost" need Opacus: pip install "bdpvi[opacus]"'
+            ) from error
+
+        self.module, self.loss, self.ghost = module, loss, ghost
+        self.physical_batch = _at_a_time(physical_batch, 512)
+        self._hooks = GradSampleHooksFastGradientClipping if ghost else GradSampleHooks
+        self._attach(deepcopy(module))  # what Opacus refuses, it refuses with half the hooks on
+        # A weight of each layer makes autograd pass through all hooks; the smallest costs least.
+        layers = [trainable_here(layer) for layer in module.modules()]
+        self._probes = [min(weights, key=Tensor.numel) for weights in layers if weights]
+
+    def norms(self, batch: Batch) -> Tensor:
+        """See :class:`RecordGradients`."""
+        found = []
+        for part in _split(batch, self.physical_batch):
+            with self._hooked() as hooks:
+                torch.autograd.grad(self._values(part).sum(), self._probes)
+                found.append(self._found(hooks))
+        return torch.cat(found) if found else torch.zeros(0)
+
+    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
+        """See :class:`RecordGradients`."""
+        weights = trainable(self.module)
+        total = [torch.zeros_like(weight) for weight in weights]
+        for part in _split(batch, self.physical_batch):
+            with self._hooked() as hooks:
+                values = self._values(part)
+                torch.autograd.grad(values.sum(), self._probes, retain_graph=self.ghost)
+                if not self.ghost:
+                    _add_clipped(total, _samples(weights), clip)
+                    continue
+                factors = _factors(self._found(hooks), clip)
+                hooks.disable_hooks()
+                sums = torch.autograd.grad((factors * values).sum(), weights)
+            for whole, one in zip(total, sums, strict=True):
+                whole += one
+        return total
+
+    def _attach(self, module: nn.Module) -> Any:
+        return self._hooks(module, loss_reduction="sum", strict=False)
+
+    @contextmanager
+    def _hooked(self) -> Iterator[Any]:
+        if self.ghost and torch.is_autocast_enabled(self._probes[0].device.type):
+            raise ValueError(
+                "grad_sample_mode='ghost' does not go with torch.autocast, which rounds the sum "
+                "of the gradients before the noise is added; use 'hooks' or 'functorch'"
+            )
+        hooks = self._attach(self.module)
+        try:
+            with warnings.catch_warnings():  # the first layer's input needs no gradient, of course
+                warnings.filterwarnings("ignore", message="Full backward hook is firing")
+                yield hooks
+        finally:
+            hooks.cleanup()
+            for layer in self.module.modules():
+                for left in ("activations", "max_batch_len"):  # of a pass that failed half-way
+                    vars(layer).pop(left, None)
+
+    def _found(self, hooks: Any) -> Tensor:
+        if self.ghost:
+            norms: Tensor = hooks.get_norm_sample()
+            return norms.detach()
+        return _norms(_samples(trainable(self.module)))
+
+    def _values(self, batch: Batch) -> Tensor:
+        """Return each record's loss, computed from its own output alone, (B,)."""
+        values: Tensor = vmap(lambda out, y: self.loss(out[None], y[None]).sum())(
+            self.module(batch[0]), batch[1]
+        )
+        return values
+
+
+def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable weights of a layer itself, without those of the layers inside it."""
+    return [weight for weight in layer.parameters(recurse=False) if weight.requires_grad]
+
+
+def _at_a_time(given: int | None, default: int) -> int:
+    return default if given is None else _validate.positive_int("physical_batch", given)
+
+
+def _samples(weights: Sequence[Any]) -> list[Tensor]:
+    return [weight.grad_sample for weight in weights]
+
+
+def _split(batch: Batch, size: int) -> Iterator[Batch]:
+    if len(batch[0]):
+        yield from zip(batch[0].split(size), batch[1].split(size), strict=True)
+
+
+def _norms(each: Sequence[Tensor]) -> Tensor:
+    """Return the norm over all weights of gradients (B, ...), in float32 at least."""
+    norms: Tensor = torch.stack([_wide(g).flatten(1).norm(dim=1) for g in each]).norm(dim=0)
+    return norms
+
+
+def _factors(norms: Tensor, clip: float) -> Tensor:
+    """Return min(1, clip/norm), and NaN where the norm is."""
+    return (clip * (1 - MARGIN) / norms).clamp(max=1.0)
+
+
+def _add_clipped(total: Sequence[Tensor], each: Sequence[Tensor], clip: float) -> None:
+    factors = _factors(_norms(each), clip)
+    # By mv, not einsum, and without autocast: it would be done in half precision.
+    with torch.autocast(factors.device.type, enabled=False):
+        for whole, one in zip(total, each, strict=True):
+            whole += (_wide(one).flatten(1).T @ factors).view_as(whole)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()

@@ -1,0 +1,193 @@
+"""Both ε for people who train with Opacus: an accountant under the name "bdp".
+
+Importing this module registers it. It needs the extra ``bdpvi[opacus]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from opacus.accountants import IAccountant
+from opacus.accountants.registry import register_accountant
+from torch import nn
+
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.sampled_steps import runs_guarantee
+from bdpvi.accounting.worst_case import Run
+from bdpvi.dp.gradients import MARGIN, FunctionalGradients, Loss, trainable
+from bdpvi.dp.records import Records, Source, check_panel_size
+from bdpvi.dp.refusals import check_loss, check_module
+from bdpvi.types import Exposure, Spent
+
+MECHANISM = "bdp"
+_TRIED = 8
+
+
+class BDPAccountant(IAccountant):  # type: ignore[misc]
+    """Charges what Opacus trains: worst-case ε by :meth:`get_epsilon`, both ε by :meth:`spent`.
+
+    The worst case is computed by privacy loss distributions, for Poisson sampling and one record
+    added or removed; with ``poisson_sampling=False`` in Opacus it does not hold. What the steps
+    cost a panel is counted from :meth:`watch` on; steps before it are charged at the clip. With
+    Opacus's "ghost" mode, accumulated batches cannot be noticed here: leave accumulation to
+    ``BatchMemoryManager``.
+
+    >>> from opacus.accountants import create_accountant
+    >>> accountant = create_accountant("bdp")  # PrivacyEngine(accountant="bdp") does this
+    >>> for _ in range(1000):
+    ...     accountant.step(noise_multiplier=1.0, sample_rate=0.01)
+    >>> round(accountant.get_epsilon(1e-5), 2)
+    1.83
+    """
+
+    def __init__(self) -> None:
+        self.history: list[tuple[float, float, int]] = []
+        self._watched: tuple[Records, FunctionalGradients] | None = None
+        self._counts: dict[tuple[float, float], LevelCounts] = {}
+        self._fresh = True
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Charge a step whose norms are not known."""
+        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+            self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
+        else:
+            self.history.append((noise_multiplier, sample_rate, 1))
+
+    def get_epsilon(self, delta: float, **_: Any) -> float:
+        """Return the worst-case ε at ``delta``; +inf without noise, 0 before the first step."""
+        if not self.history:
+            return 0.0
+        if min(noise for noise, *_ in self.history) <= 0:
+            return math.inf
+        found = runs_guarantee(tuple(Run(*run) for run in self.history), delta)
+        return math.inf if found is None else found.epsilon
+
+    def watch(
+        self, twin: nn.Module, loss: Loss, panel: Source, physical_batch: int | None = None
+    ) -> None:
+        """Follow the gradients of a panel from the next step on.
+
+        Args:
+            twin: ``copy.deepcopy`` of the module, taken before Opacus made it private: its hooks
+                and ``torch.func`` do not go together. It gets the live weights in every step.
+            loss: of outputs and targets, for one record at a time.
+            panel: 100 records or more, (x, y) or a Dataset, never trained on.
+            physical_batch: panel records whose gradients are in memory at a time.
+
+        Raises:
+            ValueError: naming the argument, or the layer that mixes records.
+        """
+        records = Records.of_source("panel", panel)
+        check_panel_size(records)
+        if self._watched is not None and len(self._watched[0]) != len(records):
+            raise ValueError(f"panel has {len(records)} records; go on with the one watched so far")
+        some = records.take(torch.arange(_TRIED), trainable(twin)[0].device)
+        check_module(twin, some)
+        check_loss(loss, twin, some)
+        self._watched = records, FunctionalGradients(twin, loss, physical_batch)
+        self._fresh = True
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """Return what Opacus calls in each step, after the noise and before the update.
+
+        The hook raises ValueError, before the step is released, where several batches were
+        accumulated. With a clip for each layer a record counts with its whole gradient's norm, in
+        units of the root of the sum of the clips' squares: not less than what it is charged for.
+        """
+
+        def hook(optimizer: Any) -> None:
+            if optimizer.accumulated_iterations != 1:
+                raise ValueError(
+                    f"{optimizer.accumulated_iterations} batches were accumulated; a record can be "
+                    "in several: use opacus.utils.batch_memory_manager.BatchMemoryManager"
+                )
+            noise, clip = optimizer.noise_multiplier, optimizer.max_grad_norm
+            norms = self._norms(optimizer.params)
+            if norms is not None:
+                key = float(noise), float(sample_rate)
+                if key not in self._counts:
+                    self._counts[key] = LevelCounts(LEVELS, len(norms))
+                self._counts[key].add(norms.cpu().double() * ((1 + MARGIN) / clip))
+            self.step(noise_multiplier=noise, sample_rate=sample_rate)
+
+        return hook
+
+    def spent(self, delta: float) -> Spent:
+        """Return what all steps cost, as :meth:`bdpvi.dp.deep.Private.spent` does. Secret.
+
+        Raises:
+            ValueError: if nothing was watched or charged.
+        """
+        return self._accountant().spent(delta)
+
+    def exposure(self, delta: float) -> Exposure:
+        """Return what most records pay at most; see :meth:`bdpvi.dp.deep.Private.exposure`."""
+        return self._accountant().exposure(delta)
+
+    def __len__(self) -> int:
+        return sum(steps for *_, steps in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """Return the name under which Opacus knows this accountant."""
+        return MECHANISM
+
+    def state_dict(self, destination: Any = None) -> Any:
+        """Return history and counts; secret, unlike Opacus's own accountants' state."""
+        state = super().state_dict(destination)
+        state["counts"] = {key: deepcopy(one.state_dict()) for key, one in self._counts.items()}
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from ``state_dict``. Watch the same panel, with a twin of the loaded weights."""
+        counts = {}
+        for key, state in state_dict.get("counts", {}).items():
+            counts[key] = LevelCounts(state["levels"], len(state["counts"]))
+            counts[key].load_state_dict(state)
+        super().load_state_dict(state_dict)
+        self.history = list(state_dict["history"])
+        self._counts, self._fresh = counts, True
+
+    def _norms(self, weights: list[nn.Parameter]) -> torch.Tensor | None:
+        """Return the gradient norms of the panel at the live weights, None without a panel."""
+        if self._watched is None:
+            return None
+        records, gradients = self._watched
+        own = trainable(gradients.module)
+        if [w.shape for w in own] != [w.shape for w in weights] or (
+            self._fresh and not all(map(torch.equal, own, weights))
+        ):
+            raise ValueError(
+                "twin is no copy of the module that is trained, with the same weights in the same "
+                "order; take copy.deepcopy(module) before PrivacyEngine.make_private"
+            )
+        self._fresh = False
+        with torch.no_grad():
+            for mine, live in zip(own, weights, strict=True):
+                mine.copy_(live)
+        device = weights[0].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            return gradients.norms(records.take(torch.arange(len(records)), device))
+
+    def _accountant(self) -> BayesianAccountant:
+        if self._watched is None or not self.history:
+            raise ValueError("nothing was watched and charged: call watch(), then train")
+        ids = self._watched[0].ids
+        taken: dict[tuple[float, float], int] = {}
+        for noise, rate, steps in self.history:
+            taken[noise, rate] = taken.get((noise, rate), 0) + steps
+        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        for (noise, rate), steps in taken.items():
+            counts = deepcopy(self._counts.get((noise, rate), LevelCounts(LEVELS, len(ids))))
+            while counts.steps < steps:  # those that nobody watched
+                counts.add_largest()
+            accountant.step(counts.event(ids, noise, rate))
+        return accountant
+
+
+register_accountant(MECHANISM, BDPAccountant, force=True)

@@ -1,0 +1,156 @@
+"""Training records and the panel, as tensors or as a torch ``Dataset``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+
+from bdpvi import _validate
+from bdpvi.dp.gradients import Batch
+
+Source = Sequence[Tensor] | Dataset[Any]
+"""Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y)."""
+
+LEAST_PANEL = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Records by position. A Dataset is read anew for every batch, so it may augment them.
+
+    Attributes:
+        source: (x, y), or a Dataset with a length.
+        ids: identities, (N,) int64.
+        of: what ``ids`` number: the Dataset that a Subset is taken from, for instance. None where
+            they are just positions.
+    """
+
+    source: tuple[Tensor, Tensor] | Dataset[Any]
+    ids: Tensor
+    of: object = None
+
+    @classmethod
+    def of_source(cls, name: str, source: Source) -> Records:
+        """Return the records of ``source``.
+
+        Raises:
+            ValueError: naming ``name``, if lengths differ, a value is not finite, ids repeat, or
+                there is no length.
+
+        >>> Records.of_source("data", (torch.zeros(3, 2), torch.zeros(3))).ids
+        tensor([0, 1, 2])
+        """
+        ids: Tensor | None = None
+        of: object = None
+        kept: tuple[Tensor, Tensor] | Dataset[Any]
+        if isinstance(source, TensorDataset):
+            source = list(source.tensors)
+        if isinstance(source, (tuple, list)):
+            if len(source) not in (2, 3) or not all(isinstance(t, Tensor) for t in source):
+                raise ValueError(
+                    f"{name} must be tensors (x, y) or (x, y, ids), or a Dataset, got "
+                    f"{len(source)} of {', '.join(type(t).__name__ for t in source)}"
+                )
+            x, y, *rest = source
+            _validate.same_length(f"{name}: y", y, "x", x)
+            for tensor in (x, y):
+                if tensor.is_floating_point():
+                    _validate.finite(name, tensor)
+            if rest:
+                ids, of = rest[0].cpu(), "ids"
+                _validate.same_length(f"{name}: ids", ids, "x", x)
+            kept = (x, y)
+        elif isinstance(source, Dataset) and hasattr(source, "__len__"):
+            kept = source
+            if isinstance(source, Subset):
+                ids, of = torch.as_tensor(list(source.indices)), source.dataset
+        else:
+            raise ValueError(
+                f"{name} must be tensors (x, y) or a torch Dataset with a length, as N must be "
+                f"fixed; got {type(source).__name__}"
+            )
+        size = _length(kept)
+        if ids is None:
+            ids = torch.arange(size)
+        if len(ids.unique()) != size:
+            raise ValueError(f"{name} has a record twice; its clip would count twice as well")
+        return cls(kept, ids, of)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def check_length(self, name: str) -> None:
+        """Raise ValueError if the source has another length than at first."""
+        found = _length(self.source)
+        if found != len(self):
+            raise ValueError(
+                f"{name} has {found} records and had {len(self)}; N must be fixed, as the sum is "
+                "divided by rate · N"
+            )
+
+    def take(self, positions: Tensor, device: torch.device) -> Batch:
+        """Return the records at ``positions``, (B,), on ``device``; for none two empty tensors."""
+        if isinstance(self.source, tuple):
+            x, y = (t[positions.to(t.device)] for t in self.source)
+        elif len(positions):
+            x, y = default_collate([self.source[i] for i in positions.tolist()])
+        else:
+            x = y = torch.zeros(0)
+        return x.to(device), y.to(device)
+
+
+def check_panel_size(panel: Records) -> None:
+    """Refuse a panel that is too small for an estimate.
+
+    Raises:
+        ValueError: naming ``panel``.
+    """
+    if len(panel) < LEAST_PANEL:
+        raise ValueError(
+            f"panel has {len(panel)} records; an estimate needs at least {LEAST_PANEL}, kept out "
+            "of the training data"
+        )
+
+
+def check_panel(panel: Records, data: Records) -> None:
+    """Refuse a panel that is too small, or that the network is trained on.
+
+    Records are compared by id where both have ids, as subsets of one Dataset have. Where both are
+    plain tensors, a panel is refused if more than half of its records occur in the data, value for
+    value; a single one may well have a double.
+
+    Raises:
+        ValueError: naming ``panel``.
+    """
+    check_panel_size(panel)
+    if panel.source is data.source:
+        raise ValueError("panel is the training data; keep records apart for it")
+    if panel.of is not None and panel.of is data.of:
+        both = panel.ids[torch.isin(panel.ids, data.ids)]
+        if len(both):
+            raise ValueError(
+                f"panel has {len(both)} records of the training data, such as id {int(both[0])}; "
+                "the panel must not be trained on"
+            )
+    elif isinstance(panel.source, tuple) and isinstance(data.source, tuple):
+        known = set(_contents(data.source))
+        found = sum(one in known for one in _contents(panel.source))
+        if 2 * found > len(panel):
+            raise ValueError(
+                f"panel has {found} records of {len(panel)} that are in the training data, value "
+                "for value; the panel must not be trained on"
+            )
+
+
+def _contents(source: tuple[Tensor, Tensor]) -> list[int]:
+    x, y = (tensor.detach().cpu().flatten(1 if tensor.ndim > 1 else 0).numpy() for tensor in source)
+    return [hash((a.tobytes(), b.tobytes())) for a, b in zip(x, y, strict=True)]
+
+
+def _length(source: Any) -> int:
+    return len(source[0]) if isinstance(source, tuple) else len(source)
