@@ -237,6 +237,8 @@ def record_epsilons(
         Line2D([], [], color=colours[t], label=f"target ε {t:g}") for t in targets
     ]
     dotted = Line2D([], [], color="0.3", ls=":", label="the target, a Bayesian ε")
-    figure.legend(handles=[*handles, dotted], loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(
+        handles=[*handles, dotted], loc="outside lower center", ncols=4, frameon=False, fontsize=9
+    )
     figure.suptitle("SECRET: for the owner of the records alone", color="#b00000", weight="bold")
     return figure
