@@ -22,6 +22,7 @@ from bdpvi import _validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.gradients import (
     MARGIN,
@@ -63,11 +64,12 @@ class Private:
         records: tuple[Records, Records],
         mechanism: Mechanism,
         allowed: float = math.inf,
+        stopping: Filter | None = None,
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
-        self._gradients, self._allowed = gradients, allowed
+        self._gradients, self._allowed, self._filter = gradients, allowed, stopping
         self._data, self._panel = records
         self._weights = trainable(module)
         self._modes = [(layer, layer.training) for layer in module.modules()]
@@ -90,7 +92,8 @@ class Private:
         The network trains in the mode (``train`` or ``eval``) that each layer had at first.
 
         Raises:
-            BudgetExceededError: if the step would cost more than is left. Nothing is charged.
+            BudgetExceededError: if the step would cost more than is left, or the filter stops the
+                run before it. Nothing is charged or drawn.
             ValueError: if the data have another length than at first. Nothing is charged.
             FloatingPointError: if a gradient is not finite. The step is charged, no weight is
                 changed, ``batch`` stays for a look at it, and the run goes no further: that it
@@ -113,7 +116,11 @@ class Private:
             everybody = torch.arange(len(self._panel))
             norms = self._gradients.norms(self._panel.take(everybody, device))
             norms = norms.cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
-            self._counts.add(norms.nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0))
+            ahead = deepcopy(self._counts)
+            ahead.add(norms.nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0))
+            if self._filter is not None:
+                self._filter.check(self._event(ahead))
+            self._counts = ahead
             self.batch = self.mechanism.batch(step)
             taken = self._data.take(self.batch, device)
             total = self._gradients.clipped_sum(taken, self.mechanism.clip)
@@ -136,9 +143,10 @@ class Private:
         """
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
-        return self._counts.event(
-            self._panel.ids, self.mechanism.noise_multiplier, self.mechanism.rate
-        )
+        return self._event(self._counts)
+
+    def _event(self, counts: LevelCounts) -> SampledGaussianSteps:
+        return counts.event(self._panel.ids, self.mechanism.noise_multiplier, self.mechanism.rate)
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.
@@ -163,13 +171,19 @@ class Private:
         publish. ``path_epsilon`` is what a random record like the panel's paid on the path that
         this run took: a diagnostic, and no guarantee about the algorithm.
 
+        With a filter, ε is the filter's Bayesian one instead, a constant of its settings that holds
+        on every path, and ``worst_case`` is that of all steps it could have allowed.
+
         Args:
             delta: δ of both.
 
         Raises:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
-        found = self._accountant().spent(delta)
+        if self._filter is not None:
+            found = self._filter.spent(self.event(), delta)
+        else:
+            found = self._accountant().spent(delta)
         if self.mechanism.seed is None or found.worst_case is None:
             return found
         return replace(
@@ -272,6 +286,7 @@ def make_private(
     steps: int | None = None,
     delta: float = 1e-5,
     budget: Budget | None = None,
+    stopping: Filter | None = None,
     seed: int | None = None,
     physical_batch: int | None = None,
     grad_sample_mode: GradSampleMode = "functorch",
@@ -295,6 +310,8 @@ def make_private(
             cost at most ε at ``delta``, in the worst case. Further steps are refused.
         delta: δ of ``epsilon``.
         budget: limits the worst-case ε.
+        stopping: a :class:`~bdpvi.accounting.odometer.Filter`, asked before each step is charged:
+            its Bayesian ε holds whatever path training takes. When it stopped is secret.
         seed: None for any network that leaves your hands. A number makes an experiment, which
             repeats: whoever knows it can subtract the noise.
         physical_batch: records whose gradients are held in memory at a time; it changes no result
@@ -348,7 +365,7 @@ def make_private(
     gradients = _gradients(grad_sample_mode, module, loss, physical_batch, some)
     if budget is not None:
         allowed = min(allowed, affordable(mechanism, budget))
-    return Private(module, optimizer, gradients, (held, apart), mechanism, allowed)
+    return Private(module, optimizer, gradients, (held, apart), mechanism, allowed, stopping)
 
 
 def _gradients(
