@@ -53,6 +53,9 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert "budget" in capsys.readouterr().err
     assert private(table, out, "--epsilon", 1) == 2
     assert "exists already" in capsys.readouterr().err
+    # What rounding left of the budget pays for noise.
+    assert run("release", secret, "--epsilon", 1, "--out", tmp_path / "more.json") == 0
+    assert "says hardly anything" in capsys.readouterr().out
 
 
 def test_scores_and_both_guarantees_are_there_as_json(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bdpvi.releasing.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
+USELESS = 10.0
+"""Noise beyond this many of the prior's standard deviations drowns what the records say."""
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 
 Temperature = Annotated[
@@ -125,12 +127,22 @@ def release(
             public = {"out": out, "receipt": released.receipt.to_dict()}
             options.print_json({**public, "spent": released.spent.to_dict()})
             return
-        print(f"{draws} draws at temperature {released.receipt.temperature:.4g}")
-        print(f"Public: {released.receipt}")
-        print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-        if fitted.ledger.budget is None:
-            print("No budget is stored with this fit: nothing limits further releases")
-        print(f"Wrote {out}")
+        _report(fitted, released, out)
+
+
+def _report(fitted: Fit, released: Release, out: Path) -> None:
+    print(f"{released.receipt.draws} draws at temperature {released.receipt.temperature:.4g}")
+    print(f"Public: {released.receipt}")
+    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
+    noise, prior = released.receipt.noise_scale, getattr(released.model, "prior_scale", None)
+    if noise and prior and noise > USELESS * prior:
+        print(
+            f"WARNING: noise of standard deviation {noise:.3g} in every weight, whose prior "
+            f"has {prior:g}: this sample says hardly anything. Little of the budget was left"
+        )
+    if fitted.ledger.budget is None:
+        print("No budget is stored with this fit: nothing limits further releases")
+    print(f"Wrote {out}")
 
 
 @contextmanager
