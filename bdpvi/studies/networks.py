@@ -157,10 +157,10 @@ def recorded(
         batch = torch.randperm(len(data[0]))[:BATCH]
         gradients = record_gradients(module, data[0][batch], data[1][batch])
         mean = _clipped(gradients.mean(0, keepdim=True))[0]
-        left_out = _clipped((gradients.sum(0) - gradients[:LEFT_OUT]) / (BATCH - 1))
+        means = left_out(gradients)
         mask = torch.rand(len(mean)) < UPDATED
-        whole.append(torch.pdist(left_out))
-        masked.append(torch.pdist(left_out[:, mask]))
+        whole.append(torch.pdist(means))
+        masked.append(torch.pdist(means[:, mask]))
         update = RATE * mask * (mean + NOISE * torch.randn(len(mean)))
         with torch.no_grad():
             weights = nn.utils.parameters_to_vector(module.parameters())
@@ -187,6 +187,11 @@ def record_gradients(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([one.flatten(1) for one in found.values()], 1).double()
 
 
+def left_out(gradients: Tensor) -> Tensor:
+    """Return clipped means of a batch without its first record, its second, and so on, (8, W)."""
+    return _clipped((gradients.sum(0) - gradients[:LEFT_OUT]) / (len(gradients) - 1))
+
+
 def _clipped(means: Tensor) -> Tensor:
     longer: Tensor = means.norm(dim=1, keepdim=True) / CLIP
     return means / longer.clamp(min=1)
@@ -206,8 +211,9 @@ def leakage_check(module: nn.Module, data: Digits, draws: int, seed: int) -> Map
     inside, outside = (record_gradients(module, *part) for part in (data.train, data.panel))
 
     def p_values(first: Tensor, second: Tensor) -> tuple[float, float]:
-        # A mean without record i differs from one without j by (g_j - g_i)/(B - 1).
-        pair = [torch.pdist(g).numpy() / (BATCH - 1) for g in (first, second)]
+        # A mean without record i differs from one without j by (g_j - g_i)/(B - 1); neither test
+        # heeds the factor.
+        pair = [torch.pdist(g).numpy() for g in (first, second)]
         return float(stats.ttest_ind(*pair).pvalue), float(stats.levene(*pair).pvalue)
 
     t, levene = p_values(inside[:CHECKED], outside[:CHECKED])

@@ -234,22 +234,39 @@ def test_the_published_estimator_is_the_notebooks_arithmetic() -> None:
     assert found > 1.1 * math.log(1e5) / 32
 
 
-def test_recorded_distances_are_those_of_means_with_a_record_left_out() -> None:
+def test_recorded_distances_are_those_of_clipped_means_with_a_record_left_out() -> None:
+    torch.manual_seed(0)
     module = torch.nn.Linear(3, 2)
-    x, y = torch.randn(1100, 3) * 40, torch.randint(2, (1100,))
-    weights = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
-    found = networks.recorded(module, (x, y), 1, silent)
-    torch.nn.utils.vector_to_parameters(weights, module.parameters())
-    assert {name: rows.shape for name, rows in found.items()} == dict.fromkeys(found, (1, 28))
+    x, y = 60 * torch.randn(12, 3), torch.randint(2, (12,))
     gradients = []
     for one, target in zip(x, y, strict=True):
         loss = torch.nn.functional.cross_entropy(module(one[None]), target[None])
         parts = torch.autograd.grad(loss, list(module.parameters()))
-        gradients.append(torch.cat([part.flatten() for part in parts]))
-    alone = networks.record_gradients(module, x, y)
-    assert alone.numpy() == pytest.approx(torch.stack(gradients).double().numpy(), abs=1e-4)
-    assert (found["digits, all weights"] <= torch.pdist(alone).max() / 1023).all()
+        gradients.append(torch.cat([part.flatten() for part in parts]).double())
+    found = networks.record_gradients(module, x, y)
+    assert found.numpy() == pytest.approx(torch.stack(gradients).numpy(), abs=1e-4)
+    for scale in (0.01, 1.0):  # the clip of 1 does nothing, or something
+        means = [
+            scale * sum(gradients[:j] + gradients[j + 1 :], torch.zeros(())) / 11 for j in range(8)
+        ]
+        clipped = torch.stack([mean / max(1.0, float(mean.norm())) for mean in means])
+        assert networks.left_out(scale * found).numpy() == pytest.approx(clipped.numpy(), abs=1e-5)
+
+
+def test_recording_trains_and_sees_a_tenth_of_the_weights() -> None:
+    data, module = networks._digits(0).train, networks._network(0)
+    before = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    found = networks.recorded(module, data, 2, silent)
+    after = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    assert {rows.shape for rows in found.values()} == {(2, 28)}
     assert (found["digits"] <= found["digits, all weights"]).all()
+    assert float((before != after).double().mean()) == pytest.approx(0.19, abs=0.03)
+
+
+def test_simulated_gradients_are_orthogonal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "SPREAD", 0.0)
+    found = networks._simulated(7.0, 2)
+    assert found.numpy() == pytest.approx(np.full((2, 28), 7 * math.sqrt(2 * 0.1) / 1023))
 
 
 def test_the_leakage_check_finds_differences_where_there_are_none() -> None:
@@ -266,3 +283,14 @@ def test_digits_cost_what_they_did_elsewhere(tmp_path: Path) -> None:
     assert epsilon[1] == pytest.approx(3.98, rel=0.05)
     assert epsilon[2:] == sorted(epsilon[2:])
     assert rows[0]["accuracy"] == pytest.approx(0.934, abs=0.04)
+
+
+def test_the_published_noise_is_that_on_the_sum_over_the_clip() -> None:
+    z, q, steps = 102.4 / 20, 1024 / 60_000, 1160
+    tried = []
+    for order in range(1, 33):
+        k = np.arange(order + 2)
+        moment = stats.binom.pmf(k, order + 1, q) @ np.exp(k * (k - 1) / (2 * z * z))
+        tried.append((steps * math.log(moment) + math.log(1e5)) / order)
+    found = networks.worst_case(20.0, accountant=MomentsAccountant(32))
+    assert found == pytest.approx(min(tried), rel=1e-6)
