@@ -35,7 +35,7 @@ MAY_IMPORT = {
         "neighbours",
         "neighbours.optimum",
     },
-    "studies": PLAIN | {"accounting"},
+    "studies": PLAIN | {"accounting", "dp"},
 }
 """What each room may import. ``compare`` and the face put the rooms together."""
 

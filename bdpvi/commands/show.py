@@ -19,6 +19,7 @@ STUDIES = {
     "composition": "Hölder's composition against naive composition and the panel.",
     "coverage": "How often each estimator's bound falls below the truth, and the rule that "
     "predicts it.",
+    "networks": "Where the ε published for networks comes from, beside DP-SGD's worst case.",
 }
 
 

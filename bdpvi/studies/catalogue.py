@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdpvi.studies import composition, coverage, gaussian
+from bdpvi.studies import composition, coverage, gaussian, networks
 from bdpvi.studies.study import Run
 
 STUDIES: Mapping[str, Run] = {
@@ -13,4 +13,5 @@ STUDIES: Mapping[str, Run] = {
     "orders": gaussian.orders,
     "composition": composition.composition,
     "coverage": coverage.run,
+    "networks": networks.networks,
 }

@@ -17,7 +17,8 @@ from bdpvi.accounting.betting import betting
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Moments, student_t
 from bdpvi.accounting.reliability import reliable
-from bdpvi.studies import composition, coverage, gaussian
+from bdpvi.accounting.worst_case import MomentsAccountant
+from bdpvi.studies import composition, coverage, gaussian, networks
 from bdpvi.studies.catalogue import STUDIES
 from bdpvi.studies.coverage_report import pooled, upper_limit
 from bdpvi.studies.populations import POPULATIONS, Population, gaussian_square, weibull
@@ -39,6 +40,7 @@ def findings(folder: Path) -> dict[str, Finding]:
         patch.setattr(gaussian, "STEPS_NOISES", (1.0, 1.5))
         patch.setattr(composition, "COMPOSED_STEPS", (1, 3))
         patch.setattr(composition, "COMPOSED_ORDERS", Orders(torch.arange(1, 17)))
+        patch.setattr(networks, "CLIPS", (29.0,))
         patch.setattr(coverage, "POPULATIONS", populations)
         patch.setattr(coverage, "SIZES", (16, 256))
         patch.setattr(coverage, "RARE_SIZES", (256,))
@@ -73,7 +75,7 @@ def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(first.table, second.table)
 
 
-@pytest.mark.parametrize("name", ["weibull-clipping", "steps", "orders", "composition"])
+@pytest.mark.parametrize("name", ["weibull-clipping", "steps", "orders", "composition", "networks"])
 def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: str) -> None:
     table = findings[name].table
     assert set(table["guarantee"]) <= {"Bayesian DP", "DP", "none"}
@@ -200,3 +202,95 @@ def test_skewness_reads_tiny_costs_where_shares_of_the_sum_do_not() -> None:
 def test_scale_is_a_share(scale: float) -> None:
     with pytest.raises(ValueError, match="scale"):
         sized(100, scale)
+
+
+@pytest.mark.parametrize(
+    ("clip", "by_losses", "by_moments"),
+    [(5, 0.087, 0.37), (10, 0.185, 0.41), (20, 0.40, 0.58), (29, 0.61, None), (50, 1.17, 1.55)],
+)
+def test_the_noise_of_the_published_networks_alone_keeps_epsilon_small(
+    clip: float, by_losses: float, by_moments: float | None
+) -> None:
+    """Against numbers from another program, given to two digits or three."""
+    assert networks.worst_case(clip) == pytest.approx(by_losses, rel=0.02)
+    if by_moments is not None:
+        moments = MomentsAccountant(32)
+        assert networks.worst_case(clip, accountant=moments) == pytest.approx(by_moments, rel=0.02)
+
+
+def test_the_published_estimator_is_the_notebooks_arithmetic() -> None:
+    steps, pairs, q = 3, 28, 1024 / 60_000
+    distances = np.random.default_rng(0).uniform(0.01, 0.06, (steps, pairs))
+    tried = []
+    for order in (2, 4, 8, 16, 32):
+        k = np.arange(order + 2)
+        moments = np.exp((k * (k - 1))[:, None, None] * distances**2 / (2 * 0.1**2))
+        y = np.einsum("k,kts->ts", stats.binom.pmf(k, order + 1, q), moments) ** steps
+        margin = stats.t.isf(1e-16, pairs - 1) / math.sqrt(pairs - 1)
+        bound = np.log(y.mean(1) + margin * y.std(1)).sum() / steps
+        tried.append((bound + math.log(1e5)) / order)
+    found = networks.published_epsilon(torch.from_numpy(distances))
+    assert found == pytest.approx(min(tried), rel=1e-6)
+    assert found > 1.1 * math.log(1e5) / 32
+
+
+def test_recorded_distances_are_those_of_clipped_means_with_a_record_left_out() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(3, 2)
+    x, y = 60 * torch.randn(12, 3), torch.randint(2, (12,))
+    gradients = []
+    for one, target in zip(x, y, strict=True):
+        loss = torch.nn.functional.cross_entropy(module(one[None]), target[None])
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        gradients.append(torch.cat([part.flatten() for part in parts]).double())
+    found = networks.record_gradients(module, x, y)
+    assert found.numpy() == pytest.approx(torch.stack(gradients).numpy(), abs=1e-4)
+    for scale in (0.01, 1.0):  # the clip of 1 does nothing, or something
+        means = [
+            scale * sum(gradients[:j] + gradients[j + 1 :], torch.zeros(())) / 11 for j in range(8)
+        ]
+        clipped = torch.stack([mean / max(1.0, float(mean.norm())) for mean in means])
+        assert networks.left_out(scale * found).numpy() == pytest.approx(clipped.numpy(), abs=1e-5)
+
+
+def test_recording_trains_and_sees_a_tenth_of_the_weights() -> None:
+    data, module = networks._digits(0).train, networks._network(0)
+    before = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    found = networks.recorded(module, data, 2, silent)
+    after = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    assert {rows.shape for rows in found.values()} == {(2, 28)}
+    assert (found["digits"] <= found["digits, all weights"]).all()
+    assert float((before != after).double().mean()) == pytest.approx(0.19, abs=0.03)
+
+
+def test_simulated_gradients_are_orthogonal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "SPREAD", 0.0)
+    found = networks._simulated(7.0, 2)
+    assert found.numpy() == pytest.approx(np.full((2, 28), 7 * math.sqrt(2 * 0.1) / 1023))
+
+
+def test_the_leakage_check_finds_differences_where_there_are_none() -> None:
+    data = networks._digits(0)
+    check = networks.leakage_check(networks._network(0), data, 60, 0)
+    assert check["t, nothing"] > 0.2
+
+
+def test_digits_cost_what_they_did_elsewhere(tmp_path: Path) -> None:
+    """The worst case is exact; the path's ε of another program was 3.98."""
+    rows = networks._dp_sgd(networks._digits(0), 1.0, 1.0, 300, 0)
+    epsilon = [float(str(row["epsilon"])) for row in rows]
+    assert epsilon[0] == pytest.approx(4.183, rel=1e-3)
+    assert epsilon[1] == pytest.approx(3.98, rel=0.05)
+    assert epsilon[2:] == sorted(epsilon[2:])
+    assert rows[0]["accuracy"] == pytest.approx(0.934, abs=0.04)
+
+
+def test_the_published_noise_is_that_on_the_sum_over_the_clip() -> None:
+    z, q, steps = 102.4 / 20, 1024 / 60_000, 1160
+    tried = []
+    for order in range(1, 33):
+        k = np.arange(order + 2)
+        moment = stats.binom.pmf(k, order + 1, q) @ np.exp(k * (k - 1) / (2 * z * z))
+        tried.append((steps * math.log(moment) + math.log(1e5)) / order)
+    found = networks.worst_case(20.0, accountant=MomentsAccountant(32))
+    assert found == pytest.approx(min(tried), rel=1e-6)
