@@ -228,7 +228,7 @@ def test_what_single_records_pay_stays_out_of_the_report(rare: Path) -> None:
     assert own == sorted(own)
     page = (out / "report.html").read_text("utf-8")
     for text in (page, (out / "results.csv").read_text(), (out / "summary.csv").read_text()):
-        assert not any(f"{value:.4g}" in text for value in own if value != own[-1])
+        assert not any(f"{value:.8g}" in text for value in own if value != own[-1])
     assert page.count('src="data:image/png;base64,') == 2
     assert "cells" not in page
 
