@@ -164,6 +164,7 @@ class BayesianAccountant(Kept):
         return {
             "estimator": getattr(self.estimator, "__name__", repr(self.estimator)),
             "failure_probability": self.failure_probability,
+            "only_reliable": self.only_reliable,
             "orders": None if fixed is None else fixed.values.tolist(),
             "conversion": self.conversion,
             "composition": self.composition.name,
@@ -261,7 +262,9 @@ class BayesianAccountant(Kept):
             if worst is None:
                 raise
             # Whether there is an answer must not depend on the records where the worst case is one.
-            found = replace(nothing_spent(delta, []), epsilon=math.inf)
+            kinds = [name.split()[0] for name in directions]
+            found = nothing_spent(delta, kinds, len((self._records or {})[directions[0]]))
+            found = replace(found, epsilon=math.inf)
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         if self._runs:
             relation, unit = self._runs[0][0].relation, self._runs[0][0].unit

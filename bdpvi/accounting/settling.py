@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bdpvi.accounting.conversions import Orders, minimise_epsilon, split_delta
 from bdpvi.accounting.estimators import Estimate
-from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
 from bdpvi.accounting.worst_case import cap, rounding_delta
 from bdpvi.types import Diagnostics, Scope, Spent, WorstCase
@@ -244,12 +243,18 @@ def on_path(found: Spent) -> Spent:
     )
 
 
-def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
-    """Return the cost of a fit before anything was released from it: ε = 0."""
+def nothing_spent(delta: float, kinds: Sequence[str], sample_size: int) -> Spent:
+    """Return the cost before anything was charged: ε = 0.
+
+    Args:
+        delta: δ.
+        kinds: of neighbours, such as "remove".
+        sample_size: number of records in the panels.
+    """
     return Spent(
         epsilon=0.0,
         delta=delta,
-        guarantee=guarantee_for([panel.kind for panel in panels]),
+        guarantee=guarantee_for(kinds),
         order=None,
         direction="none",
         composition="panel",
@@ -257,7 +262,7 @@ def nothing_spent(delta: float, panels: Sequence[Panel]) -> Spent:
         estimator="none",
         failure_probability=0.0,
         estimates=0,
-        sample_size=sum(len(panel.ids) for panel in panels),
+        sample_size=sample_size,
         diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
         reliable=True,
         reason="nothing was released",

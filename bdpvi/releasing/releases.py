@@ -134,7 +134,8 @@ def spent(
     _validate.probability("delta", delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is None and fit.training is None and not fit.ledger.charges():
-        return nothing_spent(delta, fit.panels)
+        kinds = [panel.kind for panel in fit.panels]
+        return nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
     total = account(fit, planned, accountant)
     found = replace(total.spent(delta), exposure=total.exposure(delta))
     if found.reliable:

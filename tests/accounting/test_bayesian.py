@@ -243,3 +243,16 @@ def test_loss_of_equal_covariances_has_the_variance_that_its_moments_say() -> No
         assert variance is not None
         one = event_cost(event, direction, torch.ones(1, dtype=torch.float64))[0]
         torch.testing.assert_close(variance, one, rtol=1e-12, atol=0)
+
+
+def test_where_the_panel_supports_no_epsilon_the_worst_case_is_said_in_full() -> None:
+    """Three records by Student's t have an ε that rounding would make too dear; the bound has not."""
+    b2 = torch.linspace(0.1, 1, 3, dtype=torch.float64)[:, None]
+    few = Panel("remove", torch.arange(3), GaussianPairs(torch.ones(3, 1), b2), 1.0)
+    accountant = BayesianAccountant()
+    accountant.step(PosteriorDraws((few,), rounding=4e-9))
+    spent = accountant.spent(DELTA)
+    assert spent.worst_case is not None
+    assert spent.epsilon == spent.worst_case.epsilon
+    assert spent.sample_size == 3
+    assert "where D′ has x′ removed" in spent.guarantee

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from test_bayesian import ACCOUNTANTS, CASES, DELTA, EVENTS
+from test_bayesian import ACCOUNTANTS, CASES, DELTA, EVENTS, steps
 
 from bdpvi import BayesianAccountant
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import Event
 from bdpvi.accounting.stepwise import StepAccountant
+from bdpvi.types import Scope
 
 
 def kept(state: dict[str, Any]) -> dict[str, Any]:
@@ -39,9 +41,20 @@ def test_a_kept_accountant_goes_on_to_the_same_bits(
     assert after.spent(DELTA) == before.spent(DELTA)
 
 
+def test_a_kept_path_stays_a_path() -> None:
+    before, after = BayesianAccountant(), BayesianAccountant()
+    before.step(replace(steps(), scope=Scope.PATH))
+    after.load_state_dict(kept(before.state_dict()))
+    assert after.spent(DELTA).scope is Scope.PATH
+    assert after.spent(DELTA) == before.spent(DELTA)
+    assert after.exposure(DELTA) == before.exposure(DELTA)
+
+
 def test_settings_and_damage_are_refused_and_change_nothing() -> None:
     accountant = BayesianAccountant()
     state = accountant.state_dict()
+    with pytest.raises(ValueError, match="only_reliable=False, not True"):
+        BayesianAccountant(only_reliable=True).load_state_dict(state)
     for name in ("panel, chernoff", "panel, streamed", "Hölder", "panel, known population"):
         with pytest.raises(ValueError, match="state is of an accountant with"):
             ACCOUNTANTS[name]().load_state_dict(state)
