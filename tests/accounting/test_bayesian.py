@@ -246,7 +246,7 @@ def test_loss_of_equal_covariances_has_the_variance_that_its_moments_say() -> No
 
 
 def test_where_the_panel_supports_no_epsilon_the_worst_case_is_said_in_full() -> None:
-    """Three records by Student's t have an ε that rounding would make too dear; the bound has not."""
+    """Three records by Student's t have an ε that rounding would make too dear."""
     b2 = torch.linspace(0.1, 1, 3, dtype=torch.float64)[:, None]
     few = Panel("remove", torch.arange(3), GaussianPairs(torch.ones(3, 1), b2), 1.0)
     accountant = BayesianAccountant()

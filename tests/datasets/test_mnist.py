@@ -40,7 +40,9 @@ def test_the_compression_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not gzip", gzip.compress(b"other"), gzip.compress(b"x")[:-3]]
+    "content",
+    [b"", b"not gzip", gzip.compress(b"other"), gzip.compress(b"x")[:-3]],
+    ids=["empty", "plain", "other", "cut"],
 )
 def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILES["train-images-idx3"].name).write_bytes(content)
