@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi._runtime.store import json_value
 
 _IDS = 2**28
@@ -54,18 +54,18 @@ class Dataset:
                 f"x must have shape (records, features), got {tuple(self.x.shape)}; "
                 "a single feature is x[:, None]"
             )
-        _validate.same_length("y", self.y, "x", self.x)
+        validate.same_length("y", self.y, "x", self.x)
         if len(self.ids) == 0:
             object.__setattr__(self, "ids", torch.arange(len(self.x), device=self.x.device))
         if not self.feature_names:
             names = tuple(f"x{j}" for j in range(self.x.shape[1]))
             object.__setattr__(self, "feature_names", names)
-        _validate.same_length("ids", self.ids, "x", self.x)
+        validate.same_length("ids", self.ids, "x", self.x)
         if len(self.feature_names) != self.x.shape[1]:
             raise ValueError(
                 f"feature_names has {len(self.feature_names)} names for {self.x.shape[1]} columns"
             )
-        _validate.every("ids", self.ids, self.ids >= 0, "be at least 0")
+        validate.every("ids", self.ids, self.ids >= 0, "be at least 0")
         if len(self.ids) and int(self.ids.max()) >= _IDS:
             raise ValueError(
                 f"ids must be below {_IDS}, got {int(self.ids.max())}: every number up to the "
@@ -73,8 +73,8 @@ class Dataset:
             )
         if len(torch.unique(self.ids)) != len(self.ids):
             raise ValueError("ids must be unique: a record would be charged twice as two records")
-        _validate.finite("x", self.x)
-        _validate.finite("y", self.y)
+        validate.finite("x", self.x)
+        validate.finite("y", self.y)
 
     @classmethod
     def of(
@@ -111,12 +111,12 @@ class Dataset:
         if len(set(texts)) < len(texts):
             twice = next(one for one in texts if texts.count(one) > 1)
             raise ValueError(f"feature_names must differ, got {twice!r} more than once")
-        targets = _validate.numbers("y", y)
+        targets = validate.numbers("y", y)
         if targets.ndim != 1:
             raise ValueError(
                 f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
             )
-        return cls(_validate.numbers("x", x), targets, feature_names=texts, name=name)
+        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -374,8 +374,8 @@ class Budget:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        _validate.positive("epsilon", self.epsilon)
-        _validate.probability("delta", self.delta)
+        validate.positive("epsilon", self.epsilon)
+        validate.probability("delta", self.delta)
 
 
 class BudgetExceededError(ValueError):

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.datasets.encoding import Column, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
@@ -55,7 +55,7 @@ def load_abalone(
     >>> load_abalone("abalone.data").train.x.shape  # doctest: +SKIP
     torch.Size([3341, 8])
     """
-    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
+    validate.choice("encoding", encoding, ("ordinal", "onehot"))
     content = fetch(FILE, path)
     frame = pd.read_csv(io.BytesIO(content), names=["sex", *MEASURES, "rings"], na_filter=False)
     sex: Column = (

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pandas as pd
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.datasets.encoding import Column, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
@@ -64,7 +64,7 @@ def load_adult(
     >>> load_adult("adult", encoding="onehot").train.x.shape  # doctest: +SKIP
     torch.Size([39073, 108])
     """
-    _validate.choice("encoding", encoding, ("ordinal", "onehot"))
+    validate.choice("encoding", encoding, ("ordinal", "onehot"))
     beside = Path(path).parent if path is not None and Path(path).is_file() else path
     frame = pd.concat(
         [_read(fetch(DATA, path), heading=0), _read(fetch(TEST, beside), heading=1)],

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 Floats = NDArray[np.float64]
 UNKNOWN = ("refuse", "base")
@@ -63,7 +63,7 @@ class Numeric:
 
     def __post_init__(self) -> None:
         _truth(self.name, self.missing)
-        _validate.positive(f"sd of column {self.name!r}", self.sd)
+        validate.positive(f"sd of column {self.name!r}", self.sd)
         if not math.isfinite(self.mean):
             raise ValueError(f"mean of column {self.name!r} must be finite, got {self.mean!r}")
 
@@ -194,7 +194,7 @@ class Encoding:
     unknown: str = "refuse"
 
     def __post_init__(self) -> None:
-        _validate.choice("unknown", self.unknown, UNKNOWN)
+        validate.choice("unknown", self.unknown, UNKNOWN)
         _distinct("columns", tuple(c.name for c in self.columns))
         _distinct("feature_names", self.feature_names)
 

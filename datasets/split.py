@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.types import Dataset, Split
 
 
@@ -42,7 +42,7 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
     >>> first_rows(data).test.ids.tolist()
     [8, 9]
     """
-    _validate.probability("test_fraction", test_fraction)
+    validate.probability("test_fraction", test_fraction)
     # 10 * (1 - 0.9) is just below 1: rounding must not cost a row.
     cut = math.floor(len(data) * (1 - test_fraction) + 1e-9)
     if not 0 < cut < len(data):
@@ -84,7 +84,7 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
     >>> [split.test.ids.tolist() for split in folds(data, 2)]
     [[3, 2, 1], [0, 4]]
     """
-    _validate.positive_int("count", count, least=2)
+    validate.positive_int("count", count, least=2)
     if count > len(data):
         raise ValueError(f"count={count} is more than the {len(data)} rows")
     parts = permutation(len(data), seed).tensor_split(count)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, label, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.reading import read_table
@@ -60,10 +60,10 @@ class TableOptions:
     name: str = "data"
 
     def __post_init__(self) -> None:
-        _validate.choice("encoding", self.encoding, ("ordinal", "onehot"))
-        _validate.choice("missing", self.missing, ("drop", "level", "refuse"))
+        validate.choice("encoding", self.encoding, ("ordinal", "onehot"))
+        validate.choice("missing", self.missing, ("drop", "level", "refuse"))
         if self.unknown is not None:
-            _validate.choice("unknown", self.unknown, UNKNOWN)
+            validate.choice("unknown", self.unknown, UNKNOWN)
 
 
 def from_frame(

@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from bdpvi._runtime.secure import Lattice
-from bdpvi._validate import non_negative, positive
+from bdpvi._runtime.validate import non_negative, positive
 from bdpvi.models.contract import Model, Site, dimension, parts, sites, unpack
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]

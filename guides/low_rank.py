@@ -10,7 +10,7 @@ from pyro.distributions.constraints import softplus_positive
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.guides.full_rank import widened_factor
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.models.contract import Model
@@ -62,7 +62,7 @@ class LowRank(GaussianGuide):
             model, init_scale=init_scale, start=start, ridge=ridge, noise_scale=noise_scale,
             grid=grid,
         )  # fmt: skip
-        self.rank = None if rank is None else _validate.positive_int("rank", rank)
+        self.rank = None if rank is None else validate.positive_int("rank", rank)
 
     def usual_start(self, like: Tensor) -> dict[str, Tensor]:
         """Return a zero location, equal scales, and a W that is random and always the same.

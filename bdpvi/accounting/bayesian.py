@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting import conversions, estimators
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.composition import ByPanel, Composition, Totals
@@ -104,7 +104,7 @@ class BayesianAccountant(Kept):
                 f"only_reliable=True, which chooses an order; got {conversion!r}"
             )
         self.estimator = estimator
-        self.failure_probability = _validate.probability("failure_probability", failure_probability)
+        self.failure_probability = validate.probability("failure_probability", failure_probability)
         self.conversion, self.only_reliable = conversion, only_reliable
         self.composition: Composition[Any] = composition or ByPanel()
         self._totals = Totals(
@@ -124,7 +124,7 @@ class BayesianAccountant(Kept):
             ValueError: if its records or directions differ from those of earlier events, or there
                 are more events than the composition was made for.
         """
-        _validate.positive_int("count", count)
+        validate.positive_int("count", count)
         limit = self.composition.limit
         unit = getattr(event, "unit", "record")
         if self._records is not None:
@@ -190,8 +190,8 @@ class BayesianAccountant(Kept):
         """
         if self._path:
             raise ValueError("epsilon has no δ on a training path: use worst_case(delta)")
-        _validate.non_negative("epsilon", epsilon)
-        _validate.probability("near", near)
+        validate.non_negative("epsilon", epsilon)
+        validate.probability("near", near)
         directions, choices = self._charged()
         gamma, estimates = self.failure_probability, len(directions) * choices
         beta = split_delta(near, gamma, estimates)
@@ -240,7 +240,7 @@ class BayesianAccountant(Kept):
             ValueError: if nothing was charged, δ does not exceed what the estimates and the
                 rounding of the draws take of it, or no order has a finite divergence.
         """
-        _validate.probability("delta", delta)
+        validate.probability("delta", delta)
         directions, choices = self._charged()
         known = self._releases()
         ranged = self.conversion == HOCKEY_STICK and known is not None and known.ranged
@@ -309,7 +309,7 @@ class BayesianAccountant(Kept):
 
     def own_price(self, delta: float) -> Price:
         """Return a number per record, (m,), and the rising function that makes its own ε of it."""
-        _validate.probability("delta", delta)
+        validate.probability("delta", delta)
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
         (directions, _), known = self._charged(), self._releases()

@@ -14,7 +14,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.estimators import Estimate, within
 
 _PRECISION = 1e-9
@@ -48,7 +48,7 @@ def betting(
     0.1008
     """
     sample, log_range = within(log_values, log_upper, log_lower)
-    gamma = _validate.probability("failure_probability", failure_probability)
+    gamma = validate.probability("failure_probability", failure_probability)
     fraction = _fraction(torch.as_tensor(log_values).double(), log_range, log_lower)
     means = [_largest_mean(row, -math.log(gamma)) for row in fraction.reshape(-1, sample.size)]
     log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(fraction.shape[:-1])

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders
 from bdpvi.accounting.estimators import Estimate
 from bdpvi.accounting.events import Event
@@ -92,7 +92,7 @@ class ByHolder:
     name = "Hölder"
 
     def __post_init__(self) -> None:
-        _validate.positive_int("steps", self.steps)
+        validate.positive_int("steps", self.steps)
 
     @property
     def limit(self) -> int | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 Number = Tensor | float
 
@@ -28,13 +28,13 @@ def _tensor(value: Number) -> Tensor:
 
 def _positive(name: str, value: Number) -> Tensor:
     tensor = _tensor(value)
-    return _validate.every(name, tensor, (tensor > 0) & tensor.isfinite(), "be finite and positive")
+    return validate.every(name, tensor, (tensor > 0) & tensor.isfinite(), "be finite and positive")
 
 
 def _cost(value: Number) -> Tensor:
     """A log-moment is never negative; what rounding left below 0 counts as 0."""
     cost = _tensor(value)
-    return _validate.every("cost", cost, cost >= -_ROUNDING, "be at least 0").clamp(min=0)
+    return validate.every("cost", cost, cost >= -_ROUNDING, "be at least 0").clamp(min=0)
 
 
 def _offset(rule: str, order: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def epsilon(cost: Number, order: Number, delta: Number, rule: str = "cks") -> Te
     """
     cost, order = _cost(cost), _positive("order", order)
     delta = _tensor(delta)
-    _validate.every("delta", delta, (delta > 0) & (delta < 1), "lie strictly between 0 and 1")
+    validate.every("delta", delta, (delta > 0) & (delta < 1), "lie strictly between 0 and 1")
     # Fewer than ε = 0 is never needed: the same δ holds at every larger ε.
     return ((cost + _offset(rule, order) - torch.log(delta)) / order).clamp(min=0)
 
@@ -109,7 +109,7 @@ def log_delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -
     """
     cost, order = _cost(cost), _positive("order", order)
     epsilon = _tensor(epsilon)
-    _validate.every(
+    validate.every(
         "epsilon", epsilon, (epsilon >= 0) & epsilon.isfinite(), "be finite and at least 0"
     )
     return cost + _offset(rule, order) - order * epsilon
@@ -130,8 +130,8 @@ def split_delta(delta: float, failure_probability: float, estimates: int) -> flo
     >>> split_delta(1e-5, failure_probability=1e-8, estimates=100)
     9e-06
     """
-    delta = _validate.probability("delta", delta)
-    estimates = _validate.positive_int("estimates", estimates)
+    delta = validate.probability("delta", delta)
+    estimates = validate.positive_int("estimates", estimates)
     if not 0 <= failure_probability < 1:
         raise ValueError(f"failure_probability must lie in [0, 1), got {failure_probability!r}")
     rest = delta - estimates * failure_probability

@@ -16,7 +16,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.pareto import pareto_shape
 
 _ROUNDING = 1e-9
@@ -103,7 +103,7 @@ def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     >>> round(student_t_quantile(256, 1e-6), 3)
     4.866
     """
-    gamma = _validate.probability("failure_probability", failure_probability)
+    gamma = validate.probability("failure_probability", failure_probability)
     # The lower quantile at γ, as 1 − γ is rounded to 1 below 1e-16.
     quantile = float(special.stdtrit(sample_size - 1, gamma))
     if not math.isfinite(quantile):
@@ -145,7 +145,7 @@ def empirical_bernstein(
     0.10355
     """
     sample, log_range = within(log_values, log_upper, log_lower)
-    gamma = _validate.probability("failure_probability", failure_probability)
+    gamma = validate.probability("failure_probability", failure_probability)
     chances = math.log(2) - math.log(gamma)
     log_margin = torch.logaddexp(
         sample.log_sd + _log(math.sqrt(2 * chances / (sample.size - 1))),
@@ -164,12 +164,12 @@ def within(
     """
     upper = torch.as_tensor(log_upper, dtype=torch.float64)
     log_values = torch.as_tensor(log_values, dtype=torch.float64)
-    _validate.every(
+    validate.every(
         "log_upper", upper, (upper > -math.inf) & (upper >= log_lower), f"be at least {log_lower}"
     )
     rule = f"lie in [{log_lower!r}, log_upper]"
     inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
-    _validate.every("log_values", log_values, inside | log_values.isnan(), rule)
+    validate.every("log_values", log_values, inside | log_values.isnan(), rule)
     sample = Moments.of(log_values, least=2)
     return sample, upper + torch.log(-torch.expm1(log_lower - upper))
 
@@ -210,8 +210,8 @@ def binary(hits: Tensor, failure_probability: float) -> Estimate:
     >>> round(float(never.log_bound.exp()), 6)
     0.01
     """
-    _validate.every("hits", hits, (hits == 0) | (hits == 1), "be 0 or 1")
-    gamma = _validate.probability("failure_probability", failure_probability)
+    validate.every("hits", hits, (hits == 0) | (hits == 1), "be 0 or 1")
+    gamma = validate.probability("failure_probability", failure_probability)
     sample = Moments.of(torch.log(hits.to(torch.float64)), least=1)
     happened = hits.to(torch.float64).sum(-1).cpu().numpy()
     quantile = special.betainccinv(happened + 1, sample.size - happened + 1, gamma)

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
@@ -70,9 +70,9 @@ class PosteriorDraws:
     orders: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        _validate.positive_int("draws", self.draws)
-        _validate.positive("temperature", self.temperature)
-        _validate.non_negative("rounding", self.rounding)
+        validate.positive_int("draws", self.draws)
+        validate.positive("temperature", self.temperature)
+        validate.non_negative("rounding", self.rounding)
 
     @property
     def records(self) -> Mapping[str, Tensor]:
@@ -110,12 +110,12 @@ class SubsampledGaussian:
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _validate.same_length("distances", self.distances, "ids", self.ids)
-        _validate.finite("distances", self.distances)
+        validate.same_length("distances", self.distances, "ids", self.ids)
+        validate.finite("distances", self.distances)
         if bool((self.distances < 0).any()):
             raise ValueError(f"distances must be at least 0, got {self.distances.min().item()}")
-        _validate.positive("noise", self.noise)
-        _validate.rate("rate", self.rate)
+        validate.positive("noise", self.noise)
+        validate.rate("rate", self.rate)
 
     @property
     def records(self) -> Mapping[str, Tensor]:
@@ -178,14 +178,14 @@ class SampledGaussianSteps:
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _validate.choice("relation", self.relation, [one.value for one in Relation])
-        _validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
-        _validate.choice("unit", self.unit, UNITS)
+        validate.choice("relation", self.relation, [one.value for one in Relation])
+        validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
+        validate.choice("unit", self.unit, UNITS)
         object.__setattr__(self, "relation", Relation(self.relation))
         object.__setattr__(self, "scope", Scope(self.scope))
-        _validate.positive("noise_multiplier", self.noise_multiplier)
-        _validate.positive_int("steps", self.steps)
-        if _validate.rate("rate", self.rate) < 1 and self.relation is Relation.REPLACE:
+        validate.positive("noise_multiplier", self.noise_multiplier)
+        validate.positive_int("steps", self.steps)
+        if validate.rate("rate", self.rate) < 1 and self.relation is Relation.REPLACE:
             raise ValueError(
                 f"rate must be 1 with relation='replace', got {self.rate!r}: in a Poisson sample "
                 "the cost of a replacement does not follow from the distance of two gradients. "
@@ -203,10 +203,10 @@ class SampledGaussianSteps:
             )
         if counts.is_floating_point() or counts.is_complex():
             raise ValueError(f"counts must be whole numbers, got dtype {counts.dtype}")
-        _validate.every("counts", counts, counts >= 0, "be at least 0")
+        validate.every("counts", counts, counts >= 0, "be at least 0")
         sums = counts.sum(1)
         rule = f"add up to steps={self.steps} in every row: charge each record in each step"
-        _validate.every("counts", sums, sums == self.steps, rule)
+        validate.every("counts", sums, sums == self.steps, rule)
         if len(counts) < 3:
             raise ValueError(f"ids has {len(counts)} records; an estimate needs at least 3")
 
@@ -236,7 +236,7 @@ def check_levels(levels: Tensor, relation: Relation) -> Tensor:
         raise ValueError(f"levels must have shape (L,), got {tuple(levels.shape)}")
     levels = levels.double()
     rises = levels.diff(prepend=levels.new_zeros(1)) > 0
-    _validate.every("levels", levels, rises, "increase, from above 0")
+    validate.every("levels", levels, rises, "increase, from above 0")
     if levels[-1] != LARGEST[relation]:
         raise ValueError(
             f"levels must end at {LARGEST[relation]:g}, the largest sensitivity to "
@@ -262,7 +262,7 @@ class SubsampledDraw:
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _validate.rate("rate", self.rate)
+        validate.rate("rate", self.rate)
 
     @property
     def records(self) -> Mapping[str, Tensor]:

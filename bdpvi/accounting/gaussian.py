@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 _GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)  # nodes and weights on (-1, 1)
 
@@ -35,10 +35,10 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     >>> equal_covariance(torch.tensor([0.0, 1.0], dtype=torch.float64), 1.0)
     tensor([0.0000, 0.1269], dtype=torch.float64)
     """
-    v = _validate.finite("variance", variance.double())
+    v = validate.finite("variance", variance.double())
     if not bool((v >= 0).all()):
         raise ValueError(f"variance must be at least 0, got {v.min().item()}")
-    eps = _validate.finite("epsilon", torch.as_tensor(epsilon, dtype=v.dtype)).to(v.device)
+    eps = validate.finite("epsilon", torch.as_tensor(epsilon, dtype=v.dtype)).to(v.device)
     root = v.sqrt()
     safe = root.clamp(min=torch.finfo(v.dtype).tiny)
     a = root / 2 - eps / safe

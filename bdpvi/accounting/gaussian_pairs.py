@@ -23,8 +23,7 @@ from torch.distributions import (
     Normal,
 )
 
-from bdpvi import _validate
-from bdpvi._runtime import threads
+from bdpvi._runtime import threads, validate
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.inversion import hockey_stick_bound
 from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
@@ -64,7 +63,7 @@ class GaussianPairs:
         if self.r.shape != self.b2.shape:
             raise ValueError(f"b2 has shape {tuple(self.b2.shape)}, r has {tuple(self.r.shape)}")
         for name in ("r", "b2"):
-            object.__setattr__(self, name, _validate.finite(name, getattr(self, name).double()))
+            object.__setattr__(self, name, validate.finite(name, getattr(self, name).double()))
         if not bool((self.r > 0).all()):
             raise ValueError(f"r must be positive, got {self.r.min().item()}")
         if not bool((self.b2 >= 0).all()):
@@ -154,7 +153,7 @@ class GaussianPairs:
             raise ValueError(
                 f"s must have shape (orders,) or (orders, {len(self)}), got {tuple(s.shape)}"
             )
-        finite_s = _validate.finite("s", s)
+        finite_s = validate.finite("s", s)
         if not bool((finite_s.real > -0.5).all()):
             raise ValueError(f"s must have a real part above -1/2, got {s.real.min().item()}")
         value = self._per_order(s, temperature)
@@ -166,7 +165,7 @@ class GaussianPairs:
 
         Several times as fast, and what `hockey_stick_from_log_mgf` allows for.
         """
-        tau = _validate.positive("temperature", temperature)
+        tau = validate.positive("temperature", temperature)
         if self.r.shape[1] > _WIDEST:
             return partial(self.log_mgf, temperature=tau)
         return log_mgf_by_products(self.r, self.b2, tau)
@@ -192,7 +191,7 @@ class GaussianPairs:
         >>> pairs.hockey_stick(1.0)
         tensor([0.1269, 0.1354], dtype=torch.float64)
         """
-        tau = _validate.positive("temperature", temperature)
+        tau = validate.positive("temperature", temperature)
         delta = equal_covariance(self.b2.sum(-1) / tau, epsilon)
         spread = (self.r - 1).abs().amax(-1)
         unequal = (spread > 8 * self.r.shape[1] * torch.finfo(self.r.dtype).eps).nonzero()[:, 0]
@@ -208,7 +207,7 @@ class GaussianPairs:
 
     def _per_order(self, s: Tensor, temperature: float) -> Tensor:
         """Return ``log M(s)/s = D_{s+1}``, see :mod:`bdpvi.accounting.log_moments`."""
-        tau = _validate.positive("temperature", temperature)
+        tau = validate.positive("temperature", temperature)
         return divergences(s.unsqueeze(-1) if s.ndim == 1 else s, self.r, self.b2 / tau)
 
 
@@ -270,7 +269,7 @@ def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
 
 
 def _positive_orders(order: Tensor | float) -> Tensor:
-    value = _validate.finite("order", torch.as_tensor(order, dtype=torch.float64))
+    value = validate.finite("order", torch.as_tensor(order, dtype=torch.float64))
     if not bool((value > 0).all()):
         raise ValueError(f"order must be positive, got {value.min().item()}")
     return value
@@ -348,8 +347,8 @@ def _checked(name: str, distribution: Distribution) -> _Gaussians:
         gaussians = _gaussians(distribution)
     except ValueError as error:
         raise ValueError(f"{name} is {error}") from None
-    mean = _validate.finite(f"the mean of {name}", gaussians.mean.double())
-    scale = _validate.finite(f"the scale of {name}", gaussians.scale.double())
+    mean = validate.finite(f"the mean of {name}", gaussians.mean.double())
+    scale = validate.finite(f"the scale of {name}", gaussians.scale.double())
     roots = scale if gaussians.is_diagonal else scale.diagonal(dim1=-2, dim2=-1)
     if not bool((roots > 0).all()):
         raise ValueError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import gaussian_guarantee
 from bdpvi.types import WorstCase
 
@@ -56,8 +56,8 @@ class IndividualFilter:
     budget: float
 
     def __post_init__(self) -> None:
-        _validate.positive("noise_multiplier", self.noise_multiplier)
-        _validate.positive("budget", self.budget)
+        validate.positive("noise_multiplier", self.noise_multiplier)
+        validate.positive("budget", self.budget)
 
     def step(self, own: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
         """Return who may take part in a step, and every record's cost after it.
@@ -78,8 +78,8 @@ class IndividualFilter:
         if norms.shape != own.shape:
             raise ValueError(f"norms has shape {tuple(norms.shape)}, own has {tuple(own.shape)}")
         norms, own = norms.double(), own.double()
-        _validate.every("norms", norms, (norms >= 0) & (norms <= 1), "lie in [0, 1]")
-        _validate.every("own", own, (own >= 0) & (own <= self.budget), "lie in [0, budget]")
+        validate.every("norms", norms, (norms >= 0) & (norms <= 1), "lie in [0, 1]")
+        validate.every("own", own, (own >= 0) & (own <= self.budget), "lie in [0, budget]")
         after = own + (norms / self.noise_multiplier).square()
         active = after <= self.budget
         return active, torch.where(active, after, own)
@@ -90,6 +90,6 @@ class IndividualFilter:
         Args:
             delta: δ in (0, 1).
         """
-        found = gaussian_guarantee(self.budget, _validate.probability("delta", delta))
+        found = gaussian_guarantee(self.budget, validate.probability("delta", delta))
         assert found is not None  # nothing was rounded
         return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 # Allowance for rounding, relative to the size of every exponent: a few hundred units in the last
 # place, several times what log M is measured to lose against mpmath.
@@ -59,11 +59,11 @@ class Contour:
 
     def __post_init__(self) -> None:
         for name in ("abscissa", "step", "smoothing"):
-            value = _validate.finite(name, getattr(self, name).double())
+            value = validate.finite(name, getattr(self, name).double())
             object.__setattr__(self, name, value)
             if bool((value < 0).any()) or (name != "smoothing" and bool((value == 0).any())):
                 raise ValueError(f"{name} must be positive, got {value.min().item()}")
-        _validate.positive_int("nodes", self.nodes, least=2)
+        validate.positive_int("nodes", self.nodes, least=2)
 
     @property
     def s(self) -> Tensor:
@@ -234,7 +234,7 @@ def contour_for(
     tensor([1.9184], dtype=torch.float64)
     """
     eps = _finite(epsilon)
-    fraction = _validate.non_negative("smoothing", smoothing)
+    fraction = validate.non_negative("smoothing", smoothing)
     like = log_mgf(torch.ones(1, dtype=torch.float64)).reshape(-1)
 
     def curve(c: Tensor) -> Tensor:
@@ -367,4 +367,4 @@ def _log_peak(c: Tensor) -> Tensor:
 
 
 def _finite(epsilon: float | Tensor) -> Tensor:
-    return _validate.finite("epsilon", torch.as_tensor(epsilon, dtype=torch.float64))
+    return validate.finite("epsilon", torch.as_tensor(epsilon, dtype=torch.float64))

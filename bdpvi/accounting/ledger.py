@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock
 
-from bdpvi import _validate
-from bdpvi._runtime import store
+from bdpvi._runtime import store, validate
 from bdpvi.types import Budget
 
 _FORMAT = 1
@@ -46,8 +45,8 @@ class Charge:
     from_data: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "draws", _validate.positive_int("draws", self.draws))
-        object.__setattr__(self, "temperature", _validate.positive("temperature", self.temperature))
+        object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
+        object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
         if not isinstance(self.from_data, bool):
             raise ValueError(f"from_data must be True or False, got {self.from_data!r}")
 

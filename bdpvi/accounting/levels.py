@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.events import SampledGaussianSteps, check_levels
 from bdpvi.types import Relation
 
@@ -37,7 +37,7 @@ def counted(counts: Tensor, levels: Tensor, norms: Tensor) -> Tensor:
         raise ValueError(f"norms must have shape ({len(counts)},), got {tuple(norms.shape)}")
     norms = norms.detach().to("cpu", torch.float64)
     holds = (norms >= 0) & norms.isfinite()
-    _validate.every("norms", norms, holds, "be finite and at least 0")
+    validate.every("norms", norms, holds, "be finite and at least 0")
     levels = levels.double()
     at = torch.bucketize(norms.clamp(max=float(levels[-1])), levels)
     return counts + torch.nn.functional.one_hot(at, len(levels))
@@ -65,7 +65,7 @@ class LevelCounts:
     def __init__(self, levels: Tensor, m: int, relation: Relation = Relation.ADD_OR_REMOVE) -> None:
         self.relation = Relation(relation)
         self.levels = check_levels(levels, self.relation).cpu()
-        _validate.positive_int("m", m, least=3)
+        validate.positive_int("m", m, least=3)
         self.counts = torch.zeros(m, len(self.levels), dtype=torch.int64)
         self.steps = 0
 
@@ -122,5 +122,5 @@ class LevelCounts:
                 f"these are {tuple(self.counts.shape)}. Make LevelCounts as it was made before"
             )
         holds = (counts.sum(1) == steps) & (counts >= 0).all(1)
-        _validate.every("state['counts']", counts.sum(1), holds, f"add up to steps={steps}")
+        validate.every("state['counts']", counts.sum(1), holds, f"add up to steps={steps}")
         self.counts, self.steps = counts.clone(), steps

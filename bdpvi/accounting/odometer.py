@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting import conversions
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import Estimate, Estimator
@@ -79,12 +79,12 @@ class Filter:
     estimator: Estimator | None = None
 
     def __post_init__(self) -> None:
-        _validate.positive_int("order", self.order)
+        validate.positive_int("order", self.order)
         if not 1 < self.exponent < math.inf:
             raise ValueError(f"exponent must be finite and above 1, got {self.exponent!r}")
-        _validate.positive("budget", self.budget)
-        _validate.positive_int("steps", self.steps)
-        _validate.probability("failure_probability", self.failure_probability)
+        validate.positive("budget", self.budget)
+        validate.positive_int("steps", self.steps)
+        validate.probability("failure_probability", self.failure_probability)
 
     def estimate(self, run: SampledGaussianSteps) -> Estimate:
         """Return the bound on Φ; by betting its range is what the clip permits.
@@ -141,7 +141,7 @@ class Filter:
             run: the steps so far.
             beta: β in (0, 1).
         """
-        return (self.cost(run) - math.log(_validate.probability("beta", beta))) / self.order
+        return (self.cost(run) - math.log(validate.probability("beta", beta))) / self.order
 
     def spent(self, run: SampledGaussianSteps, delta: float) -> Spent:
         """Return the guarantee of the filter, for all paths: a constant of its settings.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 
@@ -29,6 +29,6 @@ class Panel:
     largest: float | None = None
 
     def __post_init__(self) -> None:
-        _validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
+        validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
         if len(self.ids) < 3:
             raise ValueError(f"ids has {len(self.ids)} records; an estimate needs at least 3")

@@ -9,7 +9,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.types import Exposure
 
 FRACTIONS = (0.5, 0.75, 0.9)
@@ -31,8 +31,8 @@ def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
     >>> round(float(fractions[-1]), 4), round(float(fractions[-10]), 4)
     (0.9863, 0.9677)
     """
-    m = _validate.positive_int("sample_size", sample_size)
-    gamma = _validate.probability("failure_probability", failure_probability)
+    m = validate.positive_int("sample_size", sample_size)
+    gamma = validate.probability("failure_probability", failure_probability)
     rank = torch.arange(1, m + 1, dtype=torch.float64).numpy()
     found = torch.as_tensor(special.betaincinv(rank, m - rank + 1, gamma)).nan_to_num(0.0)
     # The least γ leave gaps; what holds at a lower rank holds at all above it.
@@ -60,8 +60,8 @@ def quantile_certificate(values: Tensor, failure_probability: float, fraction: f
     >>> float(quantile_certificate(torch.arange(1000.0), 1e-6, fraction=0.97))
     992.0
     """
-    fraction = _validate.probability("fraction", fraction)
-    _validate.every("values", values, ~values.isnan(), "not be NaN")
+    fraction = validate.probability("fraction", fraction)
+    validate.every("values", values, ~values.isnan(), "not be NaN")
     certified = certified_fractions(values.shape[-1], failure_probability)
     rank = int(torch.searchsorted(certified, fraction))
     if rank == values.shape[-1]:
@@ -118,6 +118,6 @@ def within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]
     [2.0, 3.0]
     """
     for level in levels:
-        _validate.rate("levels", level)
+        validate.rate("levels", level)
     ranked = own.sort().values
     return [price(float(ranked[math.ceil(level * len(own)) - 1])) for level in levels]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.events import (
     WITH,
     Event,
@@ -106,7 +106,7 @@ def posterior_draws_cost(
     >>> posterior_draws_cost(pairs, 3.0, draws=2, temperature=4.0).numpy().round(4)
     array([0.06])
     """
-    return _validate.positive_int("draws", draws) * pairs.log_moment(order, temperature)
+    return validate.positive_int("draws", draws) * pairs.log_moment(order, temperature)
 
 
 def subsampled_gaussian_cost(
@@ -144,15 +144,15 @@ def subsampled_gaussian_cost(
     """
     distance = torch.as_tensor(distance, dtype=torch.float64)
     holds = (distance >= 0) & distance.isfinite()
-    _validate.every("distance", distance, holds, "be finite and at least 0")
-    scaled = distance**2 / (2 * _validate.positive("noise", noise) ** 2)
+    validate.every("distance", distance, holds, "be finite and at least 0")
+    scaled = distance**2 / (2 * validate.positive("noise", noise) ** 2)
     orders = _whole_orders(order)
     k = torch.arange(int(orders.max()) + 2, dtype=torch.float64, device=scaled.device)
     cost = _mixture(
         lambda records: (k * (k - 1))[:, None] * scaled.flatten()[records],
         scaled.flatten(),
         orders.flatten() + 1,
-        _validate.rate("rate", rate),
+        validate.rate("rate", rate),
     )
     return cost.reshape(orders.shape + scaled.shape)
 
@@ -185,7 +185,7 @@ def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | i
         moments = pairs.select(records).log_moment(k - 1)
         return torch.cat([torch.zeros_like(moments[:1]).expand(2, -1), moments])
 
-    cost = _mixture(log_moment, pairs.r, orders.flatten() + 1, _validate.rate("rate", rate))
+    cost = _mixture(log_moment, pairs.r, orders.flatten() + 1, validate.rate("rate", rate))
     return cost.reshape(*orders.shape, -1)
 
 
@@ -206,7 +206,7 @@ def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int)
     Arguments, shapes and errors as for :func:`subsampled_pairs_remove`.
     """
     orders = _whole_orders(order)
-    rate = _validate.rate("rate", rate)
+    rate = validate.rate("rate", rate)
     k = torch.arange(1, int(orders.max()) + 1, dtype=torch.float64)
     reverse = pairs.reverse()
 
@@ -282,4 +282,4 @@ def _log1p_exp(value: Tensor) -> Tensor:
 def _whole_orders(order: Tensor | int) -> Tensor:
     orders = torch.as_tensor(order, dtype=torch.float64)
     holds = (orders > 0) & orders.isfinite() & (orders == orders.round())
-    return _validate.every("order", orders, holds, "be a whole number of at least 1")
+    return validate.every("order", orders, holds, "be a whole number of at least 1")

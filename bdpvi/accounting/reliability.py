@@ -16,7 +16,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.estimators import Estimate, student_t_quantile
 
 TOLERANCE = 0.9
@@ -46,7 +46,7 @@ def predicted_miss_rate(skewness: Tensor, sample_size: int, failure_probability:
     >>> [f"{predicted_miss_rate(torch.tensor(2.0), m, 1e-6):.1e}" for m in (256, 10_000)]
     ['2.4e-04', '2.2e-06']
     """
-    m = _validate.positive_int("sample_size", sample_size, least=3)
+    m = validate.positive_int("sample_size", sample_size, least=3)
     t = student_t_quantile(m, failure_probability)
     hazard = math.sqrt(2 / math.pi) / float(special.erfcx(t / math.sqrt(2)))
     exponent = (2 * t * t + 1) * hazard / 6 / math.sqrt(m)
@@ -131,4 +131,4 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
 def _tolerated(failure_probability: float, tolerated: float | None) -> float:
     if tolerated is None:
         return float(failure_probability**TOLERANCE)
-    return _validate.probability("tolerated", tolerated)
+    return validate.probability("tolerated", tolerated)

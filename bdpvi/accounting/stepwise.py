@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.plain import check_settings
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 
@@ -45,10 +45,10 @@ class StepAccountant:
             ValueError: if a number is out of range, or differs from that of earlier steps.
         """
         now = (
-            _validate.positive("noise_multiplier", noise_multiplier),
-            _validate.rate("sample_rate", sample_rate),
+            validate.positive("noise_multiplier", noise_multiplier),
+            validate.rate("sample_rate", sample_rate),
         )
-        _validate.positive_int("count", count)
+        validate.positive_int("count", count)
         if self._alike not in (None, now):
             raise ValueError(
                 f"noise_multiplier={now[0]!r} and sample_rate={now[1]!r} differ from those of the "

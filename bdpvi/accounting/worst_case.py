@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 import torch
 from scipy.optimize import brentq
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
@@ -83,7 +83,7 @@ class MomentsAccountant:
     relation: ClassVar[str] = ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        _validate.positive_int("largest_order", self.largest_order)
+        validate.positive_int("largest_order", self.largest_order)
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
@@ -207,7 +207,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
     Returns:
         ε, rounded up by 1e-11 of itself.
     """
-    v = torch.tensor([_validate.positive("variance", variance)], dtype=torch.float64)
+    v = torch.tensor([validate.positive("variance", variance)], dtype=torch.float64)
 
     def excess(epsilon: float) -> float:
         return float(equal_covariance(v, epsilon)) - delta
@@ -303,7 +303,7 @@ def guarantee(
     >>> print(guarantee(MomentsAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
     None
     """
-    if _validate.non_negative("noise_multiplier", noise_multiplier) == 0:
+    if validate.non_negative("noise_multiplier", noise_multiplier) == 0:
         return None
     epsilon = _epsilon(accountant, noise_multiplier, rate, steps, delta)
     if not math.isfinite(epsilon):
@@ -332,7 +332,7 @@ def calibrate(
     >>> 0.0995 < GaussianAccountant().epsilon(noise, 1.0, 100, 1e-5) <= 0.1
     True
     """
-    _validate.positive("epsilon", epsilon)
+    validate.positive("epsilon", epsilon)
     _check(1.0, rate, steps, delta)
 
     # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.
@@ -370,7 +370,7 @@ def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
 
 
 def _check(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
-    _validate.positive("noise_multiplier", noise_multiplier)
-    _validate.rate("rate", rate)
-    _validate.positive_int("steps", steps)
-    _validate.probability("delta", delta)
+    validate.positive("noise_multiplier", noise_multiplier)
+    validate.rate("rate", rate)
+    validate.positive_int("steps", steps)
+    validate.probability("delta", delta)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Delta, Json, Quiet, Table, reads_table
 
@@ -175,7 +175,7 @@ def tune(
 
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:
-    return [chosen[_validate.choice("methods", name, chosen)] for name in _words(text)]
+    return [chosen[validate.choice("methods", name, chosen)] for name in _words(text)]
 
 
 def _words(text: str) -> list[str]:

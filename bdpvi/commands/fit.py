@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
@@ -155,7 +155,7 @@ def fit(
     from bdpvi._runtime.workers import Alone
 
     usual = "optimum" if steps is None and rate is None else "coupled"
-    route = _validate.choice("neighbours", neighbours or usual, RATES)
+    route = validate.choice("neighbours", neighbours or usual, RATES)
     split = table.split()
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given = {
@@ -221,7 +221,7 @@ def guide_of(model: Any, made: Mapping[str, Any]) -> GaussianGuide:
     """Return the guide that ``guide``, ``noise_scale`` and ``ridge`` of ``made`` describe."""
     from bdpvi import guides
 
-    kind = getattr(guides, GUIDES[_validate.choice("guide", made["guide"], GUIDES)])
+    kind = getattr(guides, GUIDES[validate.choice("guide", made["guide"], GUIDES)])
     guide: GaussianGuide = kind(model, noise_scale=made["noise_scale"], ridge=made["ridge"])
     return guide
 

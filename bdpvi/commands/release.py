@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.commands import options
 from bdpvi.commands.fit import guide_of
 from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unknown
@@ -167,7 +167,7 @@ def guarantee_of(name: str) -> Promise | None:
 
     if not name:
         return None
-    found: Promise = getattr(bdpvi, GUARANTEES[_validate.choice("guarantee", name, GUARANTEES)])()
+    found: Promise = getattr(bdpvi, GUARANTEES[validate.choice("guarantee", name, GUARANTEES)])()
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet
 
@@ -35,7 +35,7 @@ def demo(
     """
     from rich.console import Console
 
-    from bdpvi import demo as demonstration
+    from bdpvi.commands import demonstration
 
     result = demonstration.run(out, progress=not quiet)
     if as_json:
@@ -53,7 +53,7 @@ def study(
     as_json: Json = False,
 ) -> None:
     """Run a study and write its numbers (CSV), figures and findings."""
-    _validate.choice("name", name, STUDIES)
+    validate.choice("name", name, STUDIES)
     from bdpvi._runtime import log, progress, store
     from bdpvi.studies import catalogue
 

@@ -13,8 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
-from bdpvi._runtime import log
+from bdpvi._runtime import log, validate
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
@@ -79,8 +78,8 @@ class Plan:
         if len(set(names)) < len(names):
             raise ValueError(f"methods has a method twice: {names}")
         check_epsilons(self.epsilons)
-        _validate.probability("delta", self.delta)
-        _validate.positive_int("seeds", self.seeds)
+        validate.probability("delta", self.delta)
+        validate.positive_int("seeds", self.seeds)
 
     def with_base_rate(self) -> Plan:
         """Return the plan with the base rate among its methods, which every table shows."""
@@ -102,7 +101,7 @@ def check_epsilons(epsilons: Sequence[float]) -> None:
     if not epsilons:
         raise ValueError("epsilons has no value")
     for epsilon in epsilons:
-        _validate.positive("epsilons", epsilon)
+        validate.positive("epsilons", epsilon)
     if len(set(epsilons)) < len(epsilons):
         raise ValueError(f"epsilons has a value twice: {list(epsilons)}")
 

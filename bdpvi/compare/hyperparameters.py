@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi._runtime.store import read_json
 from bdpvi.accounting.settings import Accounting
 from bdpvi.compare.methods import METHODS, Method
@@ -60,7 +60,7 @@ def build(name: str, entry: Entry) -> Method:
     >>> build("dp-gd", {"steps": 30, "model": {"prior_scale": 3.0}}).model.prior_scale
     3.0
     """
-    _validate.choice("methods", name, METHODS)
+    validate.choice("methods", name, METHODS)
     try:
         return _built(METHODS[name], entry)  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:
@@ -123,9 +123,9 @@ def releases(
     Raises:
         ValueError: if the method is no release from a posterior, or the file cannot be used.
     """
-    _validate.positive("epsilon", epsilon)
+    validate.positive("epsilon", epsilon)
     names = [n for n, kind in METHODS.items() if issubclass(kind, PosteriorRelease)]
-    _validate.choice("method", method, names)
+    validate.choice("method", method, names)
     chosen = load(data, path)
     at = chosen.at.get(method, {})
     found = at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else chosen.methods[method]
@@ -145,7 +145,7 @@ def _built_at(name: str, values: Any) -> dict[float, Method]:
     at = {}
     for target, entry in values.items():
         try:
-            epsilon = _validate.positive("at", float(target))
+            epsilon = validate.positive("at", float(target))
         except ValueError:
             raise ValueError(f"at of {name} must have ε, got {target!r}") from None
         at[epsilon] = build(name, entry)

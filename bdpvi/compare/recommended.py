@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.compare.methods.posterior import MeanFieldRelease, PosteriorRelease
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -48,7 +48,7 @@ def recommended(
     >>> settings.model.clip, settings.model.prior_scale, settings.noise_scale
     (1.0, 0.16, 0.1)
     """
-    _validate.positive_int("draws", draws)
+    validate.positive_int("draws", draws)
     multiplier = calibrate(
         GaussianAccountant(), epsilon=epsilon, delta=delta, rate=1.0, steps=draws
     )

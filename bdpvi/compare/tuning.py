@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bdpvi import _validate
-from bdpvi._runtime import log
+from bdpvi._runtime import log, validate
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
@@ -72,11 +71,11 @@ class Search:
 
     def __post_init__(self) -> None:
         for name in ("configurations", "seeds", "repeats", "finalists"):
-            _validate.positive_int(name, getattr(self, name))
-        _validate.positive_int("refinements", self.refinements, least=0)
-        _validate.positive_int("folds", self.folds, least=2)
-        _validate.probability("delta", self.delta)
-        _validate.choice("objective", self.objective, OBJECTIVES)
+            validate.positive_int(name, getattr(self, name))
+        validate.positive_int("refinements", self.refinements, least=0)
+        validate.positive_int("folds", self.folds, least=2)
+        validate.probability("delta", self.delta)
+        validate.choice("objective", self.objective, OBJECTIVES)
         check_epsilons(self.epsilons)
 
     @property
@@ -114,7 +113,7 @@ def tune(
             or a fold cannot be scored, having one class only.
     """
     for name in names:
-        _validate.choice("methods", name, chosen.methods)
+        validate.choice("methods", name, chosen.methods)
     if out.exists():
         read_json(out)  # what cannot be read cannot get an entry
     floor = _floor(train, search)

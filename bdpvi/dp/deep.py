@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.levels import LEVELS, LevelCounts
@@ -341,10 +341,10 @@ def make_private(
     >>> spent.epsilon <= spent.worst_case.epsilon
     True
     """
-    _validate.choice("grad_sample_mode", grad_sample_mode, GRAD_SAMPLE_MODES)
-    _validate.positive("clip", clip)
-    _validate.rate("rate", rate)
-    _validate.probability("delta", delta)
+    validate.choice("grad_sample_mode", grad_sample_mode, GRAD_SAMPLE_MODES)
+    validate.positive("clip", clip)
+    validate.rate("rate", rate)
+    validate.probability("delta", delta)
     allowed = math.inf
     if noise_multiplier is None and epsilon is not None and steps is not None:
         allowed = steps

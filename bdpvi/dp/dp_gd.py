@@ -13,7 +13,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import GaussianAccountant, guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
@@ -42,9 +42,9 @@ class DPGDSettings:
     tail: float = 0.5
 
     def __post_init__(self) -> None:
-        _validate.positive_int("steps", self.steps)
-        _validate.positive("clip", self.clip)
-        _validate.positive("step_size", self.step_size)
+        validate.positive_int("steps", self.steps)
+        validate.positive("clip", self.clip)
+        validate.positive("step_size", self.step_size)
         if not 0 <= self.tail <= 1:
             raise ValueError(f"tail must lie in [0, 1], got {self.tail!r}")
 

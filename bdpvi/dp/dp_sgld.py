@@ -15,7 +15,7 @@ from typing import ClassVar
 import pyro
 import torch
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
@@ -42,8 +42,8 @@ class SGLDAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`~bdpvi.accounting.worst_case.WorstCaseAccountant`."""
-        sigma = _validate.positive("noise_multiplier", noise_multiplier)
-        rate = _validate.rate("rate", rate)
+        sigma = validate.positive("noise_multiplier", noise_multiplier)
+        rate = validate.rate("rate", rate)
         epsilon = (
             rate / sigma * math.sqrt(gradient_variance(1.0, delta=delta, steps=steps, clip=1.0))
         )
@@ -62,10 +62,10 @@ def gradient_variance(epsilon: float, *, delta: float, steps: int, clip: float) 
     >>> f"{gradient_variance(1.0, delta=1e-5, steps=1000, clip=1.0):.4g}"
     '3.021e+07'
     """
-    _validate.positive("epsilon", epsilon)
-    _validate.positive("clip", clip)
-    _validate.positive_int("steps", steps)
-    _validate.probability("delta", delta)
+    validate.positive("epsilon", epsilon)
+    validate.positive("clip", clip)
+    validate.positive_int("steps", steps)
+    validate.probability("delta", delta)
     logs = math.log(5 * steps / (2 * delta)) * math.log(2 / delta)
     return 128 * steps * (clip / epsilon) ** 2 * logs
 
@@ -96,12 +96,12 @@ class DPSGLDSettings:
     draws: int = 100
 
     def __post_init__(self) -> None:
-        _validate.positive_int("steps", self.steps)
-        _validate.rate("rate", self.rate)
-        _validate.positive("clip", self.clip)
-        _validate.positive("step_size", self.step_size)
-        _validate.non_negative("decay", self.decay)
-        _validate.positive_int("draws", self.draws)
+        validate.positive_int("steps", self.steps)
+        validate.rate("rate", self.rate)
+        validate.positive("clip", self.clip)
+        validate.positive("step_size", self.step_size)
+        validate.non_negative("decay", self.decay)
+        validate.positive_int("draws", self.draws)
         if not 0 <= self.burn_in < 1:
             raise ValueError(f"burn_in must lie in [0, 1), got {self.burn_in!r}")
         left = self.steps - self.first

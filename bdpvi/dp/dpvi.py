@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
@@ -51,12 +51,12 @@ class DPVISettings:
     draws: int | None = 100
 
     def __post_init__(self) -> None:
-        _validate.positive_int("steps", self.steps)
-        _validate.rate("rate", self.rate)
+        validate.positive_int("steps", self.steps)
+        validate.rate("rate", self.rate)
         if self.clip is not None:
-            _validate.positive("clip", self.clip)
+            validate.positive("clip", self.clip)
         if self.draws is not None:
-            _validate.positive_int("draws", self.draws)
+            validate.positive_int("draws", self.draws)
 
 
 def dpvi_runs(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 Batch = tuple[Tensor, Tensor]
 """Inputs (B, ...) and targets (B, ...)."""
@@ -207,7 +207,7 @@ def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
 
 
 def _at_a_time(given: int | None, default: int) -> int:
-    return default if given is None else _validate.positive_int("physical_batch", given)
+    return default if given is None else validate.positive_int("physical_batch", given)
 
 
 def _samples(weights: Sequence[Any]) -> list[Tensor]:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
-from bdpvi import _validate
-from bdpvi._runtime import secure
+from bdpvi._runtime import secure, validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
 from bdpvi.inference.plan import Plan
 from bdpvi.types import Budget
@@ -38,12 +37,12 @@ class Mechanism:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _validate.rate("rate", self.rate)
-        _validate.positive("clip", self.clip)
-        _validate.positive("noise_multiplier", self.noise_multiplier)
-        _validate.positive_int("data", self.records)
+        validate.rate("rate", self.rate)
+        validate.positive("clip", self.clip)
+        validate.positive("noise_multiplier", self.noise_multiplier)
+        validate.positive_int("data", self.records)
         if self.seed is not None:
-            _validate.positive_int("seed", self.seed, least=0)
+            validate.positive_int("seed", self.seed, least=0)
 
     @cached_property
     def _plan(self) -> Plan:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
-from bdpvi._runtime import secure
+from bdpvi._runtime import secure, validate
 from bdpvi.dp.scores import Batch
 from bdpvi.inference.plan import Plan
 from bdpvi.types import Dataset
@@ -34,9 +33,9 @@ class Run:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _validate.non_negative("noise_multiplier", self.noise_multiplier)
+        validate.non_negative("noise_multiplier", self.noise_multiplier)
         if self.seed is not None:
-            _validate.positive_int("seed", self.seed, least=0)
+            validate.positive_int("seed", self.seed, least=0)
 
 
 class Stream:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.dp.gradients import Batch
 
 Source = Sequence[Tensor] | Dataset[Any]
@@ -57,13 +57,13 @@ class Records:
                     f"{len(source)} of {', '.join(type(t).__name__ for t in source)}"
                 )
             x, y, *rest = source
-            _validate.same_length(f"{name}: y", y, "x", x)
+            validate.same_length(f"{name}: y", y, "x", x)
             for tensor in (x, y):
                 if tensor.is_floating_point():
-                    _validate.finite(name, tensor)
+                    validate.finite(name, tensor)
             if rest:
                 ids, of = rest[0].cpu(), "ids"
-                _validate.same_length(f"{name}: ids", ids, "x", x)
+                validate.same_length(f"{name}: ids", ids, "x", x)
             kept = (x, y)
         elif isinstance(source, Dataset) and hasattr(source, "__len__"):
             kept = source

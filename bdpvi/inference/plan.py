@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _validate.positive_int("steps", self.steps)
-        _validate.rate("rate", self.rate)
-        _validate.positive_int("seed", self.seed, least=0)
+        validate.positive_int("steps", self.steps)
+        validate.rate("rate", self.rate)
+        validate.positive_int("seed", self.seed, least=0)
 
     def batch(self, step: int, ids: Tensor) -> Tensor:
         """Return which of the records ``ids`` are in the batch of ``step``, a boolean mask."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints
 from torch.distributions.constraints import Constraint
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.models.contract import Model, log_likelihood
 from bdpvi.types import Dataset
 
@@ -65,7 +65,7 @@ class Clipped:
     clip: float
 
     def __post_init__(self) -> None:
-        _validate.positive("clip", self.clip)
+        validate.positive("clip", self.clip)
 
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the model's latents and observe the records, each by its clipped score."""

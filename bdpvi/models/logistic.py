@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.types import Dataset
 
 
@@ -105,11 +105,11 @@ class BayesianLogisticRegression:
     def __post_init__(self) -> None:
         if self.groups is not None:
             object.__setattr__(self, "groups", _disjoint(self.groups))
-        _validate.positive("prior_scale", self.prior_scale)
+        validate.positive("prior_scale", self.prior_scale)
         if self.clip is not None:
-            _validate.positive("clip", self.clip)
+            validate.positive("clip", self.clip)
         if self.limit is not None:
-            _validate.positive("limit", self.limit)
+            validate.positive("limit", self.limit)
         if not 0 <= self.correlation < 1:
             raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}")
 

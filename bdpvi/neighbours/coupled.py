@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from bdpvi import _validate
-from bdpvi._runtime import log, secure
+from bdpvi._runtime import log, secure, validate
 from bdpvi._runtime.checkpoint import Checkpoint, Once, always
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Alone, Reduction, share
@@ -64,7 +63,7 @@ class Coupled:
         reduction: Reduction | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
-        self.chunk = _validate.positive_int("chunk", chunk)
+        self.chunk = validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.reduction = reduction or Alone()
 

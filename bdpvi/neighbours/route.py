@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.svi import Convergence, Problem
@@ -81,7 +81,7 @@ class Add:
 
 def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
     """Return ``records`` records, drawn without replacement, or all; in the order of the data."""
-    size = len(data) if records is None else _validate.positive_int("records", records)
+    size = len(data) if records is None else validate.positive_int("records", records)
     if not 3 <= size <= len(data):
         raise ValueError(f"records={size} must be between 3 and the number of records, {len(data)}")
     if size == len(data):

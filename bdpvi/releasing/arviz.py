@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyro.infer import Predictive
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 
 if TYPE_CHECKING:
     from bdpvi.releasing.released import Release
@@ -22,7 +22,7 @@ def to_inference_data(release: Release, x: Tensor | None = None) -> Any:
         width = len(release.feature_names)
         if x.ndim != 2 or x.shape[1] != width:
             raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")
-        features = _validate.finite("x", x).to(release.samples)
+        features = validate.finite("x", x).to(release.samples)
         groups["posterior_predictive"] = Predictive(release.model, release.latents)(features)
     try:
         with warnings.catch_warnings():

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
-from bdpvi import _validate
 from bdpvi._fit import Fit
+from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.ledger import Charge
@@ -263,13 +263,13 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCa
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
-    """Refuse a δ of 1/N or more for a Bayesian guarantee, see :func:`bdpvi._validate.mean_delta`.
+    """Refuse a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
 
     A worst-case δ bounds what each record has to fear and is not refused: the refusal would say
     something of N.
     """
     if guarantee.name == BAYESIAN:
-        _validate.mean_delta(delta, fit.records, allowed)
+        validate.mean_delta(delta, fit.records, allowed)
 
 
 def without_worst_case(fit: Fit) -> str:

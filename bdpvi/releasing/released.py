@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing.guarantees import Receipt
 from bdpvi.types import Spent
@@ -90,13 +90,13 @@ class Release:
         if hasattr(x, "columns"):
             encoding = self.encoding
             x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)
-        features = _validate.numbers("x", x)
+        features = validate.numbers("x", x)
         if features.ndim != 2 or features.shape[1] != len(self.feature_names):
             raise ValueError(
                 f"x must have shape (records, {len(self.feature_names)}), "
                 f"got {tuple(features.shape)}"
             )
-        _validate.finite("x", features)
+        validate.finite("x", features)
         return predictive_means(self.model, self.latents, features.to(self.samples), binary=binary)
 
     def to_inference_data(self, x: Tensor | None = None) -> Any:

@@ -11,9 +11,8 @@ from decimal import ROUND_CEILING, Context
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
 from bdpvi._fit import Fit
-from bdpvi._runtime import log, secure, store
+from bdpvi._runtime import log, secure, store, validate
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.settling import nothing_spent
 from bdpvi.releasing import guarantees
@@ -131,7 +130,7 @@ def spent(
         planned: a further release.
         accountant, large_delta: as for :func:`release`.
     """
-    _validate.probability("delta", delta)
+    validate.probability("delta", delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is None and fit.training is None and not fit.ledger.charges():
         kinds = [panel.kind for panel in fit.panels]
@@ -187,9 +186,9 @@ def calibrate(
         ValueError: if no temperature reaches ``epsilon``; the message says what keeps it away. Or
             if the fit cannot give the guarantee.
     """
-    _validate.positive("epsilon", epsilon)
-    _validate.probability("delta", delta)
-    _validate.positive("least", least)
+    validate.positive("epsilon", epsilon)
+    validate.probability("delta", delta)
+    validate.positive("least", least)
     guarantee = guarantee or guarantees.usual(fit)
     guarantees.check_delta(fit, delta, guarantee, large_delta)
     return guarantee.temperature(

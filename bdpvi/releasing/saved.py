@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
@@ -85,9 +85,9 @@ class About:
                 feature_names=tuple(names),
                 preprocessing=_typed(content, "preprocessing", dict),
                 fingerprint=_typed(content, "fingerprint", str),
-                records=_validate.positive_int("records", _typed(content, "records", int)),
+                records=validate.positive_int("records", _typed(content, "records", int)),
                 grid=_positive("grid", content.get("grid")),
-                ridge=_validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
+                ridge=validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
                 noise_scale=None if noise_scale is None else _positive("noise_scale", noise_scale),
                 accounting=Accounting(
                     conversion=_typed(accounting, "conversion", str),
@@ -160,7 +160,7 @@ def _parameters(tensors: Mapping[str, Tensor], about: About, guide: Guide) -> di
                 f"parameters.{name} must be {first.dtype} {tuple(first.shape)} for this model and "
                 f"guide, got {value.dtype} {tuple(value.shape)}"
             )
-        _validate.finite(f"parameters.{name}", value)
+        validate.finite(f"parameters.{name}", value)
         if not bool(guide.constraints[name].check(value).all()):
             raise ValueError(f"parameters.{name} is not {guide.constraints[name]}")
     return parameters
@@ -203,7 +203,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _positive(name: str, value: Any) -> float:
-    return _validate.positive(name, _number(name, value))
+    return validate.positive(name, _number(name, value))
 
 
 def _refused(constant: str) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from bdpvi import _validate
 from bdpvi._fit import Fit
-from bdpvi._runtime import store
+from bdpvi._runtime import store, validate
 from bdpvi._runtime.store import claimed
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
@@ -245,7 +244,7 @@ def _numbers(name: str, value: object) -> torch.Tensor:
         tensor = torch.tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{name} must be numbers: {error}") from error
-    return _validate.finite(name, tensor)
+    return validate.finite(name, tensor)
 
 
 def _model(arguments: Mapping[str, Any]) -> BayesianLogisticRegression:

@@ -13,7 +13,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi._runtime.progress import Track
 
 BAYESIAN = "Bayesian DP"
@@ -61,7 +61,7 @@ def sized(full: int, scale: float, least: int = 1) -> int:
     >>> sized(1000, 0.25)
     250
     """
-    return max(least, round(full * _validate.rate("scale", scale)))
+    return max(least, round(full * validate.rate("scale", scale)))
 
 
 def publish(

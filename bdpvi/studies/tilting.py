@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.estimators import student_t_quantile
 from bdpvi.studies.populations import Array, Population
 
@@ -51,7 +51,7 @@ def miss_rate(
     >>> 4e-12 < rate < 6e-12
     True
     """
-    _validate.positive_int("repeats", repeats, least=2)
+    validate.positive_int("repeats", repeats, least=2)
     u, weight = _standardised(population)
     t = student_t_quantile(sample_size, failure_probability)
     log_tilt = _tilt(u, weight, t / math.sqrt(t * t + sample_size - 1))

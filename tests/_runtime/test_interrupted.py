@@ -225,7 +225,7 @@ def never(*_: Any, **__: Any) -> Any:
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command begin its work."""
     monkeypatch.setattr(bdpvi, "fit", never)
-    monkeypatch.setattr("bdpvi.demo.fit", never)
+    monkeypatch.setattr("bdpvi.commands.demonstration.fit", never)
     monkeypatch.setattr("bdpvi.compare.comparison.run", never)
     monkeypatch.setattr(tuning, "score", never)
     monkeypatch.setitem(STUDIES, "orders", never)
@@ -405,7 +405,7 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 
 STOPPED = {
-    "demo": ("bdpvi.demo.fit", ["--out", "{new}", "--quiet"]),
+    "demo": ("bdpvi.commands.demonstration.fit", ["--out", "{new}", "--quiet"]),
     "study": ("", ["steps", "--scale", "0.001", "--out", "{new}"]),
     "spent": ("bdpvi.spent", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import (
     MomentsAccountant,
     PrivacyLossAccountant,
@@ -44,7 +44,7 @@ class Variational:
     accountant: ClassVar[WorstCaseAccountant] = PrivacyLossAccountant()
 
     def __post_init__(self) -> None:
-        _validate.positive("learning_rate", self.learning_rate)
+        validate.positive("learning_rate", self.learning_rate)
         self._settings()
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
 from bdpvi._fit import Fit, fit
+from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.settings import Accounting
@@ -72,10 +72,10 @@ class PosteriorRelease:
     }
 
     def __post_init__(self) -> None:
-        _validate.positive_int("draws", self.draws)
-        _validate.non_negative("ridge", self.ridge)
+        validate.positive_int("draws", self.draws)
+        validate.non_negative("ridge", self.ridge)
         if self.noise_scale is not None:
-            _validate.positive("noise_scale", self.noise_scale)
+            validate.positive("noise_scale", self.noise_scale)
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide and its neighbours."""

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.releasing.guarantees import OCTAVE, FoundFromData, on_grid
 from bdpvi.types import Spent
 
@@ -36,7 +36,7 @@ def coldest(price: Callable[[float], Spent], epsilon: float) -> FoundFromData:
     >>> coldest(lambda tau: SimpleNamespace(epsilon=0.1 + 1 / tau), 0.35)
     4.0
     """
-    _validate.positive("epsilon", epsilon)
+    validate.positive("epsilon", epsilon)
 
     def cost(temperature: float) -> float:
         try:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from bdpvi import _validate
-from bdpvi._runtime import progress, secure
+from bdpvi._runtime import progress, secure, validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws, Tally
 from bdpvi.accounting.gaussian_pairs import summarise
@@ -76,8 +75,8 @@ class TrainingRelease:
     }
 
     def __post_init__(self) -> None:
-        _validate.positive("learning_rate", self.learning_rate)
-        _validate.rate("tail", self.tail)
+        validate.positive("learning_rate", self.learning_rate)
+        validate.rate("tail", self.tail)
         self._plan()
 
     def _plan(self) -> Plan:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi._runtime.progress import Track, silent
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.elbo import Records, Repeated
@@ -52,7 +52,7 @@ class Table:
         track: Track[Any] = silent,
     ) -> None:
         self.path, self.target, self.track = Path(path), target, track
-        self.rows = _validate.positive_int("rows", rows)
+        self.rows = validate.positive_int("rows", rows)
         self.files, kind = _files(self.path)
         self._arrow, dataset = _pyarrow()
         files = [str(file) for file in self.files]

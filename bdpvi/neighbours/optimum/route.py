@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bdpvi import _validate
-from bdpvi._runtime import log
+from bdpvi._runtime import log, validate
 from bdpvi._runtime.progress import Track, silent
 from bdpvi._runtime.threads import each, slices
 from bdpvi._runtime.workers import Alone, Reduction
@@ -79,8 +78,8 @@ class Optimum:
     ) -> None:
         self.kinds = kinds or (Remove(),)
         self.reduction = reduction or Alone()
-        self.tolerance = _validate.positive("tolerance", tolerance)
-        self.precision = _validate.positive("precision", precision)
+        self.tolerance = validate.positive("tolerance", tolerance)
+        self.precision = validate.positive("precision", precision)
 
     @staticmethod
     def takes(model: Model, guide: Guide, rate: float = 1.0) -> bool:

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from bdpvi import _validate
-from bdpvi._runtime import log, progress, secure
+from bdpvi._runtime import log, progress, secure, validate
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.composition import ByPanel
 from bdpvi.accounting.estimators import student_t, student_t_of
@@ -153,7 +152,7 @@ def fit_stream(
     scale = scale_name(model, guide)
     track = streaming.track
     table = Table(path, target, features, rows=streaming.rows, track=track)
-    _validate.mean_delta(accounting.delta, len(table), accounting.large_delta)
+    validate.mean_delta(accounting.delta, len(table), accounting.large_delta)
     like = torch.zeros(3, len(table.features), dtype=torch.float64)
     guide.setup(like, like[:, 0])
     settings = _settings(table, model, guide, planned, accounting, streaming)

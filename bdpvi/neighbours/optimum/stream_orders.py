@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders, minimise_epsilon, split_delta
 from bdpvi.accounting.estimators import Estimate, log_student_t_bound
 from bdpvi.accounting.events import WITH, WITHOUT
@@ -41,8 +41,8 @@ class Accounting:
     def __post_init__(self) -> None:
         if self.conversion not in ("cks", "chernoff"):
             raise ValueError(f"conversion must be 'cks' or 'chernoff', got {self.conversion!r}")
-        _validate.probability("delta", self.delta)
-        _validate.probability("failure_probability", self.failure_probability)
+        validate.probability("delta", self.delta)
+        validate.probability("failure_probability", self.failure_probability)
 
     @property
     def beta(self) -> float:

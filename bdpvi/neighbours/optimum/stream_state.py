@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi import _validate
+from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import alike, read_tensors, write_tensors
 from bdpvi._runtime.store import make_folder
 from bdpvi.accounting.streaming_moments import Folded
@@ -36,7 +36,7 @@ class State(KeptMoves):
         self, path: Path | None, settings: Mapping[str, Any], every: float, directions: int = 2
     ) -> None:
         self.directions = directions
-        self.path, self.every = path, _validate.non_negative("save_every", every)
+        self.path, self.every = path, validate.non_negative("save_every", every)
         self.settings = {name: json.dumps(value) for name, value in settings.items()}
         self.tensors: dict[str, Tensor] = {}
         self.written = time.monotonic()
@@ -82,7 +82,7 @@ class State(KeptMoves):
             for name, top in most.items():
                 good = (found[name] >= 0) & (found[name] <= top)
                 rule = f"lie between 0 and {top}"
-                _validate.every(f"state: {self.path}: {name}", found[name], good, rule)
+                validate.every(f"state: {self.path}: {name}", found[name], good, rule)
 
     def point(self) -> tuple[Tensor, Tensor] | None:
         """Return mean and metric of the last point that the fit reached."""
