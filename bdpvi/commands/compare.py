@@ -38,6 +38,11 @@ Settings = Annotated[
     ),
 ]
 
+COLUMNS = (
+    "Mean ± standard error over runs, and the standard deviation (sd) of one; log score is the "
+    "mean log-likelihood of a record in nats, higher is better; behind the best of its guarantee, "
+    "with a 95 % interval over test records and runs"
+)
 _WIDE = 1_000
 """Characters: tables that go to a file or another program are not folded."""
 
@@ -98,12 +103,7 @@ def compare(
             options.print_json({"out": out, "summary": rows, "files": files})
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
-        console.print(
-            "Mean ± standard error over runs, and the standard deviation of one; log score is the "
-            "mean log-likelihood of a record in nats, higher is better; behind the best of its "
-            "guarantee, with a 95 % interval over test records and runs"
-        )
+        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
         for heading, shown in report.console_tables(summary).items():
             console.print(heading, shown, sep="\n")
         for line in headline.headline(summary, ratios):

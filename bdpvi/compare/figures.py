@@ -33,7 +33,7 @@ HEADINGS = {
 }
 COLOURS = tuple(colormaps["tab20"](place) for place in (*range(0, 20, 2), *range(1, 20, 2)))
 """The usual ten, then lighter ones of the same hues."""
-SHOWN = ("accuracy", "auc", "log_score")
+SHOWN = ("log_score", "accuracy", "auc")
 """Measures of the comparison's figure, a row of panels each."""
 _LEFT_OUT = 0.25
 """The part of the results, the lowest, that the panels on the right leave out."""
@@ -71,7 +71,7 @@ def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
 
 
 def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
-    """Return a comparison's accuracy, AUC and log score at each target, whole and near the top.
+    """Return a comparison's log score, accuracy and AUC at each target, whole and near the top.
 
     Methods stand side by side at each target, so that none hides another.
 

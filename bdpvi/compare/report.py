@@ -18,9 +18,10 @@ from rich.table import Table
 from bdpvi._runtime.store import replacing
 from bdpvi.compare import figures
 from bdpvi.compare.headline import headline
-from bdpvi.compare.methods import NONE, SENTENCES, Method
+from bdpvi.compare.methods import SENTENCES, Method
 from bdpvi.compare.metrics import MEASURES
 from bdpvi.compare.summary import BEST, EXPOSURE, PAIRED
+from bdpvi.releasing.guarantees import WORST_CASE
 from bdpvi.types import Split
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
@@ -93,7 +94,8 @@ def pictures(results: Results) -> dict[str, Figure]:
     target = max(results.targets, default=math.inf)
     rows = results.summary.to_dict("records")
     titles = {
-        row["method"]: f"{_guarantee(row)}, target ε {target:g}" + _no_worst_case(row)
+        row["method"]: f"{_guarantee(row)}, target ε {target:g}"
+        + (f"\n{figures.NO_WORST_CASE}" if _worst_case(row) == "none" else "")
         for row in rows
         if row["target_epsilon"] == target
     }
@@ -175,7 +177,7 @@ def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
         labels.get(row["method"], row["method"]),
         _guarantee(row),
         _number(row["epsilon"]) if reached else "not reached",
-        _number(row["worst_case_epsilon"]) or "none",
+        _worst_case(row),
     ]
     for name in PAIRED:
         shown += [_spread(row[name], row[f"{name}_error"]), _places(row[f"{name}_spread"])]
@@ -196,7 +198,7 @@ def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str
         ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
         shown.append([
             labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
-            _number(row["worst_case_epsilon"]) or "none", MEASURES[row["measure"]].label, against,
+            _worst_case(row), MEASURES[row["measure"]].label, against,
             _interval(*ends), row["shown"],
         ])  # fmt: skip
     return shown
@@ -222,14 +224,11 @@ def _guarantee(row: Mapping[Any, Any]) -> str:
     return f"{row['guarantee']}{trust}"
 
 
-def _no_worst_case(row: Mapping[Any, Any]) -> str:
-    """Return another line of a title for a private row that lacks a worst-case guarantee.
-
-    >>> _no_worst_case({"guarantee": "Bayesian DP", "worst_case_epsilon": None})
-    '\\nworst-case ε: none'
-    """
-    private = row["guarantee"] != NONE
-    return f"\n{figures.NO_WORST_CASE}" if private and pd.isna(row["worst_case_epsilon"]) else ""
+def _worst_case(row: Mapping[Any, Any]) -> str:
+    """Return a row's worst-case ε, "none" without such a guarantee, nothing where it has one but
+    was not reached."""
+    promised = row.get("guarantee") == WORST_CASE
+    return _number(row["worst_case_epsilon"]) or ("" if promised else "none")
 
 
 def console_tables(summary: pd.DataFrame) -> dict[str, Table]:
