@@ -97,16 +97,16 @@ def compare(
             track=progress.silent if quiet else progress.bar,
         )
         summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
-        files = [out / name for name in WRITTEN]
+        files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
         if as_json:
             rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
-            options.print_json({"out": out, "summary": rows, "files": files})
+            options.print_json({"out": out, "headline": lines, "summary": rows, "files": files})
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
         console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
         for heading, shown in report.console_tables(summary).items():
             console.print(heading, shown, sep="\n")
-        for line in headline.headline(summary, ratios):
+        for line in lines:
             console.print(f"- {line}")
         print("Wrote " + ", ".join(map(str, files)))
         if (out / report.SECRET).exists():
