@@ -31,7 +31,7 @@ from bdpvi.types import Dataset, Outcome, Split
 _GOES_ON = {"refinements", "repeats", "finalists"}
 """What may grow when a search is run again: no finished trial depends on it."""
 
-_FIRST_SEED = 1_000
+_FIRST_SEED = 1_000_000
 """Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
 
 

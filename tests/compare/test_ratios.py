@@ -39,8 +39,8 @@ def test_a_difference_without_runs_is_the_paired_t_test() -> None:
 def test_a_difference_without_records_is_welchs_t_test() -> None:
     generator = np.random.default_rng(5)
     a, b = generator.normal(1.0, 1.0, size=12), generator.normal(0.0, 3.0, size=7)
-    alike = [Scores(np.full(30, runs.mean()), runs) for runs in (a, b)]
-    found = difference(*alike)
+    first, second = (Scores(np.full(30, runs.mean()), runs) for runs in (a, b))
+    found = difference(first, second)
     theirs = ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
