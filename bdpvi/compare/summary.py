@@ -104,10 +104,8 @@ def _measures(one: Found) -> dict[str, float]:
     for name, values in one["measures"].items():
         column = pd.Series(values, dtype=float)
         found[name] = float(column.mean())
-        found[f"{name}_error"], found[f"{name}_spread"] = (
-            float(column.std()) / math.sqrt(len(column)),
-            float(column.std()),
-        )
+        found[f"{name}_error"] = float(column.std()) / math.sqrt(len(column))
+        found[f"{name}_spread"] = float(column.std())
     return found
 
 
@@ -206,7 +204,7 @@ def _set_against(
     for one, ratio in zip(rows, epsilon_ratios(ours, points, repeats), strict=True):
         row, rival = one["row"], curve.get(one["row"]["target_epsilon"])
         entry: dict[str, Any] = {"measure": measure, "against": against, "shown": str(ratio)}
-        entry |= {name: row.get(name) for name in _RATIOS[1:5]}
+        entry |= {name: row.get(name) for name in _COMMON if name in _RATIOS}
         if rival is not None:
             gap = difference(scores(one, measure), scores(rival, measure))
             entry |= {"rival": rival["row"]["method"], "difference": gap.estimate}
