@@ -81,8 +81,13 @@ class Nodes(Grid):  # type: ignore[misc]
         sent: (message, replies that arrived) of all rounds.
     """
 
-    def __init__(self, app: ClientApp, wire: Wire = lambda message, reply: [reply]) -> None:
-        self.app, self.wire = app, wire
+    def __init__(
+        self,
+        app: ClientApp,
+        wire: Wire = lambda message, reply: [reply],
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        self.app, self.wire, self.config = app, wire, config or {}
         self.sent: list[tuple[Message, list[Message]]] = []
 
     def set_run(self, run: object) -> None: ...
@@ -106,7 +111,7 @@ class Nodes(Grid):  # type: ignore[misc]
         for one in messages:
             node = one.metadata.dst_node_id
             place = {"partition-id": node - 1000}
-            context = Context(1, node, place, RecordDict(), {})
+            context = Context(1, node, place, RecordDict(), self.config)
             try:
                 reply = self.app(deepcopy(one), context)
             except RuntimeError as error:

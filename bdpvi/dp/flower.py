@@ -7,6 +7,7 @@ for it: clients' metrics, evaluation on clients, and their error texts are dropp
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from io import BytesIO
@@ -43,8 +44,9 @@ except ImportError as error:
         "bdpvi.dp.flower needs Flower 1.41 and Python 3.11 or later: pip install 'bdpvi[flower]'"
     ) from error
 
-_FAILED = 0
-"""Code of an error whose cause stays with the client: unknown."""
+_LOG = logging.getLogger(__name__)
+_FAILED = 2
+"""Flower's code of an error that a client app raised."""
 
 
 class BayesianFedAvg(Strategy):  # type: ignore[misc]
@@ -242,8 +244,8 @@ def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
     Put it first in the list of mods, so that it is the last to see a reply. Of a reply to a
     training message one record of arrays goes on, moved towards what was sent so that they differ
     by at most C; with ``noise_shares`` the client's own share of the noise is on it. Metrics are
-    dropped, and an exception leaves without its text. Replies to other kinds of messages pass as
-    they are. The server clips again, because a client may lie.
+    dropped, and an exception leaves without its text, which is in the client's log. Replies to
+    other kinds of messages pass as they are. The server clips again, because a client may lie.
 
     Args:
         rounds: the settings, or a function of the context that returns them; the client's own, so
@@ -263,7 +265,8 @@ def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
             update = _update(reply.content, before)
             kept = own.clip_update(update) if own.noise_shares is None else own.share(update)
         except Exception as error:
-            # A traceback would show records, in the server's log or the simulation's.
+            # Not Flower's own error, whose traceback would show records to the server.
+            _LOG.exception("the client failed; the server learns the kind of the error only")
             said = f"{type(error).__name__} in the client, which keeps the text"
             return Message(Error(_FAILED, said), reply_to=message)
         content = RecordDict({"arrays": ArrayRecord(_added(before, kept))})

@@ -32,8 +32,8 @@ def main(grid: Grid, context: Context) -> None:
         first = torch.load(weights, weights_only=True)
     _, test = load(str(given["data"]) or None)
 
-    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord | None:
-        if not federation.charged:
+    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if number == 0:
             return None
         if weights is not None:
             torch.save(arrays.to_torch_state_dict(), weights.with_suffix(".new"))
@@ -47,4 +47,5 @@ def main(grid: Grid, context: Context) -> None:
         grid, ArrayRecord(first), num_rounds=int(given["num-rounds"]), evaluate_fn=evaluate
     )
     print("to publish with the weights:", strategy.worst_case(delta))
-    print("for the owner only:", strategy.spent(delta), flush=True)
+    print("for the owner only:", strategy.spent(delta))
+    print(f"replies refused in the last round: {len(strategy.refused)}", flush=True)
