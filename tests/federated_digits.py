@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
@@ -79,6 +80,7 @@ class Nodes(Grid):  # type: ignore[misc]
 
     Attributes:
         sent: (message, replies that arrived) of all rounds.
+        states: what nodes keep.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Nodes(Grid):  # type: ignore[misc]
     ) -> None:
         self.app, self.wire, self.config = app, wire, config or {}
         self.sent: list[tuple[Message, list[Message]]] = []
+        self.states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
 
     def set_run(self, run: object) -> None: ...
 
@@ -111,10 +114,10 @@ class Nodes(Grid):  # type: ignore[misc]
         for one in messages:
             node = one.metadata.dst_node_id
             place = {"partition-id": node - 1000}
-            context = Context(1, node, place, RecordDict(), self.config)
+            context = Context(1, node, place, self.states[node], self.config)
             try:
                 reply = self.app(deepcopy(one), context)
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 reply = Message(Error(0, str(error)), reply_to=one)
             replies = self.wire(one, deepcopy(reply))
             self.sent.append((one, replies))
