@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 NEEDS = {
-    "flwr": "bdpvi/dp/flower*.py",
+    "flwr": "*/flower*.py",
     "numba": "bdpvi/neighbours/*compiled*.py",
     "opacus": "bdpvi/dp/opacus.py",
 }

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from federated_digits import Nodes
+from flower_digits import Nodes
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 

@@ -19,10 +19,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-import federated_digits as fed
+import flower_digits as fed
 import numpy as np
 import torch
-from federated_digits import CLIENTS, CLIP, SIZE, Nodes, Wire, client_app, first, rounds
+from flower_digits import CLIENTS, CLIP, SIZE, Nodes, Wire, client_app, first, rounds
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -408,7 +408,7 @@ def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 
 SIMULATION = """
-import federated_digits as fed
+import flower_digits as fed
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation

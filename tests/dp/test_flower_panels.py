@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import torch
-from federated_digits import CLIENTS, SIZE, Nodes, first, rounds
+from flower_digits import CLIENTS, SIZE, Nodes, first, rounds
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
