@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -265,14 +266,21 @@ def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
             update = _update(reply.content, before)
             kept = own.clip_update(update) if own.noise_shares is None else own.share(update)
         except Exception as error:
-            # Not Flower's own error, whose traceback would show records to the server.
-            _LOG.exception("the client failed; the server learns the kind of the error only")
-            said = f"{type(error).__name__} in the client, which keeps the text"
-            return Message(Error(_FAILED, said), reply_to=message)
+            return without_text(error, message)
         content = RecordDict({"arrays": ArrayRecord(_added(before, kept))})
         return Message(content, reply_to=message)
 
     return mod
+
+
+def without_text(error: Exception, message: Message) -> Message:
+    """Return a reply that an exception stands behind, and log the exception on the client.
+
+    Flower's own reply would have its text and traceback, which may show records to the server.
+    """
+    _LOG.error("the client failed; the server learns the kind of the error only", exc_info=error)
+    said = f"{type(error).__name__} in the client, which keeps the text"
+    return Message(Error(_FAILED, said), reply_to=message)
 
 
 def _checked(name: str, array: Array) -> Array:
@@ -296,29 +304,41 @@ def _update(content: RecordDict, sent: ArrayRecord) -> Tensor:
     if len(records) != 1 or list(records[0]) != list(sent):
         raise ValueError("reply must have one record of arrays, with the names that were sent")
     differences = [
-        _numbers(name, records[0][name], one.shape).ravel() - _numbers(name, one, one.shape).ravel()
+        (decoded(name, records[0][name], one.numpy().shape) - one.numpy().astype(float)).ravel()
         for name, one in sent.items()
     ]
     return torch.from_numpy(np.concatenate(differences))
 
 
-def _numbers(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the numbers of an array whose sender may lie about it.
+def decoded(name: str, array: Array, shape: tuple[int, ...], kinds: str = "f") -> NDArray[Any]:
+    """Return an array whose sender may lie about it, in float64 where it is of floating point.
 
     The bytes have a header of their own; what it promises is looked at before memory is given.
+
+    Args:
+        name: of the array, for the message.
+        array: as received.
+        shape: that it must have.
+        kinds: letters of numpy's kinds that it may be of.
+
+    Raises:
+        ValueError: if it is anything else.
+
+    >>> decoded("bias", Array(np.ones(2, dtype=np.float32)), (2,))
+    array([1., 1.])
     """
     try:
         stream = BytesIO(array.data)
         if np.lib.format.read_magic(stream) != (1, 0):
             raise ValueError("another format")
         found, _, kind = np.lib.format.read_array_header_1_0(stream)
-        if found != tuple(shape) or kind.kind != "f":
+        if found != shape or kind.kind not in kinds:
             raise ValueError(f"shape {found} of {kind}")
-        return np.asarray(array.numpy(), dtype=np.float64)
+        numbers: NDArray[Any] = array.numpy()
     except Exception as error:
-        raise ValueError(
-            f"reply's array {name!r} must be floating-point numbers of shape {tuple(shape)}"
-        ) from error
+        what = "floating-point" if kinds == "f" else "whole"
+        raise ValueError(f"array {name!r} must be {what} numbers of shape {shape}") from error
+    return numbers.astype(np.float64) if kinds == "f" else numbers
 
 
 def _added(arrays: ArrayRecord, update: Tensor) -> dict[str, Array]:

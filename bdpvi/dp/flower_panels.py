@@ -21,25 +21,15 @@ from bdpvi.accounting.epsilon_report import EpsilonReport
 from bdpvi.accounting.levels import LEVELS, LevelCounts
 from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.secure_sums import SecureSums, masked, together, unmasked
+from bdpvi.dp.flower import decoded, without_text
 from bdpvi.dp.updates import Rounds
 
 try:
-    from flwr.app import (
-        Array,
-        ArrayRecord,
-        ConfigRecord,
-        Context,
-        Message,
-        MessageType,
-        RecordDict,
-    )
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
     from flwr.clientapp.typing import ClientAppCallable, Mod
     from flwr.serverapp import Grid
 except ImportError as error:
-    raise ImportError(
-        "bdpvi.dp.flower_panels needs Flower 1.41 and Python 3.11 or later: "
-        "pip install 'bdpvi[flower]'"
-    ) from error
+    raise ImportError("bdpvi.dp.flower_panels needs pip install 'bdpvi[flower]'") from error
 
 ASK = "query.bdpvi_panel"
 """Type of the message that asks for sums."""
@@ -53,6 +43,9 @@ def panel_mod(
     rounds: Rounds, report: EpsilonReport, distances: Distances, secrets: Secrets | None = None
 ) -> Mod:
     """Return a mod that counts for a client's own panel, and answers with sums.
+
+    Flower passes a message to mods only if the app has a function for it: register one by
+    ``@app.query("bdpvi_panel")``, which the mod never calls.
 
     The client must train as ``rounds`` says: each record by its own coin of ``record_rate``, its
     part of the update clipped to ``record_clip``. A round in which the client was not asked counts
@@ -82,9 +75,11 @@ def panel_mod(
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         kind = message.metadata.message_type
         if kind == ASK:
-            (config,) = message.content.config_records.values()
-            number = validate.positive_int("rounds", config["rounds"])
-            words = _answer(number, context)
+            try:
+                (config,) = message.content.config_records.values()
+                words = _answer(validate.positive_int("rounds", config["rounds"]), context)
+            except Exception as error:
+                return without_text(error, message)
             content = RecordDict({"sums": ArrayRecord({"words": Array(words)})})
             return Message(content, reply_to=message)
         if kind.partition(".")[0] == MessageType.TRAIN:
@@ -140,7 +135,8 @@ def ask_panels(
 ) -> SecureSums:
     """Ask all nodes for the sums of their panels, and add them up. Secret.
 
-    Then ``report.spent(total, federation.event("record"))`` has the records' ε.
+    Then ``report.spent(total, federation.event("record"))`` has the records' ε. Clients are
+    believed: one that lies about its sums can make the path's ε any number, never the worst case.
 
     Args:
         grid: Flower's.
@@ -150,19 +146,22 @@ def ask_panels(
         timeout: seconds to wait.
 
     Raises:
-        ValueError: if nobody answers, an answer is of another kind, or masks do not cancel, as when
-            one client does not answer.
+        ValueError: if nobody answers, somebody does twice, an answer is of another kind, or masks
+            do not cancel, as when one client does not answer.
     """
     config = RecordDict({"config": ConfigRecord({"rounds": rounds})})
     messages = [Message(config, node, ASK) for node in grid.get_node_ids()]
-    words = []
+    words: dict[int, NDArray[Any]] = {}
     for reply in grid.send_and_receive(messages, timeout=timeout):
-        if not reply.has_error():
-            found = reply.content["sums"]["words"].numpy()
-            if found.shape != (report.grids.length,) or found.dtype.kind not in "iu":
-                raise ValueError(f"node {reply.metadata.src_node_id} sums on other grids")
-            words.append(found)
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            continue
+        if node in words:
+            raise ValueError(f"node {node} answered twice")
+        (record,) = reply.content.array_records.values()
+        (array,) = record.values()
+        words[node] = decoded("words", array, (report.grids.length,), "iu")
     if secret:
-        return unmasked(report.grids, words)
-    vectors = [torch.from_numpy(one.astype(np.int64)) for one in words]
+        return unmasked(report.grids, [one.astype(np.uint64) for one in words.values()])
+    vectors = [torch.from_numpy(one.astype(np.int64)) for one in words.values()]
     return together([SecureSums.from_vector(report.grids, one) for one in vectors])

@@ -108,7 +108,8 @@ def test_a_client_answers_once() -> None:
     nodes.sent.clear()
     with pytest.raises(ValueError, match="no client"):
         ask_panels(nodes, REPORT, 5, secret=False)
-    assert all(reply.has_error() for _, (reply,) in nodes.sent)
+    for _, (reply,) in nodes.sent:
+        assert reply.error.reason == "ValueError in the client, which keeps the text"
 
 
 def test_a_lost_client_is_noticed_where_sums_are_masked() -> None:
@@ -116,6 +117,17 @@ def test_a_lost_client_is_noticed_where_sums_are_masked() -> None:
     nodes.wire = lambda message, reply: [] if message.metadata.dst_node_id == 1002 else [reply]
     with pytest.raises(ValueError, match="masks do not cancel"):
         ask_panels(nodes, REPORT, 4, secret=True)
+
+
+def test_answers_twice_or_on_other_grids_are_refused() -> None:
+    _, nodes = trained(masks=False)
+    nodes.wire = lambda message, reply: [reply, reply]
+    with pytest.raises(ValueError, match="answered twice"):
+        ask_panels(nodes, REPORT, 4, secret=False)
+    _, nodes = trained(masks=False)
+    other = EpsilonReport(epsilons=(0.5,), delta=1e-3)
+    with pytest.raises(ValueError, match="'words' must be whole numbers of shape"):
+        ask_panels(nodes, other, 4, secret=False)
 
 
 def test_records_need_a_bound() -> None:
