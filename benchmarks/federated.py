@@ -118,8 +118,8 @@ JOINT_FIGURE = replace(
     FIGURE, name="figure: joint", clip=60.0, record_clip=1.0, local_rate=1.0, rate=2.0 / 120
 )
 CNN = Case(
-    name="cnn", clients=1000, split=IID, model="cnn", rounds=60, delta=1e-5, epsilon=3.0,
-    client_rate=0.1, clip=1.0, rate=0.25, seeds=1,
+    name="cnn", clients=1000, split=IID, model="cnn", rounds=100, delta=1e-5, epsilon=3.0,
+    client_rate=0.2, clip=1.0, rate=0.2, seeds=1,
 )  # fmt: skip
 CASES = (
     PATTERN, replace(PATTERN, split=SORTED), replace(PATTERN, clip=0.3, rate=5.0),
@@ -133,7 +133,8 @@ CASES = (
     replace(JOINT, split=IID, epsilon=2.0), replace(JOINT, epsilon=4.0),
     FIGURE, replace(FIGURE, name="figure: no noise", epsilon=None, seeds=1),
     JOINT_FIGURE, replace(JOINT_FIGURE, name="figure: split", own_epsilon=1.0),
-    CNN, replace(CNN, clients=100, client_rate=1.0, epsilon=8.0, delta=1e-3, rate=0.1),
+    replace(CNN, clients=100, client_rate=1.0, epsilon=8.0, delta=1e-3, rounds=60, rate=0.1),
+    CNN, replace(CNN, clients=10_000, client_rate=0.02, epsilon=1.0, delta=1e-6, rate=0.4),
 )  # fmt: skip
 """The settings of "pattern" are those of a run whose pattern is to be found again; its learning
 rate is the one at which norms fall as they did."""
