@@ -209,7 +209,10 @@ LEARNING_RATE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class FederatedFit:
-    """A guide that was trained by rounds, with what they cost. It may be published with its ε.
+    """A guide that was trained by rounds, with what they cost.
+
+    The parameters, draws and predictions may be published, with ε. The federation knows the coins:
+    it stays with the server.
 
     Attributes:
         model, guide: the arguments of :func:`fit_federated`; ``guide.parameters`` are this fit's
