@@ -21,7 +21,7 @@ from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import check_writable, read_json, replacing
 from bdpvi.compare.comparison import EPSILONS, check_epsilons, predict
-from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe
+from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe, owner
 from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.compare.metrics import OBJECTIVES, Measure
 from bdpvi.compare.trials import Study, Trial, configurations, refinement
@@ -31,7 +31,7 @@ from bdpvi.types import Dataset, Outcome, Split
 _GOES_ON = {"refinements", "repeats", "finalists"}
 """What may grow when a search is run again: no finished trial depends on it."""
 
-_FIRST_SEED = 1_000
+_FIRST_SEED = 1_000_000
 """Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
 
 
@@ -123,13 +123,14 @@ def tune(
     at: dict[str, dict[float, Entry]] = {
         name: {epsilon: describe(method) for epsilon, method in values.items()}
         for name, values in chosen.at.items()
+        if owner(name) == name
     }
     for name, trials in found.items():
         if chosen.methods[name].guarantee != NONE:
             columns = zip(*(trial.scores for trial in trials), strict=True)
             firsts = [column.index(max(column)) for column in columns]
             at[name] = {e: trials[i].entry for e, i in zip(search.epsilons, firsts, strict=True)}
-    methods = {name: describe(method) for name, method in chosen.methods.items()}
+    methods = {n: describe(method) for n, method in chosen.methods.items() if owner(n) == n}
     entry = {
         "chosen": _story(train, chosen, search, best, floor),
         "methods": methods | {name: trial.entry for name, trial in best.items()},
@@ -259,7 +260,7 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
         groups = _outcomes(prepared, list(settings.values()), seeds) if settings else []
         for i, outcomes in zip(settings, groups, strict=True):
             if outcomes and all(getattr(one.price, "reliable", True) for one in outcomes):
-                found[i] = fmean(_scored(method, one, split, search.measure) for one in outcomes)
+                found[i] = _scored(method, outcomes, split, search.measure)
     return found
 
 
@@ -270,12 +271,12 @@ def base_rate_score(split: Split, measure: Measure) -> float:
         ValueError: if the measure is not defined on these rows.
     """
     base = BaseRate()
-    (outcome,) = base.prepare(split.train, 0.5).outcomes([0.0], [0])
-    return _scored(base, outcome, split, measure)
+    outcomes = base.prepare(split.train, 0.5).outcomes([0.0], [0])
+    return _scored(base, outcomes, split, measure)
 
 
-def _scored(method: Method, outcome: Outcome, split: Split, measure: Measure) -> float:
-    return measure.of(predict(method, outcome, split), split.test.y.cpu())
+def _scored(method: Method, outcomes: Sequence[Outcome], split: Split, measure: Measure) -> float:
+    return float(measure.of(predict(method, outcomes, split), split.test.y.cpu()).mean())
 
 
 def _floor(train: Dataset, search: Search) -> float:

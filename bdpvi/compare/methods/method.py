@@ -58,7 +58,9 @@ class Method(Protocol):
             "model.clip".
         model: what is fitted, and predicts.
 
-    A method may have ``settings_of``, the name of the method whose hyper-parameters it takes.
+    A method may have ``settings_of``, the name of the method whose hyper-parameters it takes, and
+    ``one_shot``, True where another outcome costs next to nothing, being a draw from what was
+    prepared: a comparison then takes many.
     """
 
     name: ClassVar[str]

@@ -57,6 +57,7 @@ class PosteriorRelease:
     records: int | None = None
 
     guide: ClassVar[type[GaussianGuide]]
+    one_shot: ClassVar[bool] = True
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
         "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
@@ -140,6 +141,7 @@ class WorstCaseRelease(PosteriorRelease):
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
         fitted = self.fit(train, neighbours=Optimum(Remove(3)), progress=False)
 
+        @cache
         def price(temperature: float) -> WorstCase | None:
             return worst_case(fitted, delta, Charge(self.draws, temperature))
 
