@@ -106,9 +106,11 @@ def scores(task: Task, on: str, settings: Settings, z: float, seeds: Sequence[in
     return [held.accuracy(trained(task.train, settings, z, seed)) for seed in seeds]
 
 
-def best(task: Task, z: float, clips: Sequence[float] = CLIPS) -> Settings:
+def best(
+    task: Task, z: float, clips: Sequence[float] = CLIPS, rates: Sequence[float] = RATES
+) -> Settings:
     """Return the settings of the best run by accuracy on validation records: not private."""
-    tried = [Settings(clip, rate) for clip in clips for rate in RATES]
+    tried = [Settings(clip, rate) for clip in clips for rate in rates]
     seeds = range(100, 100 + TUNED)
     return max(tried, key=lambda one: fmean(scores(task, "validation", one, z, seeds)))
 
