@@ -348,6 +348,8 @@ class Spent:
                 f"worst-case DP: {worst}; on the training path that ran a random {self.unit} had "
                 f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
             )
+        if not self.sample_size and self.worst_case is not None:
+            return f"worst-case DP: {worst}; no panel, so no Bayesian ε"
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "

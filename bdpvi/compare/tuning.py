@@ -49,6 +49,8 @@ class Search:
             all of them together.
         seeds: number of seeds for every fold, over which scores are averaged; no two folds share
             one.
+        draws: the same for a ``one_shot`` method; one draw's spread is as large as the differences
+            that settings make.
         delta: δ of the guarantees.
         folds: of cross-validation: the number of parts of the training rows, each held out once.
         repeats: of cross-validation, each with folds of its own. All configurations are scored in
@@ -63,6 +65,7 @@ class Search:
     objective: str = "log-score"
     epsilons: tuple[float, ...] = EPSILONS
     seeds: int = 4
+    draws: int = 100
     delta: float = 1e-5
     folds: int = 5
     repeats: int = 1
@@ -70,13 +73,17 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("configurations", "seeds", "repeats", "finalists"):
+        for name in ("configurations", "seeds", "draws", "repeats", "finalists"):
             validate.positive_int(name, getattr(self, name))
         validate.positive_int("refinements", self.refinements, least=0)
         validate.positive_int("folds", self.folds, least=2)
         validate.probability("delta", self.delta)
         validate.choice("objective", self.objective, OBJECTIVES)
         check_epsilons(self.epsilons)
+
+    def runs(self, method: Method) -> int:
+        """Return the number of outcomes that a configuration is scored by in each fold."""
+        return self.draws if getattr(method, "one_shot", False) else self.seeds
 
     @property
     def measure(self) -> Measure:
@@ -173,7 +180,8 @@ def _searched(
         return Study(file, f"{name}-{repeat}", chosen.methods[name], targets)
 
     def add(name: str, repeat: int, entry: Entry) -> None:
-        method, first = build(name, entry), _FIRST_SEED + repeat * search.folds * search.seeds
+        method = build(name, entry)
+        first = _FIRST_SEED + repeat * search.folds * search.runs(method)
         with log.step(f"tune {name}"):
             studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
 
@@ -207,11 +215,12 @@ def cross_validated(
     method: Method, splits: Sequence[Split], search: Search, first_seed: int
 ) -> Trial:
     """Return the method's trial: mean scores over the splits, each with seeds of its own."""
-    firsts = range(first_seed, first_seed + len(splits) * search.seeds, search.seeds)
+    runs = search.runs(method)
+    firsts = range(first_seed, first_seed + len(splits) * runs, runs)
     return _mean(
         describe(method),
         [
-            score(method, split, search, range(first, first + search.seeds))
+            score(method, split, search, range(first, first + runs))
             for split, first in zip(splits, firsts, strict=True)
         ],
     )

@@ -69,7 +69,6 @@ class PosteriorRelease:
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "model.clip": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0),
-        "model.prior_scale": (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0),
     }
 
     def __post_init__(self) -> None:
