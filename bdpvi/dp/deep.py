@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -116,7 +116,7 @@ class Private:
             everybody = torch.arange(len(self._panel))
             norms = self._gradients.norms(self._panel.take(everybody, device))
             norms = norms.cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
-            ahead = deepcopy(self._counts)
+            ahead = copy(self._counts)  # add() puts a new tensor in place of the old one
             ahead.add(norms.nan_to_num(nan=1.0, posinf=1.0).clamp(max=1.0))
             if self._filter is not None:
                 self._filter.check(self._event(ahead))
@@ -151,13 +151,18 @@ class Private:
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.
 
+        With a filter the steps are all that it could have allowed: how many it did is secret.
+
         Args:
             delta: δ.
 
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        found = self._accountant().worst_case(delta)
+        if self._filter is not None:
+            found = self._filter.spent(self.event(), delta).worst_case
+        else:
+            found = self._accountant().worst_case(delta)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
@@ -227,6 +232,11 @@ class Private:
         accountant.step(self.event())
         return accountant
 
+    def _settings(self) -> dict[str, Any]:
+        """Return what a resumed run has to agree with."""
+        rule = self._filter
+        return {**self.mechanism.settings(), "stopping": None if rule is None else rule.settings()}
+
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimiser, number of steps and counts, for ``torch.save``. Secret.
 
@@ -235,7 +245,7 @@ class Private:
         """
         return deepcopy(
             {
-                "mechanism": self.mechanism.settings(),
+                "mechanism": self._settings(),
                 "module": self.module.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "panel": self._panel.ids,
@@ -245,12 +255,12 @@ class Private:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, of a run with the same module, data, panel and mechanism.
+        """Go on from ``state``, of a run with the same module, data, panel, mechanism and filter.
 
         Raises:
             ValueError: naming what differs. Nothing is then changed.
         """
-        for name, here in self.mechanism.settings().items():
+        for name, here in self._settings().items():
             if state["mechanism"][name] != here:
                 raise ValueError(
                     f"state has {name}={state['mechanism'][name]!r}, this run {here!r}; make it as "
