@@ -49,7 +49,7 @@ class IndividualFilter:
     >>> active.tolist(), own
     ([True, True, False], tensor([0.0004, 0.0100, 0.0200], dtype=torch.float64))
     >>> print(rule.worst_case(delta=1e-5))
-    ε = 0.5613 at δ = 1e-05 (Gaussian DP, to add or remove one record)
+    worst-case DP: ε = 0.5613 at δ = 1e-05 (Gaussian DP, to add or remove one record)
     """
 
     noise_multiplier: float
