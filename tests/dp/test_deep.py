@@ -21,8 +21,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from bdpvi import Budget, BudgetExceededError, make_private
 from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
-from bdpvi.dp.deep import Private
 from bdpvi.dp.mechanism import Mechanism
+from bdpvi.dp.private import Private
 from bdpvi.types import Scope, WorstCase
 
 Z, Q = 2.0, 0.1
