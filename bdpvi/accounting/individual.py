@@ -22,8 +22,8 @@ class IndividualFilter:
     """Drops a record from training before its own cost passes the budget.
 
     Step t releases Σ_{i active} ḡ_{i,t} + N(0, z²C²I), with ḡ clipped to C, and record i is active
-    as long as V_i = Σ_{s≤t} ‖ḡ_{i,s}‖²/(z²C²) ≤ V over the steps in which it took part, this one
-    included. The number of steps need not be bounded.
+    until V_i = Σ_{s≤t} ‖ḡ_{i,s}‖²/(z²C²), with this step, would be more than V. The number of steps
+    need not be bounded.
 
     *Theorem* (Feldman and Zrnic 2021, Theorem 4.5, at every Rényi order; for Gaussian DP Smith and
     Thakurta 2022): all that is released, however long, is √V-Gaussian differentially private to add
@@ -48,7 +48,7 @@ class IndividualFilter:
     >>> for _ in range(4):
     ...     active, own = rule.step(own, torch.tensor([0.1, 0.5, 1.0]))
     >>> active.tolist(), own
-    ([True, True, False], tensor([0.0004, 0.0100, 0.0200], dtype=torch.float64))
+    ([True, True, False], tensor([0.0004, 0.0100, 0.0250], dtype=torch.float64))
     >>> print(rule.worst_case(delta=1e-5))
     worst-case DP: ε = 0.5613 at δ = 1e-05 (Gaussian DP, to add or remove one record)
     """
@@ -84,8 +84,8 @@ class IndividualFilter:
     def step(self, own: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
         """Return who may take part in a step, and every record's cost after it.
 
-        To be called before the step's noise is drawn. A record that was left out once may come back
-        with a smaller norm.
+        To be called before the step's noise is drawn. A record that was left out stays out: its
+        cost counts as V from then on.
 
         Args:
             own: V_i so far, (N,); zeros before the first step. Secret.
@@ -104,7 +104,7 @@ class IndividualFilter:
         validate.every("own", own, (own >= 0) & (own <= self.budget), "lie in [0, budget]")
         after = own + (norms / self.noise_multiplier).square()
         active = after <= self.budget
-        return active, torch.where(active, after, own)
+        return active, torch.where(active, after, self.budget)
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee for every conceivable record, whatever the number of steps.
@@ -132,7 +132,7 @@ class IndividualCosts:
     >>> active, own = costs.rule.step(costs.own, torch.tensor([0.5, 1.0]))
     >>> costs.add(own)
     >>> active.tolist(), costs.own.tolist(), costs.steps
-    ([True, False], [0.25, 0.0], 1)
+    ([True, False], [0.25, 0.5], 1)
     """
 
     def __init__(self, rule: IndividualFilter, records: int) -> None:

@@ -97,10 +97,10 @@ def test_no_record_moves_the_sums_of_a_path_by_more_than_its_budget(
     mode: str, path: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trained with and without each of some records, on the same published path."""
-    (x, y), steps = simulated(24), 40
+    (x, y), steps = simulated(24), 25
     whole = Watched(monkeypatch, path).of(run(grad_sample_mode=mode), steps)
     moved = []
-    for i in (0, 8, 16, 20, 23):
+    for i in (0, 16, 23):
         rest = torch.arange(24) != i
         without = run((x[rest], y[rest]), grad_sample_mode=mode)
         distance = (whole - Watched(monkeypatch, path).of(without, steps)).norm(dim=1)
@@ -128,6 +128,7 @@ def test_costs_and_sums_against_composing_by_hand(monkeypatch: pytest.MonkeyPatc
                 costs[i] += (norm / CLIP / Z) ** 2
                 total += g * (norm / g.norm())
             else:
+                costs[i] = most
                 dropped += 1
         torch.testing.assert_close(watched.of(private, 1)[0], total, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(own(private), costs, rtol=1e-3, atol=1e-9)
@@ -141,10 +142,10 @@ def test_the_norm_that_is_charged_is_that_of_the_gradient_in_the_sum(
     """Dropout draws another gradient whenever it is asked."""
     alone = tuple(t[15:16] for t in simulated(24))
     private = run(alone, dropout=0.5, grad_sample_mode=mode)  # type: ignore[arg-type]
-    sums = Watched(monkeypatch, 0).of(private, 20)
+    sums = Watched(monkeypatch, 0).of(private, 8)
     moved = float(sums.norm(dim=1).square().sum()) / (Z * CLIP) ** 2
     assert moved <= float(own(private)) <= moved * (1 + 1e-4)
-    assert float(own(private)) > 0
+    assert 0 < float(own(private)) < limit()  # it was not dropped
 
 
 def test_with_an_ample_budget_nothing_changes() -> None:
