@@ -107,7 +107,9 @@ class RoundEvent:
 
         For an observer who does not know the coins the rate is q. To one who sees who took part,
         removing a client would be visible: its contribution is set to zero instead, at rate 1 in
-        the rounds that it takes part in, each with probability q.
+        the rounds that it takes part in, each with probability q. So it is for everybody where
+        clients add the noise: how much noise a round has, and whether it is released at all, tells
+        how many took part.
 
         Args:
             observer: who looks.
@@ -118,13 +120,11 @@ class RoundEvent:
         Raises:
             ValueError: if the observer knows all of the noise, or ``counts`` has other rounds.
         """
-        rate, presence = self.client_rate, 1.0
-        if observer.sees_participants:
-            rate, presence = presence, rate
-        view = self._view(observer, (rate, 1.0), counts, ids)
         # Where clients add the noise, one that leaves takes its share of it away.
-        added = not observer.sees_participants and self.noise_shares is None
-        relation = Relation.ADD_OR_REMOVE if added else Relation.ZERO_OUT
+        seen = observer.sees_participants or self.noise_shares is not None
+        rate, presence = (1.0, self.client_rate) if seen else (self.client_rate, 1.0)
+        view = self._view(observer, (rate, 1.0), counts, ids)
+        relation = Relation.ZERO_OUT if seen else Relation.ADD_OR_REMOVE
         return replace(view, relation=relation, unit="client", presence=presence)
 
     def instance(

@@ -162,7 +162,7 @@ def runs_guarantee(
         None where ε is infinite.
 
     >>> print(runs_guarantee((Run(50.0, 1.0, 60), Run(50.0, 1.0, 40)), 1e-5))
-    ε = 0.7255 at δ = 1e-05 (Gaussian DP, to add or remove one record)
+    worst-case DP: ε = 0.7255 at δ = 1e-05 (Gaussian DP, to add or remove one record)
     """
     if all(run.rate == 1 for run in runs):
         found = gaussian_guarantee(sum(n / sigma**2 for sigma, _, n in runs), delta)

@@ -24,8 +24,8 @@ from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.rounds import PUBLIC, Observer
-from bdpvi.dp.deep import EXPERIMENT
 from bdpvi.dp.mechanism import affordable
+from bdpvi.dp.private import EXPERIMENT
 from bdpvi.dp.updates import Message, Released, Rounds
 from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
 

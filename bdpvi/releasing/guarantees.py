@@ -8,15 +8,17 @@ computed from them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.search import smallest
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.types import Spent, WorstCase
 
@@ -134,24 +136,21 @@ class WorstCaseDP:
         least: float,
         accountant: Accountant | None,
     ) -> float:
-        """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it."""
+        """Return the smallest temperature. ``accountant`` has no part in it."""
 
-        def suffices(log_temperature: float) -> bool:
-            found = worst_case(fit, delta, Charge(draws, math.exp(log_temperature)))
-            return found is not None and found.epsilon <= epsilon
+        def price(temperature: float) -> float:
+            found = worst_case(fit, delta, Charge(draws, temperature))
+            return math.inf if found is None else found.epsilon
 
         require_worst_case(fit)
-        low, high = math.log(least), math.log(_HOTTEST)
-        if suffices(low):
+        if price(least) <= epsilon:
             return least
-        if not suffices(high):
+        try:  # what earlier releases cost makes ε flat in the temperature: hardly any slack
+            return smallest(price, epsilon, least, slack=1e-9, most=_HOTTEST)
+        except ArithmeticError:
             before = worst_case(fit, delta)
             words = None if before is None else str(before)
             _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
-        while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
-            middle = (low + high) / 2
-            low, high = (low, middle) if suffices(middle) else (middle, high)
-        return math.exp(high)
 
     def price(self, total: Spent) -> WorstCase:
         """Return the worst-case guarantee."""
@@ -192,19 +191,16 @@ class BayesianDP:
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
         places = [high]
-        if (
-            accountant or fit.accounting
-        )().only_reliable:  # the hottest may be less reliable than a colder one
+        rule = (accountant or fit.accounting)()
+        if rule.only_reliable:  # the hottest may be less reliable than a colder one
             places += range(low + 1, high, OCTAVE)
         high = next((place for place in places if suffices(place)), low)
         if high == low:
             charged = bool(fit.ledger.charges()) or fit.training is not None
             before = str(account(fit, None, accountant).spent(delta)) if charged else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if suffices(middle) else (middle, high)
-        return FoundFromData(on_grid(high))
+        colder = range(low + 1, high)
+        return FoundFromData(on_grid(low + 1 + bisect_left(colder, True, key=suffices)))
 
     def price(self, total: Spent) -> Spent:
         """Return the Bayesian guarantee."""
@@ -305,7 +301,7 @@ def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
     )
 
 
-def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
+def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> NoReturn:
     count = len(fit.ledger.charges())
     if before:
         floor = f"the {count} earlier releases have cost {before}; of what is left, {floor}"
