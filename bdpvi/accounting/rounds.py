@@ -32,6 +32,9 @@ class Observer:
         sees_updates: whether it reads single messages, each of which has its own noise alone.
         known_shares: how many clients' shares of the noise it knows, besides.
 
+    Raises:
+        ValueError: if it sees updates but not who sent them, or ``known_shares`` is out of range.
+
     >>> from dataclasses import replace
     >>> replace(SERVER_OF_SUMS, known_shares=3).name
     'the server, secure aggregation'
@@ -44,6 +47,11 @@ class Observer:
 
     def __post_init__(self) -> None:
         validate.positive_int("known_shares", self.known_shares, least=0)
+        if self.sees_updates and not self.sees_participants:
+            raise ValueError(
+                "sees_updates=True needs sees_participants=True: whoever reads the messages counts "
+                "them, and no noise of the server is on them"
+            )
 
 
 PUBLIC = Observer("the public")
@@ -107,7 +115,8 @@ class RoundEvent:
 
         An observer who does not know the coins pays for the sample's rate q. To one who sees
         who took part, removing a client would be visible: its contribution is set to zero instead,
-        at rate 1.
+        at rate 1. So it is for everybody where clients add the noise: how much noise a round has,
+        and whether it is released at all, tells how many took part.
 
         Args:
             observer: who looks.
@@ -118,11 +127,10 @@ class RoundEvent:
         Raises:
             ValueError: if the observer knows all of the noise, or ``counts`` has other rounds.
         """
-        seen = observer.sees_participants
-        view = self._view(observer, 1.0 if seen else self.client_rate, 1.0, counts, ids, "client")
         # Where clients add the noise, one that leaves takes its share of it away.
-        alone = seen or self.noise_shares is not None
-        return replace(view, relation=Relation.ZERO_OUT) if alone else view
+        seen = observer.sees_participants or self.noise_shares is not None
+        view = self._view(observer, 1.0 if seen else self.client_rate, 1.0, counts, ids, "client")
+        return replace(view, relation=Relation.ZERO_OUT) if seen else view
 
     def instance(
         self, observer: Observer, counts: LevelCounts | None = None, ids: Tensor | None = None
