@@ -179,7 +179,7 @@ def reference(noise: float, rate: float, steps: int, delta: float, presence: flo
 
     def excess(epsilon: float) -> float:
         deltas = [run.get_delta_for_epsilon(epsilon) for run in runs]
-        return sum(p * d for p, d in zip(chances, deltas, strict=True)) - delta
+        return float(sum(p * d for p, d in zip(chances, deltas, strict=True))) - delta
 
     return float(brentq(excess, 1e-3, 20.0, xtol=1e-6))
 
