@@ -38,7 +38,7 @@ ROUNDS, RATE, RECORD_CLIP, DELTA, EPSILON = 100, 0.3, 2.0, 1e-5, 0.5
 four, on training rows alone (31,073 to fit, 8,000 to compare)."""
 CLIENTS = {10: (8.0, 1e-2), 100: (8.0, 1e-3), 1000: (3.0, 1e-5)}
 """Clients and the (ε, δ) of a whole one; δ is below 1/clients."""
-HEAD = f"{'what':<42}  {'accuracy':<15}  {'log score':<16}  {'ε, record':<9}  ε, client (δ)"
+HEAD = f"{'what':<40}  {'accuracy':<15}  {'log score':<16}  {'ε, record':<9}  ε, client (δ)"
 POOLED = "pooled VI, not private"
 
 
@@ -56,7 +56,7 @@ def row(what: str, scores: Iterable[tuple[float, float]], record: str, client: s
     accuracy, log_score = zip(*scores, strict=True)
     right = f"{fmean(accuracy):.4f} ± {pstdev(accuracy):.4f}"
     mean = f"{fmean(log_score):.4f} ± {pstdev(log_score):.4f}"
-    print(f"{what:<42}  {right:<15}  {mean:<16}  {record:<9}  {client}", flush=True)
+    print(f"{what:<40}  {right:<15}  {mean:<16}  {record:<9}  {client}", flush=True)
 
 
 def scored(test: Dataset, probabilities: Tensor) -> tuple[float, float]:
