@@ -322,6 +322,20 @@ def test_epsilon_from_masked_sums_is_the_pooled_one_and_a_diagnostic(rate: float
     assert "a diagnostic, no guarantee" in str(spent)
 
 
+def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures() -> None:
+    gamma, epsilon = 1e-3, 0.5
+    event = dataclasses.replace(OURS, record_rate=1.0).instance(PUBLIC, counts(1))
+    way = next(iter(event.records))
+    deltas = SampledRuns(((event, 1),)).deltas(way, DELTA)
+    assert deltas.bound is not None
+    ceiling = deltas.bound(epsilon)
+    one = SecureSums.of(Grids(columns=1), (deltas.at(epsilon) / ceiling)[None])
+    needed = float(one.betting(gamma)[0]) * ceiling + 2 * gamma
+    for delta, expected in ((needed * 1.004, epsilon), (needed * 0.996, math.inf)):
+        report = EpsilonReport(epsilons=(epsilon,), delta=delta, failure_probability=gamma)
+        assert report.epsilon(report.sums(event), event) == expected
+
+
 def test_a_panel_at_the_clip_pays_the_worst_case() -> None:
     made = LevelCounts(LEVELS, M)
     for _ in range(ROUNDS):

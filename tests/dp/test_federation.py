@@ -232,6 +232,13 @@ def test_noise_is_fresh_in_every_round_and_leaves_the_callers_generator_alone() 
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_share_has_its_part_of_the_variance_to_a_percent() -> None:
+    made = rounds(size=200_000, noise_shares=4)
+    torch.manual_seed(1)
+    share = made.share(torch.zeros(made.size))
+    assert float(share.std()) == pytest.approx(Z * C / 2, rel=5e-3)
+
+
 def test_messages_with_shares_are_summed_over_the_expected_number() -> None:
     released = round_of(rounds(noise_shares=2))
     assert released.update is not None
