@@ -109,20 +109,19 @@ def test_bernstein_is_that_of_the_pooled_panel(gamma: float) -> None:
 
 @pytest.mark.parametrize("gamma", [1e-3, 1e-10])
 def test_betting_is_the_first_mean_that_a_slow_bettor_rejects(gamma: float) -> None:
-    values, own = panel(400)
-    found = split(values, own, (100, 300)).betting(gamma)
-    for column, bound in zip(values.tolist(), found.tolist(), strict=True):
-        for nu in FULL.means:
-            wealth, unspent = 0.0, 1.0
-            for j, c in enumerate(FULL.fractions, 1):
-                share = 1 / (j * (j + 1))
-                unspent -= share
-                wealth += share * math.prod(1 + c * (nu - v) / (1 - nu) for v in column)
-            if wealth + unspent >= 1 / gamma:
-                break
-        else:
-            nu = 1.0
-        assert bound == nu
+    # Means 0.2 % apart, so that an error of a percent in the odds shows.
+    grids = Grids(columns=3, means=tuple(np.geomspace(0.02, 0.9, 2000).tolist()))
+    values, _ = panel(200)
+    found = together([SecureSums.of(grids, one) for one in values.split((50, 150), 1)])
+    nu = np.array(grids.means)
+    for column, bound in zip(values.numpy(), found.betting(gamma).tolist(), strict=True):
+        wealth, unspent = 0.0 * nu, 1.0
+        for j, c in enumerate(grids.fractions, 1):
+            share = 1 / (j * (j + 1))
+            unspent -= share
+            bets = 1 + c * (nu - column[:, None]) / (1 - nu)
+            wealth = wealth + share * np.prod(bets, axis=0)
+        assert bound == nu[wealth + unspent >= 1 / gamma][0]
 
 
 def test_betting_is_the_librarys_rounded_up_to_the_grid() -> None:
@@ -321,6 +320,20 @@ def test_epsilon_from_masked_sums_is_the_pooled_one_and_a_diagnostic(rate: float
     assert spent.path_epsilon == epsilon < spent.epsilon
     assert (spent.sample_size, spent.unit) == (3 * M, "record")
     assert "a diagnostic, no guarantee" in str(spent)
+
+
+def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures() -> None:
+    gamma, epsilon = 1e-3, 0.5
+    event = dataclasses.replace(OURS, record_rate=1.0).instance(PUBLIC, counts(1))
+    way = next(iter(event.records))
+    deltas = SampledRuns(((event, 1),)).deltas(way, DELTA)
+    assert deltas.bound is not None
+    ceiling = deltas.bound(epsilon)
+    one = SecureSums.of(Grids(columns=1), (deltas.at(epsilon) / ceiling)[None])
+    needed = float(one.betting(gamma)[0]) * ceiling + 2 * gamma
+    for delta, expected in ((needed * 1.004, epsilon), (needed * 0.996, math.inf)):
+        report = EpsilonReport(epsilons=(epsilon,), delta=delta, failure_probability=gamma)
+        assert report.epsilon(report.sums(event), event) == expected
 
 
 def test_a_panel_at_the_clip_pays_the_worst_case() -> None:

@@ -232,6 +232,20 @@ def test_noise_is_fresh_in_every_round_and_leaves_the_callers_generator_alone() 
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_share_has_its_part_of_the_variance_to_a_percent() -> None:
+    made = rounds(size=200_000, noise_shares=4)
+    torch.manual_seed(1)
+    share = made.share(torch.zeros(made.size))
+    assert float(share.std()) == pytest.approx(Z * C / 2, rel=5e-3)
+
+
+def test_messages_with_shares_are_summed_over_the_expected_number() -> None:
+    released = round_of(rounds(noise_shares=2))
+    assert released.update is not None
+    told = torch.stack(list(updates(Federation(rounds()).sampled(1)).values())).sum(0)
+    torch.testing.assert_close(released.update, told / (Q * N))
+
+
 def test_shares_add_up_to_the_noise_of_the_round() -> None:
     made = rounds(size=20_000, client_rate=1.0, noise_shares=N, seed=None)
     federation = Federation(made)
@@ -244,6 +258,7 @@ def test_shares_add_up_to_the_noise_of_the_round() -> None:
     own = made.share(torch.full((made.size,), 100.0))
     assert float(own.std()) == pytest.approx(Z * C / N**0.5, rel=5 / math.sqrt(2 * made.size))
     assert float(own.mean()) == pytest.approx(C / made.size**0.5, abs=5 * Z * C / N**0.5 / 141)
+
     # One share is missing: nothing is released, and it is charged.
     federation.sampled(2)
     short = federation.aggregate(2, [Message(k, 2, made.share(zero)) for k in asked[1:]])
