@@ -60,6 +60,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "dp-sgld": {"steps": 20, "draws": 5},
     "dp-sgld-pld": {"steps": 20, "draws": 5, "step_size": 100.0},
     "dp-gd": {"steps": 20},
+    "objective-perturbation": {},
 }
 
 
@@ -133,7 +134,7 @@ def test_summary_is_mean_and_standard_error(table: pd.DataFrame) -> None:
     assert found["accuracy"] == pytest.approx((a + b) / 2)
     # Of two values the standard deviation is |a − b|/√2, and that over √2 is the standard error.
     assert found["accuracy_error"] == pytest.approx(abs(a - b) / 2)
-    assert len(summary) == 2 + 10 * 3
+    assert len(summary) == 2 + 11 * 3
 
 
 def test_how_far_behind_the_best(table: pd.DataFrame) -> None:
