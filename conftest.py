@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-NEEDS = {"numba": "bdpvi/neighbours/*compiled*.py", "opacus": "bdpvi/dp/opacus.py"}
+NEEDS = {
+    "flwr": "*/flower*.py",
+    "numba": "bdpvi/neighbours/*compiled*.py",
+    "opacus": "bdpvi/dp/opacus.py",
+}
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 
 

@@ -205,10 +205,12 @@ class Relation(str, Enum):
         ADD_OR_REMOVE: one record added or removed; it moves a clipped sum by its own norm.
         REPLACE: one record replaced by another; it moves the sum by their difference, up to twice
             the clip.
+        ZERO_OUT: a contribution set to 0, while it stays known who took part; costs as to add.
     """
 
     ADD_OR_REMOVE = "add or remove"
     REPLACE = "replace"
+    ZERO_OUT = "zero out"
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ class Spent:
         rounding: how much of ``delta`` pays for the floating-point arithmetic of the draws.
         exposure: what single records pay, where it was asked for.
         scope, relation, unit: what the costs behind ``epsilon`` speak of, between which neighbours,
-            and what is added, removed or replaced.
+            and what is added, removed or replaced. ``observer``: who sees no more than is priced.
         path_epsilon: with ``Scope.PATH`` the ε of the training path that ran: a diagnostic, no
             guarantee about the algorithm. ``epsilon`` is then the worst-case one.
     """
@@ -332,6 +334,7 @@ class Spent:
     scope: Scope = Scope.STATIC
     relation: Relation = Relation.ADD_OR_REMOVE
     unit: str = "record"
+    observer: str = ""
     path_epsilon: float | None = None
 
     def __str__(self) -> str:
@@ -345,6 +348,8 @@ class Spent:
                 f"worst-case DP: {worst}; on the training path that ran a random {self.unit} had "
                 f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
             )
+        if not self.sample_size and self.worst_case is not None:
+            return f"worst-case DP: {worst}; no panel, so no Bayesian ε"
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "

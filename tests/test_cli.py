@@ -301,7 +301,7 @@ def test_version_as_a_module() -> None:
         (["predict", "{release}", "{csv}"], "class probability receipt spread"),
         (["study", "orders", "--scale", "0.01", "--out", "{new}"], "files text"),
         (["compare", "{csv}", "--out", "{new}", "--methods", "non-private,dpvi-ma", "--seeds", "1",
-          "--epsilons", "0.05"], "files out summary"),
+          "--epsilons", "0.05"], "files headline out summary"),
         (["tune", "{csv}", "--out", "{new}", "--methods", "non-private", "--seeds", "1",
           "--configurations", "1", "--refinements", "0", "--folds", "2"], "out result"),
         (["ledger", "show", "{fit}"], "added budget charges path"),

@@ -222,7 +222,11 @@ class SampledGaussianSteps:
         return {f"{kind} {way}": self.ids for way in (WITH, WITHOUT)}
 
 
-LARGEST: Mapping[Relation, float] = {Relation.ADD_OR_REMOVE: 1.0, Relation.REPLACE: 2.0}
+LARGEST: Mapping[Relation, float] = {
+    Relation.ADD_OR_REMOVE: 1.0,
+    Relation.REPLACE: 2.0,
+    Relation.ZERO_OUT: 1.0,
+}
 """How far one change moves a sum of vectors clipped to norm 1."""
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 METHODS = (
     "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case", "bdp-vi-mean-field",
     "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld",
-    "dp-gd", "objective-perturbation",
+    "dp-gd", "dp-gd-bayesian", "objective-perturbation",
 )  # fmt: skip
-TUNED = tuple(name for name in METHODS if not name.endswith("worst-case"))
+TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
 WRITTEN = (
-    "report.html", "results.csv", "summary.csv", "curve.png", "curve.svg", "reliability.png",
-    "reliability.svg",
+    "report.html", "results.csv", "summary.csv", "ratios.csv", "curve.png", "curve.svg",
+    "reliability.png", "reliability.svg",
 )  # fmt: skip
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 
@@ -38,6 +38,11 @@ Settings = Annotated[
     ),
 ]
 
+COLUMNS = (
+    "Mean ± standard error over runs, and the standard deviation (sd) of one; log score is the "
+    "mean log-likelihood of a record in nats, higher is better; behind the best of its guarantee, "
+    "with a 95 % interval over test records and runs"
+)
 _WIDE = 1_000
 """Characters: tables that go to a file or another program are not folded."""
 
@@ -53,12 +58,15 @@ def compare(
         str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
     ] = EPSILONS,
     delta: Delta = 1e-5,
-    seeds: Annotated[int, typer.Option(help="Number of seeds of every result.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Trainings behind every result, by seed.")] = 10,
+    draws: Annotated[
+        int, typer.Option(help="Draws behind every result of a release from one fit.")
+    ] = 1_000,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compare methods at equal ε: accuracy, AUC, log score, calibration, and what each ε means.
+    """Compare methods at equal ε: log score, accuracy, AUC, calibration, and what each ε means.
 
     The base rate, which looks at no feature, is in every table.
     Finished results are kept, so the same command goes on after an interruption.
@@ -69,7 +77,7 @@ def compare(
     from rich.console import Console
 
     from bdpvi._runtime import progress
-    from bdpvi.compare import comparison, hyperparameters, report
+    from bdpvi.compare import comparison, headline, hyperparameters, report
 
     chosen = hyperparameters.load(table.name, settings or hyperparameters.FILE)
     plan = comparison.Plan(
@@ -77,6 +85,7 @@ def compare(
         epsilons=_numbers("epsilons", epsilons),
         delta=delta,
         seeds=seeds,
+        draws=draws,
         at=chosen.at,
     )
     with options.resumable(out / "cells"):
@@ -87,21 +96,18 @@ def compare(
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-        summary = pd.read_csv(out / "summary.csv")
-        files = [out / name for name in WRITTEN]
+        summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
+        files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
         if as_json:
             rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
-            options.print_json({"out": out, "summary": rows, "files": files})
+            options.print_json({"out": out, "headline": lines, "summary": rows, "files": files})
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}")
-        console.print(
-            "Mean ± standard error over seeds; log score is the mean log-likelihood of a record in "
-            "nats, higher is better; behind the best is in accuracy, ± standard error over test "
-            "records"
-        )
+        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
         for heading, shown in report.console_tables(summary).items():
             console.print(heading, shown, sep="\n")
+        for line in lines:
+            console.print(f"- {line}")
         print("Wrote " + ", ".join(map(str, files)))
         if (out / report.SECRET).exists():
             print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")

@@ -20,6 +20,7 @@ STUDIES = {
     "coverage": "How often each estimator's bound falls below the truth, and the rule that "
     "predicts it.",
     "networks": "Where the ε published for networks comes from, beside DP-SGD's worst case.",
+    "federated": "The published schemes for federated learning: which holds for whom.",
 }
 
 

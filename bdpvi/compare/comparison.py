@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.compare.metrics import (
     BINS,
     MEASURES,
-    behind,
     calibration,
     check_classes,
     correct,
-    metrics,
+    log_scores,
 )
+from bdpvi.compare.summary import LEVELS, PAIRED, ratio_table, summarise
 from bdpvi.models.contract import predictive_means
 from bdpvi.types import Outcome, Spent, Split, WorstCase
 
@@ -39,12 +39,14 @@ LANDING = 0.055
 """A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
 temperature on the public grid needs nearly all of it."""
 
-LEVELS = tuple(percent / 100 for percent in range(1, 101))
-"""Fractions of a panel's records at which the distribution of their own ε is kept."""
+_LOWEST = 37.0
+"""No record costs more nats, see :func:`bdpvi.compare.metrics.log_scores`."""
+_AT_ONCE = 2**22
+"""Predicted probabilities that are in memory together."""
 
 COLUMNS = (
     "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
-    "epsilon", "delta", "reliable", "reason", "setting", "accountant",
+    "epsilon", "worst_case_epsilon", "delta", "reliable", "reason", "setting", "accountant",
     "top_share", "effective_size", "pareto_k", "skewness", "seconds",
 )  # fmt: skip
 
@@ -59,7 +61,8 @@ class Plan:
             hyper-parameters.
         epsilons: targets that every private method is calibrated to.
         delta: δ of every guarantee.
-        seeds: number of seeds, 0 … seeds − 1.
+        seeds: number of runs of a method that trains anew for each, with seeds 0 … seeds − 1.
+        draws: the same for a ``one_shot`` method, whose runs cost next to nothing.
 
     Raises:
         ValueError: if there is nothing to compare or a number is out of range.
@@ -69,6 +72,7 @@ class Plan:
     epsilons: Sequence[float] = EPSILONS
     delta: float = 1e-5
     seeds: int = 10
+    draws: int = 1_000
     at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,12 +84,17 @@ class Plan:
         check_epsilons(self.epsilons)
         validate.probability("delta", self.delta)
         validate.positive_int("seeds", self.seeds)
+        validate.positive_int("draws", self.draws)
 
     def with_base_rate(self) -> Plan:
         """Return the plan with the base rate among its methods, which every table shows."""
         if any(method.name == BaseRate.name for method in self.methods):
             return self
         return replace(self, methods=(BaseRate(), *self.methods))
+
+    def runs(self, method: Method) -> int:
+        """Return the number of runs that a result of the method is the mean of."""
+        return self.draws if getattr(method, "one_shot", False) else self.seeds
 
     def cells(self) -> list[Cell]:
         """Return the work, method by method; a method without privacy has one cell."""
@@ -137,8 +146,8 @@ def compare(
         track: shows progress.
 
     Returns:
-        A row for each method, ε and seed. Where a method cannot reach a target there is one row,
-        with no ε and the reason.
+        A row for each method, ε and seed; of draws the first as many as there are seeds. Where a
+        method cannot reach a target there is one row, with no ε and the reason.
 
     Raises:
         ValueError: if ``out`` belongs to another comparison, or the test records have one class
@@ -164,68 +173,99 @@ def compare(
         with log.step(f"compare {cell.name}"):
             store.put(cell.name, run(cell, prepared[method], split, plan))
     finished = [(cell, kept(cell)) for cell in plan.cells()]
-    rows = [row for _, found in finished for row in found["rows"]]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    rows = [row for _, found in finished for row in _rows(found, plan.seeds)]
+    table, every = pd.DataFrame(rows, columns=list(COLUMNS)), [found for _, found in finished]
     results = report.Results(
         methods=plan.methods,
-        summary=summarise(table, [found["right"] for _, found in finished]),
+        summary=summarise(every),
+        ratios=ratio_table(every, plan.methods),
         bins={(cell.method.name, cell.epsilon): found["bins"] for cell, found in finished},
         own={(cell.method.name, cell.epsilon): found["own"] for cell, found in finished},
     )
-    for name, frame in (("results.csv", table), ("summary.csv", results.summary)):
-        with replacing(out / name) as temporary:
+    frames = {"results": table, "summary": results.summary, "ratios": results.ratios}
+    for name, frame in frames.items():
+        with replacing(out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False)
     report.write(out, split, results, settings)
     return table
+
+
+def _rows(found: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+    """Return a cell's rows of the table: a row for each of its first runs."""
+    row, measures = found["row"], found["measures"]
+    if measures is None:
+        return [row]
+    count = len(measures["accuracy"])
+    row = {**row, "seconds": row["seconds"] / count}
+    return [
+        {**row, "seed": seed, **{name: values[seed] for name, values in measures.items()}}
+        for seed in range(min(most, count))
+    ]
 
 
 def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, Any]:
     """Return one cell, as JSON types.
 
     Returns:
-        "rows", one for every seed; "right", how many seeds are right about each test record;
-        "bins", what a reliability diagram shows, averaged over the seeds; "own", the ε that each of
-        :data:`LEVELS` of the panel's records stays within, None where there is no panel. Where the
-        target cannot be reached, one row with the reason, and None for the rest.
+        "row", what the cell's runs have in common, its price among it; "measures", each measure's
+        value for every run; "records", for each of ``PAIRED`` the mean over the runs on each test
+        record; "bins", what a reliability diagram shows, averaged over the runs; "own", the ε that
+        each of ``LEVELS`` of the panel's records stays within, None where there is no panel. Where
+        the target cannot be reached, the row has the reason, and the rest is None.
     """
-    about = _about(cell, split)
+    about, count = _about(cell, split), plan.runs(cell.method)
     start = time.perf_counter()
 
     def failed(reason: str) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
-        return {"rows": [row], "right": None, "bins": None, "own": None}
+        return {"row": row, **dict.fromkeys(_PARTS - {"row"})}
 
     try:
         setting = prepared.calibrate(cell.epsilon)
     except ValueError as error:
         return failed(f"not reached: {error}")
     try:
-        outcomes = prepared.outcomes([setting] * plan.seeds, range(plan.seeds))
+        outcomes = prepared.outcomes([setting] * count, range(count))
     except FloatingPointError as error:
         return failed(f"training diverged: {error}")
-    predicted = [predict(cell.method, outcome, split) for outcome in outcomes]
-    y = split.test.y.cpu()
-    measured = [metrics(probability, y) for probability in predicted]
-    right = torch.stack([correct(probability, y) for probability in predicted]).sum(0)
-    bins = torch.stack([calibration(probability, y) for probability in predicted]).mean(0)
+    measured = _measured(cell.method, outcomes, split)
     ledger = getattr(prepared, "ledger", None)
     own = None
     if ledger is not None:
         numbers, epsilon_of = ledger(setting).own_price(plan.delta)
         own = quantiles.within(numbers, epsilon_of, LEVELS)
-    seconds = (time.perf_counter() - start) / plan.seeds
-    common = {**about, "setting": setting, "seconds": seconds}
-    rows = [
-        {**common, "seed": seed, **quality, **price(outcome, cell.epsilon)}
-        for seed, (quality, outcome) in enumerate(zip(measured, outcomes, strict=True))
-    ]
-    return {"rows": rows, "right": right.tolist(), "bins": bins.tolist(), "own": own}
+    row = {**about, "setting": setting, "seconds": time.perf_counter() - start}
+    for outcome in outcomes:  # their prices are one and the same, and none may pass unchecked
+        row |= price(outcome, cell.epsilon)
+    return {"row": row, **measured, "own": own}
 
 
-_PARTS = {"rows", "right", "bins", "own"}
+def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
+    """Return "measures", "records" and "bins" of :func:`run`, a part of the runs at a time."""
+    y, count = split.test.y.cpu(), len(outcomes)
+    values: dict[str, list[float]] = {name: [] for name in MEASURES}
+    sums, bins = (
+        torch.zeros(len(PAIRED), len(y), dtype=torch.float64),
+        torch.zeros(BINS, 3).double(),
+    )
+    some = max(1, _AT_ONCE // (len(y) * len(next(iter(outcomes[0].latents.values())))))
+    for first in range(0, count, some):
+        probability = predict(method, outcomes[first : first + some], split)
+        for name, measure in MEASURES.items():
+            values[name] += measure.of(probability, y).tolist()
+        each = {"accuracy": correct(probability, y), "log_score": log_scores(probability, y)}
+        sums += torch.stack([each[name].double().sum(0) for name in PAIRED])
+        bins += calibration(probability, y).sum(0)
+    # Seven decimals keep the files small, and are more than the records decide.
+    means = zip(PAIRED, (sums / count).tolist(), strict=True)
+    records = {name: [round(one, 7) for one in mean] for name, mean in means}
+    return {"measures": values, "records": records, "bins": (bins / count).tolist()}
+
+
+_PARTS = {"row", "measures", "records", "bins", "own"}
 _FAILED = {"delta", "reason", "seconds"}
-_REACHED = {*MEASURES, "setting", "seconds"}
+_REACHED = {"setting", "seconds"}
 _PRICED = {"epsilon", "delta", "reason", "accountant"}
 
 
@@ -233,24 +273,29 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
     """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
     if not isinstance(found, dict) or found.keys() != _PARTS:
         raise ValueError(f"it must be an object with {', '.join(sorted(_PARTS))}")
-    rows, right, about = found["rows"], found["right"], _about(cell, split)
-    if right is None:
-        wanted, needed = [about], _FAILED
-    else:
-        wanted = [{**about, "seed": seed} for seed in range(plan.seeds)]
+    row, same, needed = found["row"], _about(cell, split), _FAILED
+    if found["measures"] is not None:
         needed = _REACHED if cell.method.guarantee == NONE else _REACHED | _PRICED
-        counts = isinstance(right, list) and len(right) == len(split.test)
-        if not counts or not all(type(n) is int and 0 <= n <= plan.seeds for n in right):
-            raise ValueError(f"right must be {len(split.test)} whole numbers up to {plan.seeds}")
+        _check_numbers("measures", found["measures"], MEASURES, plan.runs(cell.method))
+        _check_numbers("records", found["records"], PAIRED, len(split.test))
         _check_figures(found["bins"], found["own"])
-    if not isinstance(rows, list) or len(rows) != len(wanted):
-        raise ValueError(f"rows must be a list of {len(wanted)}")
-    for row, same in zip(rows, wanted, strict=True):
-        if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= {*COLUMNS}:
-            raise ValueError(f"every row must have {sorted({*same, *needed})}")
-        for name, value in row.items():
-            if not (value == same[name] if name in same else _fits(name, value, cell)):
-                raise ValueError(f"{name} of a row cannot be {value!r}")
+    allowed = {*COLUMNS} - {*MEASURES, "seed"}
+    if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= allowed:
+        raise ValueError(f"row must be an object with {sorted({*same, *needed})}")
+    for name, value in row.items():
+        if not (value == same[name] if name in same else _fits(name, value, cell)):
+            raise ValueError(f"{name} of the row cannot be {value!r}")
+
+
+def _check_numbers(part: str, found: Any, names: Iterable[str], count: int) -> None:
+    """Raise ValueError unless ``found`` has a list of numbers, measured or scored, by each name."""
+    if not isinstance(found, dict) or found.keys() != {*names}:
+        raise ValueError(f"{part} must be an object with {', '.join(names)}")
+    for name, values in found.items():
+        least, most = (-_LOWEST, 0.0) if name == "log_score" else (0.0, 1.0)
+        whole = isinstance(values, list) and len(values) == count
+        if not whole or not all(type(v) is float and least <= v <= most for v in values):
+            raise ValueError(f"{part}: {name} must be {count} numbers from {least:g} to {most:g}")
 
 
 def _check_figures(bins: Any, own: Any) -> None:
@@ -275,9 +320,7 @@ def _fits(name: str, value: Any, cell: Cell) -> bool:
         return isinstance(value, bool if name == "reliable" else str)
     if type(value) is not float and (type(value) is not int or abs(value) >= 2**53):
         return False
-    most = {"epsilon": cell.epsilon, "accuracy": 1.0}
-    # Others are any number, perhaps none, such as the AUC of records of one class.
-    return name not in most or (0 <= value <= most[name] and (value > 0 or name != "epsilon"))
+    return name != "epsilon" or 0 < value <= cell.epsilon
 
 
 def _about(cell: Cell, split: Split) -> dict[str, Any]:
@@ -289,9 +332,15 @@ def _about(cell: Cell, split: Split) -> dict[str, Any]:
     }
 
 
-def predict(method: Method, outcome: Outcome, split: Split) -> Tensor:
-    """Return the test records' probabilities of 1, (N,): the released samples' mean prediction."""
-    return predictive_means(method.model, outcome.latents, split.test.x).mean(0).cpu()
+def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor:
+    """Return the test records' probabilities of 1, (R, N): by R outcomes' mean predictions.
+
+    Each is the mean over the outcome's samples, of which all have the same number.
+    """
+    names = outcomes[0].latents
+    latents = {name: torch.cat([one.latents[name] for one in outcomes]) for name in names}
+    means = predictive_means(method.model, latents, split.test.x).cpu()
+    return means.reshape(len(outcomes), -1, means.shape[1]).mean(1)
 
 
 def price(outcome: Outcome, target: float) -> dict[str, Any]:
@@ -310,6 +359,9 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     low = paid.epsilon < (1 - LANDING) * target
     note = "costs less than the target at the least noise that the method has" if low else ""
     row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
+    worst = paid if isinstance(paid, WorstCase) else paid.worst_case
+    if worst is not None:
+        row["worst_case_epsilon"] = worst.epsilon
     if isinstance(paid, WorstCase):
         return {**row, "accountant": paid.accountant, "reason": note}
     assert isinstance(paid, Spent)
@@ -323,32 +375,6 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     }
 
 
-def summarise(table: pd.DataFrame, right: Sequence[Sequence[int] | None]) -> pd.DataFrame:
-    """Return mean and standard error over the seeds for each method and target.
-
-    Args:
-        table: rows of all cells.
-        right: of each cell, how many seeds are right about each test record, None if it was not
-            reached. By it a method is set against the best at its target, see
-            :func:`bdpvi.compare.metrics.behind`.
-    """
-    keys = ["data", "method", "guarantee", "target_epsilon"]
-    groups = table.groupby(keys, sort=False, dropna=False)
-    firsts = groups[["epsilon", "delta", "reliable", "reason", "accountant", "setting"]].first()
-    parts = [firsts, groups["seed"].count().rename("seeds")]
-    for name in MEASURES:
-        parts += [groups[name].mean(), groups[name].sem().rename(f"{name}_error")]
-    parts.append(groups["seconds"].sum())
-    summary = pd.concat(parts, axis=1).reset_index()
-    summary[["behind", "behind_error"]] = math.nan
-    for _, cells in summary.groupby("target_epsilon"):
-        reached = cells.index[cells["seeds"] > 0]
-        fractions = [torch.tensor(right[i]).double() / int(cells["seeds"][i]) for i in reached]
-        if fractions:
-            summary.loc[reached, ["behind", "behind_error"]] = behind(fractions)
-    return summary
-
-
 def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "data": split.train.name,
@@ -357,6 +383,7 @@ def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dic
         "epsilons": sorted(plan.epsilons),
         "delta": plan.delta,
         "seeds": plan.seeds,
+        "draws": plan.draws,
         "methods": {cell.name: describe(cell.method) for cell in plan.cells()},
         "chosen": dict(chosen or {}),
     }

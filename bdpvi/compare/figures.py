@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,13 +23,17 @@ from bdpvi.studies.study import plain_ticks
 
 MARKERS: Mapping[str, str] = {BAYESIAN: "o", WORST_CASE: "s"}
 """No two guarantees share a marker; without privacy there are horizontal lines instead."""
+NO_WORST_CASE = "worst-case ε: none"
+"""What stands beside the name of a private method that has no worst-case guarantee."""
 LINES = (":", "-.", "--")
 HEADINGS = {
     BAYESIAN: "Bayesian DP (hollow: not reliable)",
     WORST_CASE: "worst-case DP",
     NONE: "no privacy",
 }
-SHOWN = ("accuracy", "auc", "log_score")
+COLOURS = tuple(colormaps["tab20"](place) for place in (*range(0, 20, 2), *range(1, 20, 2)))
+"""The usual ten, then lighter ones of the same hues."""
+SHOWN = ("log_score", "accuracy", "auc")
 """Measures of the comparison's figure, a row of panels each."""
 _LEFT_OUT = 0.25
 """The part of the results, the lowest, that the panels on the right leave out."""
@@ -66,14 +71,14 @@ def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
 
 
 def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
-    """Return a comparison's accuracy, AUC and log score at each target, whole and near the top.
+    """Return a comparison's log score, accuracy and AUC at each target, whole and near the top.
 
     Methods stand side by side at each target, so that none hides another.
 
     Args:
         methods: in the order of the legend, which goes by guarantee.
-        summary: columns method, target_epsilon, delta, reliable, and for each measure its mean and
-            its error.
+        summary: columns method, target_epsilon, worst_case_epsilon, delta, reliable, and for each
+            measure its mean and its error.
     """
     figure = Figure(figsize=(15, 10.5), dpi=110, layout="constrained")
     reached = summary[summary["accuracy"].notna()]
@@ -87,7 +92,7 @@ def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
         for method, one in zip(present, drawn, strict=True):
             legend.setdefault(method.guarantee, []).append(one)
         label = MEASURES[name].label
-        whole.set_ylabel(f"test {label}, mean ± s.e. over seeds")
+        whole.set_ylabel(f"test {label}, mean ± s.e. over runs")
         _near_the_top(near, reached, name)
     deltas = sorted(set(reached["delta"].dropna()))
     for axes in figure.axes[-2:]:
@@ -119,7 +124,7 @@ def _panel(
         shift = _ROOM * ((number + 0.5) / len(private) - 0.5)
         own = own.assign(place=own["target_epsilon"].map(places) + shift)
         doubtful = own["reliable"].eq(False)
-        colour, marker = f"C{number % 10}", MARKERS[method.guarantee]
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[method.guarantee]
         errors = own[f"{name}_error"].fillna(0)
         drawn.append(
             axes.errorbar(own["place"], own[name], errors, fmt=marker, c=colour, ms=5, elinewidth=1)
@@ -134,7 +139,9 @@ def _panel(
             zorder=5,
         )
     for method, one in zip(methods, drawn, strict=True):
-        one.set_label(method.label)
+        own = rows[rows["method"] == method.name]
+        without = method.guarantee != NONE and own["worst_case_epsilon"].isna().any()
+        one.set_label(f"{method.label}{f', {NO_WORST_CASE}' if without else ''}")
     for place in range(1, len(targets)):
         axes.axvline(place - 0.5, color="0.85", lw=0.8)
     axes.set_xticks(range(len(targets)), [f"{epsilon:g}" for epsilon in targets])

@@ -102,8 +102,8 @@ def load(data: str, path: Path = FILE) -> Chosen:
     if unknown:
         raise ValueError(f"{path}: {known!r} has unknown methods {sorted(unknown)}")
     try:
-        methods = {name: build(name, entries.get(_owner(name), {})) for name in METHODS}
-        at = {n: _built_at(n, targets[_owner(n)]) for n in METHODS if _owner(n) in targets}
+        methods = {name: build(name, entries.get(owner(name), {})) for name in METHODS}
+        at = {n: _built_at(n, targets[owner(n)]) for n in METHODS if owner(n) in targets}
     except ValueError as error:
         raise ValueError(f"{path}: {known!r}: {error}") from error
     return Chosen(known, how, methods, at)
@@ -133,8 +133,12 @@ def releases(
     return found
 
 
-def _owner(name: str) -> str:
-    """Return the method whose hyper-parameters this one has."""
+def owner(name: str) -> str:
+    """Return the method whose hyper-parameters this one has, and under which the file has them.
+
+    >>> owner("dp-gd-bayesian"), owner("dp-gd")
+    ('dp-gd', 'dp-gd')
+    """
     return getattr(METHODS[name], "settings_of", name)
 
 

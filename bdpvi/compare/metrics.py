@@ -1,12 +1,11 @@
-"""How well posterior samples predict yes/no targets, and how far methods can be told apart."""
+"""How well posterior samples predict yes/no targets; many predictions at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from bdpvi._fit import Fit
@@ -18,33 +17,47 @@ BINS = 15
 """Of the expected calibration error, as in most papers that give one."""
 
 
-def fraction_correct(probability: Tensor, y: Tensor) -> float:
-    """Return the fraction of records on whose side of ½ the probability of 1 lies."""
-    return float(correct(probability, y).double().mean())
+def fraction_correct(probability: Tensor, y: Tensor) -> Tensor:
+    """Return the fraction of records on whose side of ½ the probability of 1 lies, (...)."""
+    return correct(probability, y).double().mean(-1)
 
 
-def log_score(probability: Tensor, y: Tensor) -> float:
-    """Return the mean log-likelihood of a record, in nats; higher is better, and 0 is perfect.
+def log_score(probability: Tensor, y: Tensor) -> Tensor:
+    """Return the mean of :func:`log_scores` over the records, (...); higher is better.
+
+    >>> log_score(torch.tensor([0.5, 0.25]), torch.tensor([1.0, 0.0]))  # (ln ½ + ln ¾)/2
+    tensor(-0.4904, dtype=torch.float64)
+    """
+    return log_scores(probability, y).mean(-1)
+
+
+def log_scores(probability: Tensor, y: Tensor) -> Tensor:
+    """Return each record's log-likelihood in nats, (..., N); 0 is perfect.
 
     Probabilities of 0 and 1 count as 2.2e-16 and 1 − 2.2e-16, so a record costs at most 36 nats.
-
-    >>> round(log_score(torch.tensor([0.5, 0.25]), torch.tensor([1.0, 0.0])), 4)  # (ln ½ + ln ¾)/2
-    -0.4904
     """
-    return -float(log_loss(y.numpy(), probability.double().numpy(), labels=[0.0, 1.0]))
+    least = torch.finfo(torch.float64).eps
+    likelihood = torch.where(y > 0.5, probability.double(), 1 - probability.double())
+    return likelihood.clamp(least, 1 - least).log()
 
 
-def auc(probability: Tensor, y: Tensor) -> float:
-    """Return the area under the receiver operating characteristic.
+def auc(probability: Tensor, y: Tensor) -> Tensor:
+    """Return the area under the receiver operating characteristic, (...).
 
     It is the chance that a record of class 1 has the higher probability than one of class 0, a tie
     counting one half.
 
     Raises:
         ValueError: if ``y`` has one class only.
+
+    >>> auc(torch.tensor([[0.1, 0.2, 0.8], [0.3, 0.3, 0.3]]), torch.tensor([0.0, 1.0, 0.0]))
+    tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     check_classes("y", y)
-    return float(roc_auc_score(y.numpy(), probability.numpy()))
+    zeros = probability[..., y < 0.5].sort(-1).values
+    ones = probability[..., y > 0.5].contiguous()
+    below, within = (torch.searchsorted(zeros, ones, right=right) for right in (False, True))
+    return (below + within).double().mean(-1) / (2 * zeros.shape[-1])
 
 
 def check_classes(name: str, y: Tensor) -> None:
@@ -56,17 +69,17 @@ def check_classes(name: str, y: Tensor) -> None:
         )
 
 
-def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS) -> float:
+def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS) -> Tensor:
     """Return Σ_b n_b/N · |mean of y − mean probability| over equal bins of the probability of 1.
 
     Source: Naeini, Cooper and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian
     Binning", AAAI 2015.
 
     >>> expected_calibration_error(torch.tensor([0.75, 0.75, 0.2]), torch.tensor([1.0, 0.0, 0.0]))
-    0.2333...
+    tensor(0.2333, dtype=torch.float64)
     """
-    _, predicted, observed = calibration(probability, y, bins).unbind(1)
-    return float((observed - predicted).abs().sum()) / len(y)
+    _, predicted, observed = calibration(probability, y, bins).unbind(-1)
+    return (observed - predicted).abs().sum(-1) / len(y)
 
 
 def calibration(probability: Tensor, y: Tensor, bins: int = BINS) -> Tensor:
@@ -74,15 +87,17 @@ def calibration(probability: Tensor, y: Tensor, bins: int = BINS) -> Tensor:
 
     Returns:
         For each bin the number of records, the sum of their probabilities, and that of their
-        targets, (bins, 3).
+        targets, (..., bins, 3).
 
     >>> calibration(torch.tensor([0.75, 0.75, 0.25]), torch.tensor([1.0, 0.0, 0.0]), bins=2)
     tensor([[1.0000, 0.2500, 0.0000],
             [2.0000, 1.5000, 1.0000]], dtype=torch.float64)
     """
-    where = (probability.double() * bins).long().clamp(max=bins - 1)
-    each = torch.stack([torch.ones_like(y), probability, y], dim=1).double()
-    return each.new_zeros(bins, 3).index_add_(0, where, each)
+    probability = probability.double()
+    where = (probability * bins).long().clamp(max=bins - 1)
+    empty = probability.new_zeros(*probability.shape[:-1], bins)
+    each = (torch.ones_like(probability), probability, y.double().expand_as(probability))
+    return torch.stack([empty.scatter_add(-1, where, one) for one in each], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -91,11 +106,11 @@ class Measure:
 
     Attributes:
         label: in tables and figures.
-        of: the number, from probabilities of 1, (N,), and targets in {0, 1}, (N,).
+        of: the numbers, (...), from probabilities of 1, (..., N), and targets in {0, 1}, (N,).
     """
 
     label: str
-    of: Callable[[Tensor, Tensor], float]
+    of: Callable[[Tensor, Tensor], Tensor]
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -121,11 +136,11 @@ def metrics(probability: Tensor, y: Tensor) -> dict[str, float]:
     >>> round(measured["accuracy"], 3), measured["auc"]
     (0.667, 1.0)
     """
-    return {name: measure.of(probability, y) for name, measure in MEASURES.items()}
+    return {name: float(measure.of(probability, y)) for name, measure in MEASURES.items()}
 
 
 def correct(probability: Tensor, y: Tensor) -> Tensor:
-    """Return for each record whether the probability of 1 lies on its target's side of ½, (N,).
+    """Return for each record whether the probability of 1 lies on its target's side of ½, (..., N).
 
     >>> correct(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
     tensor([ True, False,  True])
@@ -141,7 +156,7 @@ def accuracy(model: Model, latents: Mapping[str, Tensor], data: Dataset) -> floa
         latents: samples of its latent variables, each (k, ...).
         data: records with targets in {0, 1}.
     """
-    return fraction_correct(predictive_means(model, latents, data.x).mean(0), data.y)
+    return float(fraction_correct(predictive_means(model, latents, data.x).mean(0), data.y))
 
 
 def expected_accuracy(
@@ -165,23 +180,3 @@ def expected_accuracy(
     means = predictive_means(fit.model, latents, data.x)
     means = means.reshape(repeats, draws, len(data)).mean(1)
     return float(correct(means, data.y).double().mean())
-
-
-def behind(right: Sequence[Tensor]) -> list[tuple[float, float]]:
-    """Return how far each method's accuracy lies below the best one's, and the standard error.
-
-    The error is that of a mean of paired differences, one for every record: records that all
-    methods get right, or none, contribute nothing. It holds for further records from the same
-    population, with the seeds as given. The best of many is partly the luckiest, so on further
-    records it is expected to be less ahead.
-
-    Args:
-        right: for every method the fraction of seeds that are right about each record, (N,), N ≥ 2.
-
-    >>> best, other = torch.tensor([1.0, 1.0, 0.5, 1.0]), torch.tensor([1.0, 0.0, 0.5, 1.0])
-    >>> behind([other, best])
-    [(0.25, 0.25), (0.0, 0.0)]
-    """
-    best = max(right, key=lambda fractions: float(fractions.double().mean()))
-    differences = [best.double() - fractions.double() for fractions in right]
-    return [(float(d.mean()), float(d.std() / len(d) ** 0.5)) for d in differences]

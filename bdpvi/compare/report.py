@@ -17,16 +17,24 @@ from rich.table import Table
 
 from bdpvi._runtime.store import replacing
 from bdpvi.compare import figures
+from bdpvi.compare.headline import headline
 from bdpvi.compare.methods import SENTENCES, Method
 from bdpvi.compare.metrics import MEASURES
+from bdpvi.compare.summary import BEST, EXPOSURE, PAIRED
+from bdpvi.releasing.guarantees import WORST_CASE
 from bdpvi.types import Split
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SECRET = "secret-record-epsilons.png"
 """The one figure that is for the owner of the records alone. The report does not hold it."""
 COLUMNS = (
-    "method", "guarantee", "ε", *(measure.label for measure in MEASURES.values()),
-    "behind the best",
+    "method", "guarantee", "ε", "worst-case ε",
+    "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
+    "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
+)  # fmt: skip
+EXPOSED = ("method", "target ε", "ε", "largest", "99 %", "median", "largest / ε")
+RATIOS = (
+    "method", "target ε", "worst-case ε", "measure", "against", "difference", "ratio of ε",
 )  # fmt: skip
 
 
@@ -37,9 +45,11 @@ class Results:
     Attributes:
         methods: in the order of tables and figures.
         summary: a row for each method and target, see
-            :func:`bdpvi.compare.comparison.summarise`.
+            :func:`bdpvi.compare.summary.summarise`. Part of it is secret.
+        ratios: Bayesian rows beside worst-case ones, see
+            :func:`bdpvi.compare.summary.ratio_table`.
         bins: by method and target (inf without privacy), the count, the summed probabilities and
-            the summed targets of each bin, averaged over the seeds; None where the target was not
+            the summed targets of each bin, averaged over the runs; None where the target was not
             reached.
         own: by the same, the ε that each of ``LEVELS`` of the panel's records stays within; None
             where there is no panel. Secret.
@@ -47,6 +57,7 @@ class Results:
 
     methods: Sequence[Method]
     summary: pd.DataFrame
+    ratios: pd.DataFrame
     bins: Mapping[tuple[str, float], Sequence[Sequence[float]] | None]
     own: Mapping[tuple[str, float], Sequence[float] | None]
 
@@ -84,6 +95,7 @@ def pictures(results: Results) -> dict[str, Figure]:
     rows = results.summary.to_dict("records")
     titles = {
         row["method"]: f"{_guarantee(row)}, target ε {target:g}"
+        + (f"\n{figures.NO_WORST_CASE}" if _worst_case(row) == "none" else "")
         for row in rows
         if row["target_epsilon"] == target
     }
@@ -126,6 +138,11 @@ def report(
         sentences=SENTENCES,
         columns=COLUMNS,
         tables=tables(results.summary, labels),
+        headline=headline(summary, results.ratios),
+        ratio_columns=RATIOS,
+        ratios=ratio_rows(results.ratios, labels),
+        exposed_columns=EXPOSED,
+        exposed=exposed_rows(summary, labels),
         remarks=_remarks(summary, labels),
         chosen=settings["chosen"],
         preprocessing=split.train.preprocessing,
@@ -156,18 +173,62 @@ def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[l
 
 def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
     reached = pd.notna(row["accuracy"])
-    return [
+    shown = [
         labels.get(row["method"], row["method"]),
         _guarantee(row),
         _number(row["epsilon"]) if reached else "not reached",
-        *(_spread(row[name], row[f"{name}_error"]) for name in (*MEASURES, "behind")),
+        _worst_case(row),
     ]
+    for name in PAIRED:
+        shown += [_spread(row[name], row[f"{name}_error"]), _places(row[f"{name}_spread"])]
+        shown.append(_interval(*(row[f"{name}_behind{end}"] for end in ("", "_low", "_high"))))
+    shown += [_spread(row[name], row[f"{name}_error"]) for name in ("auc", "ece")]
+    kept = f"{row['kept']:.0%}" if pd.notna(row["kept"]) else ""
+    return [*shown, _places(row["ece_above"]), kept]
+
+
+def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
+    """Return Bayesian rows beside worst-case ones as text, in the order of :data:`RATIOS`."""
+    shown = []
+    for row in ratios.to_dict("records"):
+        rival = f": {labels.get(row['rival'], row['rival'])}" if pd.notna(row["rival"]) else ""
+        against = (
+            BEST + rival if row["against"] == BEST else labels.get(row["against"], row["against"])
+        )
+        ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+        shown.append([
+            labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
+            _worst_case(row), MEASURES[row["measure"]].label, against,
+            _interval(*ends), row["shown"],
+        ])  # fmt: skip
+    return shown
+
+
+def exposed_rows(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
+    """Return what single records pay as text, in the order of :data:`EXPOSED`. Secret."""
+    rows = summary[summary["secret_largest_ratio"].notna()].to_dict("records")
+    return [
+        [
+            labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
+            _number(row["epsilon"]),
+            *(_number(row[f"secret_{name}_epsilon"]) for name in EXPOSURE),
+            f"{row['secret_largest_ratio']:.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
 
 
 def _guarantee(row: Mapping[Any, Any]) -> str:
     """Return a row's guarantee, and whether a Bayesian ε may be relied on."""
     trust = {True: ", reliable", False: ", not reliable"}.get(row["reliable"], "")
     return f"{row['guarantee']}{trust}"
+
+
+def _worst_case(row: Mapping[Any, Any]) -> str:
+    """Return a row's worst-case ε, "none" without such a guarantee, nothing where it has one but
+    was not reached."""
+    promised = row.get("guarantee") == WORST_CASE
+    return _number(row["worst_case_epsilon"]) or ("" if promised else "none")
 
 
 def console_tables(summary: pd.DataFrame) -> dict[str, Table]:
@@ -240,6 +301,23 @@ def _spread(mean: Any, error: Any) -> str:
     if pd.isna(mean):
         return ""
     return f"{mean:.4f}" if pd.isna(error) else f"{mean:.4f} ± {error:.4f}"
+
+
+def _interval(value: Any, low: Any, high: Any) -> str:
+    """Return a difference with its interval.
+
+    >>> _interval(0.01, -0.002, 0.022), _interval(0.0, 0.0, 0.0), _interval(float("nan"), 0.0, 0.0)
+    ('0.0100 (-0.0020 to 0.0220)', 'the best', '')
+    """
+    if pd.isna(value):
+        return ""
+    if value == low == high == 0:
+        return "the best"
+    return f"{value:.4f} ({low:.4f} to {high:.4f})"
+
+
+def _places(value: Any) -> str:
+    return f"{value:.4f}" if pd.notna(value) else ""
 
 
 def _number(value: Any) -> str:

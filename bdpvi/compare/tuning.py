@@ -21,7 +21,7 @@ from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import check_writable, read_json, replacing
 from bdpvi.compare.comparison import EPSILONS, check_epsilons, predict
-from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe
+from bdpvi.compare.hyperparameters import FILE, Chosen, Entry, build, describe, owner
 from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.compare.metrics import OBJECTIVES, Measure
 from bdpvi.compare.trials import Study, Trial, configurations, refinement
@@ -31,7 +31,7 @@ from bdpvi.types import Dataset, Outcome, Split
 _GOES_ON = {"refinements", "repeats", "finalists"}
 """What may grow when a search is run again: no finished trial depends on it."""
 
-_FIRST_SEED = 1_000
+_FIRST_SEED = 1_000_000
 """Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
 
 
@@ -49,6 +49,8 @@ class Search:
             all of them together.
         seeds: number of seeds for every fold, over which scores are averaged; no two folds share
             one.
+        draws: the same for a ``one_shot`` method; one draw's spread is as large as the differences
+            that settings make.
         delta: δ of the guarantees.
         folds: of cross-validation: the number of parts of the training rows, each held out once.
         repeats: of cross-validation, each with folds of its own. All configurations are scored in
@@ -63,6 +65,7 @@ class Search:
     objective: str = "log-score"
     epsilons: tuple[float, ...] = EPSILONS
     seeds: int = 4
+    draws: int = 100
     delta: float = 1e-5
     folds: int = 5
     repeats: int = 1
@@ -70,13 +73,17 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("configurations", "seeds", "repeats", "finalists"):
+        for name in ("configurations", "seeds", "draws", "repeats", "finalists"):
             validate.positive_int(name, getattr(self, name))
         validate.positive_int("refinements", self.refinements, least=0)
         validate.positive_int("folds", self.folds, least=2)
         validate.probability("delta", self.delta)
         validate.choice("objective", self.objective, OBJECTIVES)
         check_epsilons(self.epsilons)
+
+    def runs(self, method: Method) -> int:
+        """Return the number of outcomes that a configuration is scored by in each fold."""
+        return self.draws if getattr(method, "one_shot", False) else self.seeds
 
     @property
     def measure(self) -> Measure:
@@ -123,13 +130,14 @@ def tune(
     at: dict[str, dict[float, Entry]] = {
         name: {epsilon: describe(method) for epsilon, method in values.items()}
         for name, values in chosen.at.items()
+        if owner(name) == name
     }
     for name, trials in found.items():
         if chosen.methods[name].guarantee != NONE:
             columns = zip(*(trial.scores for trial in trials), strict=True)
             firsts = [column.index(max(column)) for column in columns]
             at[name] = {e: trials[i].entry for e, i in zip(search.epsilons, firsts, strict=True)}
-    methods = {name: describe(method) for name, method in chosen.methods.items()}
+    methods = {n: describe(method) for n, method in chosen.methods.items() if owner(n) == n}
     entry = {
         "chosen": _story(train, chosen, search, best, floor),
         "methods": methods | {name: trial.entry for name, trial in best.items()},
@@ -172,7 +180,8 @@ def _searched(
         return Study(file, f"{name}-{repeat}", chosen.methods[name], targets)
 
     def add(name: str, repeat: int, entry: Entry) -> None:
-        method, first = build(name, entry), _FIRST_SEED + repeat * search.folds * search.seeds
+        method = build(name, entry)
+        first = _FIRST_SEED + repeat * search.folds * search.runs(method)
         with log.step(f"tune {name}"):
             studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
 
@@ -206,11 +215,12 @@ def cross_validated(
     method: Method, splits: Sequence[Split], search: Search, first_seed: int
 ) -> Trial:
     """Return the method's trial: mean scores over the splits, each with seeds of its own."""
-    firsts = range(first_seed, first_seed + len(splits) * search.seeds, search.seeds)
+    runs = search.runs(method)
+    firsts = range(first_seed, first_seed + len(splits) * runs, runs)
     return _mean(
         describe(method),
         [
-            score(method, split, search, range(first, first + search.seeds))
+            score(method, split, search, range(first, first + runs))
             for split, first in zip(splits, firsts, strict=True)
         ],
     )
@@ -259,7 +269,7 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
         groups = _outcomes(prepared, list(settings.values()), seeds) if settings else []
         for i, outcomes in zip(settings, groups, strict=True):
             if outcomes and all(getattr(one.price, "reliable", True) for one in outcomes):
-                found[i] = fmean(_scored(method, one, split, search.measure) for one in outcomes)
+                found[i] = _scored(method, outcomes, split, search.measure)
     return found
 
 
@@ -270,12 +280,12 @@ def base_rate_score(split: Split, measure: Measure) -> float:
         ValueError: if the measure is not defined on these rows.
     """
     base = BaseRate()
-    (outcome,) = base.prepare(split.train, 0.5).outcomes([0.0], [0])
-    return _scored(base, outcome, split, measure)
+    outcomes = base.prepare(split.train, 0.5).outcomes([0.0], [0])
+    return _scored(base, outcomes, split, measure)
 
 
-def _scored(method: Method, outcome: Outcome, split: Split, measure: Measure) -> float:
-    return measure.of(predict(method, outcome, split), split.test.y.cpu())
+def _scored(method: Method, outcomes: Sequence[Outcome], split: Split, measure: Measure) -> float:
+    return float(measure.of(predict(method, outcomes, split), split.test.y.cpu()).mean())
 
 
 def _floor(train: Dataset, search: Search) -> float:

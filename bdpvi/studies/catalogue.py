@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdpvi.studies import composition, coverage, gaussian, networks
+from bdpvi.studies import composition, coverage, federated, gaussian, networks
 from bdpvi.studies.study import Run
 
 STUDIES: Mapping[str, Run] = {
@@ -14,4 +14,5 @@ STUDIES: Mapping[str, Run] = {
     "composition": composition.composition,
     "coverage": coverage.run,
     "networks": networks.networks,
+    "federated": federated.federated,
 }

@@ -150,7 +150,9 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     assert describe(again.methods["dp-gd"]) == entry["methods"]["dp-gd"]
 
     def by_hand(method: Method) -> Any:
-        pieces = zip(folds(DATA, 2), (range(1000, 1002), range(1002, 1004)), strict=True)
+        pieces = zip(
+            folds(DATA, 2), (range(10**6, 10**6 + 2), range(10**6 + 2, 10**6 + 4)), strict=True
+        )
         scores = [score(method, split, QUICK, seeds) for split, seeds in pieces]
         return np.mean(scores, axis=0)
 
@@ -353,7 +355,7 @@ def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) ->
     for one in tried:
         method, found = build("non-private", one), []
         for seed, split in enumerate(folds(DATA, 2)):
-            (outcome,) = method.prepare(split.train, 1e-5).outcomes([0.0], [1000 + seed])
+            (outcome,) = method.prepare(split.train, 1e-5).outcomes([0.0], [10**6 + seed])
             w = torch.as_tensor(outcome.latents["w"])
             p = (method.model.design(split.test.x) @ w.T).sigmoid().mean(1)
             found.append(measure(split.test.y.numpy(), p.numpy()))

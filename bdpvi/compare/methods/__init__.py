@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bdpvi.compare.methods.base_rate import BaseRate
-from bdpvi.compare.methods.dp_gd import DPGD
+from bdpvi.compare.methods.dp_gd import DPGD, DPGDBayesian
 from bdpvi.compare.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.compare.methods.method import NONE, SENTENCES, Method, Prepared
@@ -32,6 +32,7 @@ METHODS: Mapping[str, type[Method]] = {
         DPSGLDOriginal,
         DPSGLDLosses,
         DPGD,
+        DPGDBayesian,
         ObjectivePerturbation,
     )
 }

@@ -40,7 +40,7 @@ class DPSGLD(DPSGLDSettings):
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "steps": (200, 500, 1000),
-        "rate": (0.005, 0.01, 0.05, 0.2),
+        "rate": (0.005, 0.01, 0.05, 0.2, 1.0),
         "clip": (0.25, 0.5, 1.0),
         "step_size": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
         "decay": (0.0, 0.33),

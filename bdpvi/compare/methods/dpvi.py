@@ -70,9 +70,8 @@ class NonPrivate(Variational):
     note: ClassVar[str] = "The seeds are those of batches, base noise and draws."
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "model.prior_scale": (1.0, 3.0),
         "steps": (500, 1000, 2000),
-        "rate": (0.05, 0.2),
+        "rate": (0.05, 0.2, 1.0),
         "learning_rate": (0.03, 0.1),
     }
 
@@ -97,7 +96,7 @@ class DPVI(Variational):
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "steps": (50, 200, 500, 1000),
-        "rate": (0.002, 0.005, 0.05, 0.2),
+        "rate": (0.002, 0.005, 0.05, 0.2, 1.0),
         "clip": (0.1, 0.25, 0.5, 1.0, 2.0),
         "learning_rate": (0.01, 0.03, 0.1, 0.3),
         "draws": (100, None),

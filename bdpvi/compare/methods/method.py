@@ -21,11 +21,12 @@ SENTENCES: Mapping[str, str] = {
 
 
 MODEL_SPACE: Mapping[str, Sequence[Any]] = {
+    "model.prior_scale": (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0),
     "model.intercept": (False, True),
     "model.limit": (None, 2.0, 1.0, 0.7, 0.5),
     "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
 }
-"""For tuning: what every method may make of the features. All of it is public."""
+"""For tuning: every method's prior, and what it may make of the features. All of it is public."""
 
 
 class Prepared(Protocol):
@@ -58,7 +59,9 @@ class Method(Protocol):
             "model.clip".
         model: what is fitted, and predicts.
 
-    A method may have ``settings_of``, the name of the method whose hyper-parameters it takes.
+    A method may have ``settings_of``, the name of the method whose hyper-parameters it takes, and
+    ``one_shot``, True where another outcome costs next to nothing, being a draw from what was
+    prepared: a comparison then takes many.
     """
 
     name: ClassVar[str]

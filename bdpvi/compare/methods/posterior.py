@@ -57,6 +57,7 @@ class PosteriorRelease:
     records: int | None = None
 
     guide: ClassVar[type[GaussianGuide]]
+    one_shot: ClassVar[bool] = True
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
         "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
@@ -68,7 +69,6 @@ class PosteriorRelease:
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
         "model.clip": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0),
-        "model.prior_scale": (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0),
     }
 
     def __post_init__(self) -> None:
@@ -140,6 +140,7 @@ class WorstCaseRelease(PosteriorRelease):
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
         fitted = self.fit(train, neighbours=Optimum(Remove(3)), progress=False)
 
+        @cache
         def price(temperature: float) -> WorstCase | None:
             return worst_case(fitted, delta, Charge(self.draws, temperature))
 

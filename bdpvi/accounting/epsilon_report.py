@@ -1,0 +1,129 @@
+"""One ε from the panels of many clients, by sums: the public grid, and both ends of the way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from bdpvi._runtime import validate
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.events import SampledGaussianSteps
+from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.accounting.secure_sums import Grids, SecureSums
+from bdpvi.types import Scope, Spent
+
+_TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonReport:
+    """How all clients' panels give one ε, by sums; fixed and public before the first record.
+
+    A value is a panel record's own δ(ε), at each ε of a grid and in both directions, over that of
+    the worst case.
+
+    Attributes:
+        epsilons: the ε that the answer may take, increasing.
+        delta: δ.
+        failure_probability: γ of each bound; δ pays for all of them.
+        edges: for certified quantiles of records' own ε, increasing; none by default.
+
+    Raises:
+        ValueError: if an argument is out of range, or the bounds leave nothing of δ.
+    """
+
+    epsilons: tuple[float, ...]
+    delta: float
+    failure_probability: float = 1e-10
+    edges: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate.probability("delta", self.delta)
+        validate.probability("failure_probability", self.failure_probability)
+        for one in self.epsilons:
+            validate.positive("epsilons", one)
+        if list(self.epsilons) != sorted(set(self.epsilons)) or not self.epsilons:
+            raise ValueError(f"epsilons must increase, got {self.epsilons!r}")
+        if not self._rest > 0:
+            raise ValueError(
+                f"failure_probability={self.failure_probability:g} times "
+                f"{2 * len(self.epsilons)} bounds leaves nothing of delta={self.delta:g}"
+            )
+
+    @property
+    def grids(self) -> Grids:
+        """What is summed."""
+        return Grids(2 * len(self.epsilons), self.edges)
+
+    @property
+    def _rest(self) -> float:
+        return self.delta - 2 * len(self.epsilons) * self.failure_probability
+
+    def sums(self, event: SampledGaussianSteps) -> SecureSums:
+        """Return one client's sums, from the rounds as its own panel has them.
+
+        Args:
+            event: of its panel, with the settings and the number of steps of every other client's.
+        """
+        runs = SampledRuns(((event, 1),))
+        values = []
+        for direction in event.records:
+            own = runs.deltas(direction, self.delta)
+            assert own.bound is not None
+            for epsilon in self.epsilons:
+                ceiling = own.bound(epsilon)
+                values.append(
+                    (own.at(epsilon) / ceiling if ceiling else own.at(epsilon)).clamp(max=1)
+                )
+        quantiles = None
+        if self.edges:
+            accountant = BayesianAccountant(conversion="hockey-stick")
+            accountant.step(event)
+            quantiles = accountant.per_record(self.delta)
+        return SecureSums.of(self.grids, torch.stack(values), quantiles)
+
+    def epsilon(self, total: SecureSums, event: SampledGaussianSteps) -> float:
+        """Return the smallest ε of the grid that the bounds allow, +inf if none does.
+
+        On a training path it is a diagnostic, and no guarantee about the algorithm: :meth:`spent`.
+
+        Args:
+            total: of all clients.
+            event: the rounds with any panel, as of
+                :meth:`bdpvi.accounting.rounds.RoundEvent.view` without counts.
+        """
+        runs = SampledRuns(((event, 1),))
+        bounds = total.betting(self.failure_probability).view(2, -1)
+        allowed = torch.ones(len(self.epsilons), dtype=torch.bool)
+        for direction, means in zip(event.records, bounds, strict=True):
+            bound = runs.deltas(direction, self.delta).bound
+            assert bound is not None
+            ceilings = torch.tensor([bound(one) for one in self.epsilons], dtype=torch.float64)
+            allowed &= means * ceilings <= self._rest
+        found = allowed.nonzero()
+        return self.epsilons[int(found[0])] if len(found) else math.inf
+
+    def spent(self, total: SecureSums, event: SampledGaussianSteps) -> Spent:
+        """Return the worst-case ε of ``event`` with the ε of the clients' panels beside it.
+
+        ``path_epsilon`` is at most the worst-case one. It speaks of a record of the mixture of
+        the clients' populations in which each weighs as many records as it has in its panel.
+
+        Args:
+            total, event: as for :meth:`epsilon`.
+        """
+        accountant = BayesianAccountant(conversion="hockey-stick")
+        accountant.step(event)
+        found = accountant.spent(self.delta)
+        return replace(
+            found,
+            scope=Scope.PATH,
+            path_epsilon=min(self.epsilon(total, event), found.epsilon),
+            sample_size=total.records,
+            estimator="betting",
+            failure_probability=self.failure_probability,
+            estimates=2 * len(self.epsilons),
+            reason="it is the worst-case ε; the path's is from sums over all clients' panels",
+        )

@@ -1,0 +1,353 @@
+"""Federated averaging with client-level privacy in Flower: a strategy, and a mod for clients.
+
+It needs the extra ``bdpvi[flower]``, and speaks Flower's Message API. In a round nothing but the
+noisy sum of clipped updates goes on. What Flower offers besides is closed, because nobody accounts
+for it: clients' metrics, evaluation on clients, and their error texts are dropped unread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.rounds import PUBLIC, Observer
+from bdpvi.dp.federated import Federation
+from bdpvi.dp.updates import Message as Answer
+from bdpvi.dp.updates import Released, Rounds
+from bdpvi.types import Spent, WorstCase
+
+try:
+    from flwr.app import (
+        Array,
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Error,
+        Message,
+        MessageType,
+        MetricRecord,
+        RecordDict,
+    )
+    from flwr.clientapp.typing import ClientAppCallable, Mod
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Strategy
+except ImportError as error:
+    raise ImportError(
+        "bdpvi.dp.flower needs Flower 1.41 and Python 3.11 or later: pip install 'bdpvi[flower]'"
+    ) from error
+
+_LOG = logging.getLogger(__name__)
+_FAILED = 2
+"""Flower's code of an error that a client app raised."""
+
+
+class BayesianFedAvg(Strategy):  # type: ignore[misc]
+    """Puts privacy around one of Flower's strategies.
+
+    The wrapped strategy says what every node would be sent, and does with the noisy mean what it
+    does with a client's weights: it sees one reply, so that whatever it is (FedAvg, FedAvgM,
+    FedAdam, FedProx) follows from what was released already. Who is asked, clipping, noise, the
+    divisor and the charge come from the federation. Leave ``fraction_train`` at 1: a node that the
+    wrapped strategy leaves out is charged like the others.
+
+    Nodes are the clients, numbered as they appear; those beyond ``Rounds.clients`` are not asked.
+    A node that comes back under another id is another client.
+
+    Args:
+        strategy: of ``flwr.serverapp.strategy``.
+        federation: settings, ledger and budget.
+        watch: whether to count how far clients moved the sum, for the Bayesian ε in :meth:`spent`;
+            64 numbers a client.
+
+    Attributes:
+        arrays: the weights after the last round, to publish or to go on from. None at first.
+        released: what the last round gave, by client number. Secret.
+        refused: by node, what was wrong with a reply in the last round; a node that was asked and
+            did not answer is in it too. Secret.
+
+    Raises:
+        ValueError: if an argument is of another kind.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> rounds = Rounds(clients=100, size=10, clip=1.0, noise_multiplier=4.0)
+    >>> strategy = BayesianFedAvg(FedAvg(), Federation(rounds))
+    >>> strategy.federation.charged
+    0
+    """
+
+    def __init__(self, strategy: Strategy, federation: Federation, *, watch: bool = True) -> None:
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"strategy must be one of flwr.serverapp.strategy, got {strategy!r}")
+        if not isinstance(federation, Federation):
+            raise ValueError(f"federation must be a bdpvi Federation, got {federation!r}")
+        self.strategy, self.federation = strategy, federation
+        self.arrays: ArrayRecord | None = None
+        self.released: Released | None = None
+        self.refused: Mapping[int, str] = {}
+        clients = federation.rounds.clients
+        watched = watch and clients >= 3 and federation.rounds.noise_shares is None
+        self._counts = LevelCounts(LEVELS, clients) if watched else None
+        self._numbers: dict[int, int] = {}
+        self._open: tuple[int, ArrayRecord] | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Charge a round, then draw its clients by their secret coins; perhaps none.
+
+        Raises:
+            BudgetExceededError: if the round would cost more than is left. Nothing is charged, and
+                ``arrays`` has the last weights.
+            ValueError: if the arrays are not ``Rounds.size`` floating-point numbers, or the wrapped
+                strategy has two messages for one node. Nothing is charged.
+        """
+        size = sum(_checked(name, one).numpy().size for name, one in arrays.items())
+        if size != self.federation.rounds.size:
+            raise ValueError(
+                f"size={self.federation.rounds.size} in Rounds, but the arrays have {size} weights"
+            )
+        messages = {}
+        for one in self.strategy.configure_train(server_round, arrays, config, grid):
+            node = one.metadata.dst_node_id
+            if node in messages:
+                raise ValueError(f"strategy has two messages for node {node}; it may have one")
+            messages[node] = one
+        for node in sorted(messages.keys() - self._numbers.keys()):
+            if len(self._numbers) < self.federation.rounds.clients:
+                self._numbers[node] = len(self._numbers)
+        number = self.federation.next_round
+        asked = set(self.federation.sampled(number))
+        self._open = number, arrays
+        chosen = [messages[node] for node in messages if self._numbers.get(node) in asked]
+        for one in chosen:
+            one.metadata.group_id = str(number)
+        return chosen
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the weights after the round, and never metrics.
+
+        A reply counts as nothing, and its node is named in ``refused``, if it is an error, stale, a
+        second one, not from a node that was asked, not finite, or of other arrays. The noise stays
+        the same.
+
+        Raises:
+            ValueError: if no round is open.
+        """
+        if self._open is None:
+            raise ValueError(f"server_round={server_round} is not open: call configure_train first")
+        (number, sent), self._open = self._open, None
+        nodes = {client: node for node, client in self._numbers.items()}
+        said: dict[int, str] = {}
+        answers = (self._answer(reply, number, sent, nodes, said) for reply in replies)
+        self.released = self.federation.aggregate(number, answers)
+        refused = self.released.refused.items()  # of which some may never have been connected
+        self.refused = {nodes[client]: why for client, why in refused if client in nodes} | said
+        if self._counts is not None:
+            self._counts = self._padded(self.federation.charged - 1)
+            self._counts.add(self.released.distances(self.federation.rounds.clients))
+        if self.released.update is None:
+            return None, None
+        mean = ArrayRecord(_added(sent, self.released.update))
+        weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1})
+        only = Message(RecordDict({"arrays": mean, "metrics": weight}), 0, MessageType.TRAIN)
+        self.arrays, _ = self.strategy.aggregate_train(server_round, [only])
+        return self.arrays, None
+
+    def _answer(
+        self,
+        reply: Message,
+        number: int,
+        sent: ArrayRecord,
+        nodes: dict[int, int],
+        said: dict[int, str],
+    ) -> Answer:
+        """Return a reply in the federation's terms; complete ``nodes``, and say what is wrong."""
+        node, group = reply.metadata.src_node_id, reply.metadata.group_id
+        client = self._numbers.get(node)
+        if client is None:
+            client = self.federation.rounds.clients + len(nodes)  # a number that nobody has
+            nodes[client] = node
+        update = None
+        if group != str(number):
+            said[node] = f"stale: answers round {group[:20]!r}, not {number}"
+        elif reply.has_error():
+            said[node] = f"lost: error {reply.error.code}"
+        else:
+            try:
+                update = _update(reply.content, sent)
+            except ValueError as error:
+                said[node] = str(error)
+        return Answer(client, number if group == str(number) else 0, update)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: what clients would answer is not accounted. Evaluate on public data."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return None."""
+        return None
+
+    def summary(self) -> None:
+        """Log the wrapped strategy's settings."""
+        self.strategy.summary()
+
+    def worst_case(
+        self, delta: float, unit: str = "client", observer: Observer = PUBLIC
+    ) -> WorstCase:
+        """Return the guarantee to publish; see
+        :meth:`bdpvi.dp.federated.Federation.worst_case`."""
+        return self.federation.worst_case(delta, unit, observer)
+
+    def spent(self, delta: float, observer: Observer = PUBLIC) -> Spent:
+        """Return what all rounds cost a client: the worst-case ε, and what the path cost.
+
+        ``path_epsilon`` is what clients such as these paid on the path that ran: a diagnostic, no
+        guarantee about the algorithm. A client that was not asked in a round, did not answer, or
+        answered another server before this one started, counts there as at the clip.
+
+        Args:
+            delta: δ of both.
+            observer: who looks.
+
+        Raises:
+            ValueError: before the first round, or if δ is too small for the estimates.
+        """
+        counts = None if self._counts is None else self._padded(self.federation.charged)
+        return self.federation.spent(delta, "client", observer, counts)
+
+    def _padded(self, rounds: int) -> LevelCounts:
+        """Return the counts after so many rounds, those that were not seen here at the clip."""
+        assert self._counts is not None
+        padded = deepcopy(self._counts)
+        while padded.steps < rounds:
+            padded.add_largest()
+        return padded
+
+
+def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
+    """Return a mod that lets nothing out of a client but its clipped update.
+
+    Put it first in the list of mods, so that it is the last to see a reply. Of a reply to a
+    training message one record of arrays goes on, moved towards what was sent so that they differ
+    by at most C; with ``noise_shares`` the client's own share of the noise is on it. Metrics are
+    dropped, and an exception leaves without its text, which is in the client's log. Replies to
+    other kinds of messages pass as they are. The server clips again, because a client may lie.
+
+    Args:
+        rounds: the settings, or a function of the context that returns them; the client's own, so
+            that the server cannot ask for less.
+
+    >>> mod = client_mod(Rounds(clients=100, size=10, clip=1.0, noise_multiplier=4.0))
+    """
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        try:
+            own = rounds(context) if callable(rounds) else rounds
+            (sent,) = message.content.array_records.values()
+            before = ArrayRecord(dict(sent.items()))  # the app may change what it was given
+            reply = call_next(message, context)
+            update = _update(reply.content, before)
+            kept = own.clip_update(update) if own.noise_shares is None else own.share(update)
+        except Exception as error:
+            return without_text(error, message)
+        content = RecordDict({"arrays": ArrayRecord(_added(before, kept))})
+        return Message(content, reply_to=message)
+
+    return mod
+
+
+def without_text(error: Exception, message: Message) -> Message:
+    """Return a reply that an exception stands behind, and log the exception on the client.
+
+    Flower's own reply would have its text and traceback, which may show records to the server.
+    """
+    _LOG.error("the client failed; the server learns the kind of the error only", exc_info=error)
+    said = f"{type(error).__name__} in the client, which keeps the text"
+    return Message(Error(_FAILED, said), reply_to=message)
+
+
+def _checked(name: str, array: Array) -> Array:
+    """Return an array if it is of floating point."""
+    if np.dtype(array.dtype).kind != "f":
+        raise ValueError(
+            f"arrays[{name!r}] is of {array.dtype}; only floating-point weights can be released. "
+            "Leave counters out, or replace batch normalisation by GroupNorm"
+        )
+    return array
+
+
+def _update(content: RecordDict, sent: ArrayRecord) -> Tensor:
+    """Return received minus sent weights, (size,) float64.
+
+    Raises:
+        ValueError: unless there is one record of arrays, of the names, the shapes and the kind
+            that were sent.
+    """
+    records = list(content.array_records.values())
+    if len(records) != 1 or list(records[0]) != list(sent):
+        raise ValueError("reply must have one record of arrays, with the names that were sent")
+    differences = [
+        (decoded(name, records[0][name], one.numpy().shape) - one.numpy().astype(float)).ravel()
+        for name, one in sent.items()
+    ]
+    return torch.from_numpy(np.concatenate(differences))
+
+
+def decoded(name: str, array: Array, shape: tuple[int, ...], kinds: str = "f") -> NDArray[Any]:
+    """Return an array whose sender may lie about it, in float64 where it is of floating point.
+
+    The bytes have a header of their own; what it promises is looked at before memory is given.
+
+    Args:
+        name: of the array, for the message.
+        array: as received.
+        shape: that it must have.
+        kinds: letters of numpy's kinds that it may be of.
+
+    Raises:
+        ValueError: if it is anything else.
+
+    >>> decoded("bias", Array(np.ones(2, dtype=np.float32)), (2,))
+    array([1., 1.])
+    """
+    try:
+        stream = BytesIO(array.data)
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ValueError("another format")
+        found, _, kind = np.lib.format.read_array_header_1_0(stream)
+        if found != shape or kind.kind not in kinds:
+            raise ValueError(f"shape {found} of {kind}")
+        numbers: NDArray[Any] = array.numpy()
+    except Exception as error:
+        what = "floating-point" if kinds == "f" else "whole"
+        raise ValueError(f"array {name!r} must be {what} numbers of shape {shape}") from error
+    return numbers.astype(np.float64) if kinds == "f" else numbers
+
+
+def _added(arrays: ArrayRecord, update: Tensor) -> dict[str, Array]:
+    """Return the arrays after an update, in their own types."""
+    result, start = {}, 0
+    moved = update.numpy()
+    for name, one in arrays.items():
+        before = one.numpy()
+        part = moved[start : start + before.size].reshape(before.shape)
+        result[name] = Array(np.asarray(before + part, dtype=before.dtype))
+        start += before.size
+    return result

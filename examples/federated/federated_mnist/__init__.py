@@ -1,0 +1,1 @@
+"""MNIST on 100 clients: a Flower app with client-level differential privacy."""
