@@ -7,7 +7,7 @@ every D and every record added to it or removed from it, δ(ε) is at most :func
 
 **Proof.** (1) *Density.* G(θ) = Σ f_i′(x_iᵀθ) x_i + λθ is Lipschitz and λ-strongly monotone, so a
 bijection of ℝᵈ whose inverse is Lipschitz, and b = −G(θ̂). By the change of variables for Lipschitz
-bijections (Evans and Gariepy, Theorem 3.9) θ̂ has the density N(G(θ); 0, σ²I) det H(θ) with
+bijections (Evans and Gariepy, section 3.3) θ̂ has the density N(G(θ); 0, σ²I) det H(θ) with
 H = λI + Σ f_i″ x_i x_iᵀ almost everywhere; where an f″ jumps, x_iᵀθ is one of a set of numbers of
 measure zero, which is a null set of θ, and a record with x = 0 changes nothing.
 
