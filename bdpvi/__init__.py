@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
     from bdpvi.accounting.bayesian import BayesianAccountant
+    from bdpvi.accounting.ledger import Charge
     from bdpvi.accounting.settings import Accounting
     from bdpvi.compare.recommended import recommended
     from bdpvi.dp.deep import make_private
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
-    from bdpvi.neighbours.optimum.stream import fit_stream
+    from bdpvi.neighbours.optimum.stream import Streaming, fit_stream
+    from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
     from bdpvi.neighbours.route import Add, Remove
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
     from bdpvi.releasing.released import Release
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "_fit": ("Fit", "fit"),
     "accounting.bayesian": ("BayesianAccountant",),
+    "accounting.ledger": ("Charge",),
     "accounting.settings": ("Accounting",),
     "compare.recommended": ("recommended",),
     "dp.deep": ("make_private",),
@@ -43,7 +46,8 @@ _WHERE = {
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
-    "neighbours.optimum.stream": ("fit_stream",),
+    "neighbours.optimum.stream": ("Streaming", "fit_stream"),
+    "neighbours.optimum.stream_orders": ("StreamAccounting",),
     "neighbours.route": ("Add", "Remove"),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.released": ("Release",),
@@ -62,6 +66,7 @@ __all__ = [
     "BayesianLogisticRegression",
     "Budget",
     "BudgetExceededError",
+    "Charge",
     "Coupled",
     "Dataset",
     "Diagnostics",
@@ -72,6 +77,8 @@ __all__ = [
     "Remove",
     "Spent",
     "Split",
+    "StreamAccounting",
+    "Streaming",
     "WorstCase",
     "WorstCaseDP",
     "calibrate",

@@ -133,7 +133,7 @@ def fit(
     >>> from bdpvi import BayesianLogisticRegression, datasets, guides
     >>> model = BayesianLogisticRegression(clip=0.5)
     >>> data = datasets.load_breast_cancer().train
-    >>> result = fit(model, guides.MeanField(model), data, steps=20, progress=False)
+    >>> result = fit(model, guides.MeanField(model), data, progress=False)
     >>> result.posterior.mean.shape
     torch.Size([30])
     """

@@ -237,7 +237,8 @@ class WorstCase:
 
     def __str__(self) -> str:
         return (
-            f"ε = {self.epsilon:.4g} at δ = {self.delta:g} ({self.accountant}, to {self.relation})"
+            f"worst-case DP: ε = {self.epsilon:.4g} at δ = {self.delta:g} ({self.accountant}, to "
+            f"{self.relation})"
         )
 
 
@@ -338,22 +339,19 @@ class Spent:
     path_epsilon: float | None = None
 
     def __str__(self) -> str:
-        worst = "none"
-        if self.worst_case is not None:
-            worst = str(self.worst_case)
-        elif self.from_data:
-            worst = "none, as a temperature was found from the records"
+        reason = ", as a temperature was found from the records" if self.from_data else ""
+        worst = str(self.worst_case or f"worst-case DP: none{reason}")
         if self.path_epsilon is not None:
             return (
-                f"worst-case DP: {worst}; on the training path that ran a random {self.unit} had "
+                f"{worst}; on the training path that ran a random {self.unit} had "
                 f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
             )
         if not self.sample_size and self.worst_case is not None:
-            return f"worst-case DP: {worst}; no panel, so no Bayesian ε"
+            return f"{worst}; no panel, so no Bayesian ε"
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
-            f"({self.sample_size} records, {mark}); worst-case DP: {worst}"
+            f"({self.sample_size} records, {mark}); {worst}"
         )
 
     def to_dict(self) -> dict[str, Any]:

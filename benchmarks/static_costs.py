@@ -106,9 +106,20 @@ def scores(task: Task, on: str, settings: Settings, z: float, seeds: Sequence[in
     return [held.accuracy(trained(task.train, settings, z, seed)) for seed in seeds]
 
 
-def accountant(panel: Records, clip: float, noise_multiplier: float) -> BayesianAccountant:
+def best(
+    task: Task, z: float, clips: Sequence[float] = CLIPS, rates: Sequence[float] = RATES
+) -> Settings:
+    """Return the settings of the best run by accuracy on validation records: not private."""
+    tried = [Settings(clip, rate) for clip in clips for rate in rates]
+    seeds = range(100, 100 + TUNED)
+    return max(tried, key=lambda one: fmean(scores(task, "validation", one, z, seeds)))
+
+
+def accountant(
+    panel: Records, clip: float, noise_multiplier: float, failure_probability: float = 1e-12
+) -> BayesianAccountant:
     """Return what the panel pays: the same in every step, and on every path."""
-    found = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+    found = BayesianAccountant(conversion="hockey-stick", failure_probability=failure_probability)
     bound = math.sqrt(2) * panel.x.double().norm(dim=1) / clip
     one = counted(torch.zeros(len(bound), len(LEVELS), dtype=torch.int64), LEVELS, bound)
     event = SampledGaussianSteps(
@@ -122,11 +133,7 @@ def accountant(panel: Records, clip: float, noise_multiplier: float) -> Bayesian
 def row(task: Task, epsilon: float) -> str:
     """Return a line: the best run at a worst-case ε, and what records pay in it."""
     z = calibrate(GaussianAccountant(), epsilon=epsilon, delta=DELTA, rate=1.0, steps=STEPS)
-    found = [
-        (fmean(scores(task, "validation", settings, z, range(100, 100 + TUNED))), settings)
-        for settings in (Settings(clip, rate) for clip in CLIPS for rate in RATES)
-    ]
-    _, settings = max(found, key=lambda one: one[0])
+    settings = best(task, z)
     test = scores(task, "test", settings, z, range(SEEDS))
     own = accountant(task.panel, settings.clip, z)
     spent, exposure = own.spent(DELTA), own.exposure(DELTA)
@@ -155,22 +162,30 @@ def table(name: str, split: bdpvi.Split) -> Task:
     return Task(name, train[rest], train[validation], train[panel], records(split.test))
 
 
-def mnist(folder: str | None) -> Task:
-    """Return the last layer's features of a network trained on 1,000 public images."""
-    (x, y), (test_x, test_y) = datasets.load_mnist(folder)
-    torch.manual_seed(0)
+def pretrained(
+    x: Tensor, y: Tensor, classes: int, epochs: int, batch: int
+) -> tuple[nn.Module, nn.Module]:
+    """Return a network up to its 64 features, and its last layer, trained on public images."""
     body = nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
         nn.Linear(512, 64), nn.ReLU(),
     )  # fmt: skip
-    head = nn.Linear(64, 10)
+    head = nn.Linear(64, classes)
     optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=2e-3)
-    for _ in range(30):
-        for batch in torch.randperm(PUBLIC).split(50):
+    for _ in range(epochs):
+        for some in torch.randperm(len(x)).split(batch):
             optimizer.zero_grad()
-            F.cross_entropy(head(body(x[batch])), y[batch]).backward()
+            F.cross_entropy(head(body(x[some])), y[some]).backward()
             optimizer.step()
+    return body, head
+
+
+def mnist(folder: str | None) -> Task:
+    """Return the last layer's features of a network trained on 300 public images."""
+    (x, y), (test_x, test_y) = datasets.load_mnist(folder)
+    torch.manual_seed(0)
+    body, head = pretrained(x[:PUBLIC], y[:PUBLIC], 10, epochs=30, batch=50)
 
     @torch.no_grad()
     def records(images: Tensor, digits: Tensor) -> Records:

@@ -31,7 +31,7 @@ from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.optimum.stream import Streaming, fit_stream
-from bdpvi.neighbours.optimum.stream_orders import Accounting
+from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18
@@ -104,7 +104,7 @@ def main() -> None:
             GUIDES[arguments.guide](model),
             target="y",
             planned=Charge(1, arguments.temperature),
-            accounting=Accounting(delta=arguments.delta, orders=ORDERS),
+            accounting=StreamAccounting(delta=arguments.delta, orders=ORDERS),
             streaming=Streaming(state=arguments.state, track=clock),
         )
         seconds = time.perf_counter() - began

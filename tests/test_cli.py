@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
@@ -104,6 +105,19 @@ def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None
     assert code == 0
     assert storage.read_extra(tmp_path / "fit")["model"]["groups"] == [[1, 0]]
     assert run("spent", tmp_path / "fit") == 0
+
+
+def test_a_fit_that_python_saved_is_refused_with_what_to_give_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = bdpvi.BayesianLogisticRegression()
+    data = logistic_data(60, 2)
+    fit = bdpvi.fit(model, guides.MeanField(model), data, progress=False)
+    bdpvi.save_fit(fit, tmp_path / "fit")
+    assert run("spent", tmp_path / "fit") == 2
+    said = capsys.readouterr().err
+    assert "written by bdpvi.save_fit" in said
+    assert "a folder that `bdpvi fit` wrote" in said
 
 
 def test_public_noise_is_reliable_by_the_hockey_stick(

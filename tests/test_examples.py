@@ -14,7 +14,7 @@ MODELS = Path(__file__).parents[1] / "examples" / "models"
 RELIABLE = ("poisson", "student_t")
 
 
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(MODELS.glob("[!_]*.py")), ids=lambda path: path.stem)
 def test_example_prints_its_epsilon_and_draws_its_figure(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize, stats
+from simulated import logistic_data
 from test_cli import run
 
 import bdpvi
 from bdpvi.commands.private import no_better
 from bdpvi.compare.methods.posterior import FullRankRelease
+from bdpvi.guides import MeanField
+from bdpvi.releasing.advice import advice
 
 
 @pytest.fixture(scope="module")
@@ -102,21 +105,35 @@ def test_a_release_that_is_worth_nothing_is_called_so() -> None:
     assert "no better than the base rate" in said(0.49, -0.55)
 
 
-@pytest.mark.parametrize("epsilon", [0.03, 0.3, 1.0, 5.0])
+def delta(noise: float, epsilon: float) -> float:
+    """Return δ(ε) of the Gaussian mechanism, noise over sensitivity: Balle and Wang 2018."""
+    above, below = 0.5 / noise - epsilon * noise, -0.5 / noise - epsilon * noise
+    return float(stats.norm.cdf(above) - np.exp(epsilon + stats.norm.logcdf(below)))
+
+
+def price(noise: float) -> float:
+    """Return ε at δ = 1e-5."""
+    return float(optimize.brentq(lambda epsilon: delta(noise, epsilon) - 1e-5, 1e-3, 600))
+
+
 @pytest.mark.parametrize("draws", [1, 4])
-def test_recommended_settings_have_noise_of_a_tenth(epsilon: float, draws: int) -> None:
-    """By the Gaussian mechanism's own δ(ε), Balle and Wang 2018, Theorem 8."""
+@pytest.mark.parametrize(
+    ("sensitivity", "clip", "prior_scale"),
+    [(0.000992, 0.099, 0.1), (0.9945**2, 1.0, 0.99), (0.9875**2, 1.0, 0.99)],
+)
+def test_recommended_settings_have_noise_of_a_tenth(
+    sensitivity: float, clip: float, prior_scale: float, draws: int
+) -> None:
+    """At prices from which an error of 1 %, in one direction or both, rounds to other digits."""
+    epsilon = price(0.1 / sensitivity / np.sqrt(draws))
     settings = bdpvi.recommended(epsilon, draws=draws, kind=FullRankRelease)
-    model = settings.model
-    assert model.clip is not None
-    sensitivity = model.clip * model.prior_scale**2
-
-    def delta(noise: float) -> float:
-        mu = np.sqrt(draws) * sensitivity / noise
-        inside = stats.norm.cdf(mu / 2 - epsilon / mu)
-        return float(inside - np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu))
-
-    noise = optimize.brentq(lambda n: delta(n) - 1e-5, 1e-4, 10)
-    assert noise == pytest.approx(0.1, rel=0.08)  # settings have two digits
     assert settings.draws == draws
-    assert model.clip <= 1
+    assert (settings.model.clip, settings.model.prior_scale) == (clip, prior_scale)
+
+
+def test_advice_tells_the_noise_of_its_proposal() -> None:
+    """Where one record moves the mean by clip · prior_scale²; an error of 1 % has other digits."""
+    noise = optimize.brentq(lambda noise: delta(noise, 1.0) - 1e-5, 1.0, 10.0)
+    model = bdpvi.BayesianLogisticRegression(clip=9.87 / noise / 0.5**2, prior_scale=0.5)
+    fit = bdpvi.fit(model, MeanField(model), logistic_data(60, 2), progress=False)
+    assert "noise of standard deviation 9.9 in every weight" in advice(fit, 1e-5)

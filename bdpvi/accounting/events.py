@@ -150,6 +150,8 @@ class SampledGaussianSteps:
         scope: STATIC where the sensitivities depend on nothing but the record; PATH where they
             were met on the way, as gradient norms are.
         unit: "record" or "client": what is added or removed.
+        presence: probability with which a step concerns the record at all, by a coin of every step
+            that the observer sees or may guess: that of its client, in federated learning.
 
     Raises:
         ValueError: if an argument is out of range, shapes do not agree, or a row of ``counts``
@@ -172,12 +174,14 @@ class SampledGaussianSteps:
     relation: Relation = Relation.ADD_OR_REMOVE
     scope: Scope = Scope.PATH
     unit: str = "record"
+    presence: float = 1.0
 
     orders: ClassVar[Orders] = INTEGER_ORDERS
     rounding: ClassVar[float] = 0.0
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        validate.rate("presence", self.presence)
         validate.choice("relation", self.relation, [one.value for one in Relation])
         validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
         validate.choice("unit", self.unit, UNITS)

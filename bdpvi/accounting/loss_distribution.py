@@ -35,10 +35,12 @@ class Kind(NamedTuple):
     Attributes:
         noise: standard deviation in units of the sensitivity.
         rate: q.
+        presence: probability of the step, by a coin that is seen; else its loss is 0.
     """
 
     noise: float
     rate: float
+    presence: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,20 @@ def _connect_dots(
         kind.noise, value_discretization_interval=interval, sampling_prob=kind.rate
     )
     without, present = (
-        (pmf._probs, pmf._lower_loss, pmf._infinity_mass)
+        _sometimes(pmf._probs, pmf._lower_loss, pmf._infinity_mass, kind.presence)
         for pmf in (made._pmf_add.to_dense_pmf(), made._pmf_remove.to_dense_pmf())
     )
     return without, present
+
+
+def _sometimes(
+    masses: NDArray[np.float64], lower: int, infinity: float, presence: float
+) -> tuple[NDArray[np.float64], int, float]:
+    """Return the distribution of a loss that is 0 unless a coin, which is seen, says otherwise."""
+    if presence == 1:
+        return masses, lower, infinity
+    first, last = min(lower, 0), max(lower + len(masses), 1)
+    mixed = np.zeros(last - first)
+    mixed[lower - first : lower - first + len(masses)] = presence * masses
+    mixed[-first] += 1 - presence
+    return mixed, first, presence * infinity

@@ -26,7 +26,8 @@ filter is rigour, and runs in which the clip is seldom reached.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,6 +86,11 @@ class Filter:
         validate.positive("budget", self.budget)
         validate.positive_int("steps", self.steps)
         validate.probability("failure_probability", self.failure_probability)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a resumed run has to agree with, as plain values."""
+        name = getattr(self.estimator or betting, "__name__", repr(self.estimator))
+        return asdict(self) | {"estimator": name}
 
     def estimate(self, run: SampledGaussianSteps) -> Estimate:
         """Return the bound on Φ; by betting its range is what the clip permits.
@@ -175,7 +181,7 @@ class Filter:
             direction=next(iter(run.records)),
             composition="filter",
             conversion="cks",
-            estimator=getattr(self.estimator or betting, "__name__", repr(self.estimator)),
+            estimator=self.settings()["estimator"],
             failure_probability=gamma,
             estimates=self.steps,
             sample_size=found.sample_size,

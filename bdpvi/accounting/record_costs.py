@@ -67,7 +67,21 @@ def _(event: SubsampledGaussian, direction: str, order: Tensor) -> Tensor:
 @event_cost.register
 def _(event: SampledGaussianSteps, direction: str, order: Tensor) -> Tensor:
     one = subsampled_gaussian_cost(event.levels, event.noise_multiplier, event.rate, order)
-    return one @ event.counts.to(one).T
+    return seen_coin_cost(one, event.presence) @ event.counts.to(one).T
+
+
+def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
+    """Return λ D_{λ+1} of a step that is taken with a probability, by a coin that is released too.
+
+    log(1 − p + p e^c): the divergence of a pair is that of the coin and what follows, and the coin
+    is the same for both neighbours.
+
+    >>> float(seen_coin_cost(torch.tensor(2.0).log(), 0.5).exp())
+    1.5
+    """
+    if presence == 1:
+        return cost
+    return torch.logaddexp(torch.full_like(cost, math.log1p(-presence)), cost + math.log(presence))
 
 
 @event_cost.register

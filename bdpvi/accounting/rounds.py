@@ -32,6 +32,9 @@ class Observer:
         sees_updates: whether it reads single messages, each of which has its own noise alone.
         known_shares: how many clients' shares of the noise it knows, besides.
 
+    Raises:
+        ValueError: if it sees updates but not who sent them, or ``known_shares`` is out of range.
+
     >>> from dataclasses import replace
     >>> replace(SERVER_OF_SUMS, known_shares=3).name
     'the server, secure aggregation'
@@ -44,6 +47,11 @@ class Observer:
 
     def __post_init__(self) -> None:
         validate.positive_int("known_shares", self.known_shares, least=0)
+        if self.sees_updates and not self.sees_participants:
+            raise ValueError(
+                "sees_updates=True needs sees_participants=True: whoever reads the messages counts "
+                "them, and no noise of the server is on them"
+            )
 
 
 PUBLIC = Observer("the public")
@@ -105,9 +113,11 @@ class RoundEvent:
     ) -> SampledGaussianSteps:
         """Return the rounds as they are for a client.
 
-        An observer who does not know the coins pays for the sample's rate q. To one who sees
-        who took part, removing a client would be visible: its contribution is set to zero instead,
-        at rate 1.
+        For an observer who does not know the coins the rate is q. To one who sees who took part,
+        removing a client would be visible: its contribution is set to zero instead, at rate 1 in
+        the rounds that it takes part in, each with probability q. So it is for everybody where
+        clients add the noise: how much noise a round has, and whether it is released at all, tells
+        how many took part.
 
         Args:
             observer: who looks.
@@ -118,20 +128,22 @@ class RoundEvent:
         Raises:
             ValueError: if the observer knows all of the noise, or ``counts`` has other rounds.
         """
-        seen = observer.sees_participants
-        view = self._view(observer, 1.0 if seen else self.client_rate, 1.0, counts, ids, "client")
         # Where clients add the noise, one that leaves takes its share of it away.
-        alone = seen or self.noise_shares is not None
-        return replace(view, relation=Relation.ZERO_OUT) if alone else view
+        seen = observer.sees_participants or self.noise_shares is not None
+        rate, presence = (1.0, self.client_rate) if seen else (self.client_rate, 1.0)
+        view = self._view(observer, (rate, 1.0), counts, ids)
+        relation = Relation.ZERO_OUT if seen else Relation.ADD_OR_REMOVE
+        return replace(view, relation=relation, unit="client", presence=presence)
 
     def instance(
         self, observer: Observer, counts: LevelCounts | None = None, ids: Tensor | None = None
     ) -> SampledGaussianSteps:
         """Return the rounds as they are for a record.
 
-        The rate is ``record_rate``, also for observers who do not know which clients took part:
-        other records of the client share its coin, and may betray it. (The product of both rates
-        would need a coin of its own for every record.)
+        The rate is ``record_rate`` in the rounds that its client takes part in, each with
+        probability q, for all observers: also one who is not told who took part may see it from the
+        client's other records, which share its coin. (The product of both rates would need a
+        coin of its own for every record; here δ can be a hundred times what it promises.)
 
         Args:
             observer: who looks.
@@ -148,7 +160,8 @@ class RoundEvent:
                 "client's update. Clip records in the client, or ask for unit='client'"
             )
         size = self.record_clip / self.clip
-        return self._view(observer, self.record_rate, size, counts, ids, "record")
+        view = self._view(observer, (self.record_rate, size), counts, ids)
+        return replace(view, presence=self.client_rate)
 
     def view(
         self,
@@ -186,28 +199,26 @@ class RoundEvent:
     def _view(
         self,
         observer: Observer,
-        rate: float,
-        size: float,
+        sample: tuple[float, float],
         counts: LevelCounts | None,
         ids: Tensor | None,
-        unit: str,
     ) -> SampledGaussianSteps:
-        """Return the event of a unit that moves the sum by at most ``size`` times C."""
+        """Return the event of what enters at a rate and moves the sum by at most a size times C."""
+        rate, size = sample
         noise = self.noise_multiplier * math.sqrt(self.unknown_noise(observer)) / size
         if counts is None:
             everywhere = torch.full((3, 1), self.rounds)
             top = torch.ones(1, dtype=torch.float64)
             return SampledGaussianSteps(
-                torch.arange(3), top, everywhere, noise, rate, self.rounds, scope=Scope.STATIC,
-                unit=unit,
-            )  # fmt: skip
+                torch.arange(3), top, everywhere, noise, rate, self.rounds, scope=Scope.STATIC
+            )
         if counts.steps != self.rounds:
             raise ValueError(
                 f"counts has {counts.steps} steps, and {self.rounds} rounds were charged: count "
                 "each round once, with add_largest() where distances are not known"
             )
         ids = torch.arange(len(counts.counts)) if ids is None else ids
-        return counts.event(ids, noise, rate, unit=unit)
+        return counts.event(ids, noise, rate)
 
 
 def check_records(clip: float, record_rate: float | None, record_clip: float | None) -> None:

@@ -14,7 +14,7 @@ from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, position
 from bdpvi.accounting.loss_distribution import Grid, Kind, Losses
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi.accounting.record_costs import seen_coin_cost, subsampled_gaussian_cost
 from bdpvi.accounting.releases import Price
 from bdpvi.accounting.worst_case import (
     PrivacyLossAccountant,
@@ -69,14 +69,17 @@ class SampledRuns:
     def _composed(self, direction: str, beta: float) -> Tensor:
         """Return δ at all of ``EPSILONS``, (m + 1, ·): of each record, and of the largest cost."""
         kinds = [
-            Kind(event.noise_multiplier / level, event.rate)
+            Kind(event.noise_multiplier / level, event.rate, event.presence)
             for event, _ in self.runs
             for level in event.levels.tolist()
         ]
         counts = self._counts()
         met = counts.any(0)
         interval = min(loss_interval(run.noise_multiplier, run.rate) for run in self.largest)
-        largest = [(Kind(run.noise_multiplier, run.rate), run.steps) for run in self.largest]
+        largest = [
+            (Kind(run.noise_multiplier, run.rate, event.presence), run.steps)
+            for run, (event, _) in zip(self.largest, self.runs, strict=True)
+        ]
         grid = Grid.around(largest, direction, beta, interval)
         used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
         return Losses.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
@@ -95,17 +98,17 @@ class SampledRuns:
 
         It is Σ_t d_t²/z², and the loss is Gaussian. The last is the largest there is.
         """
-        if not all(event.rate == 1 for event, _ in self.runs):
+        if not all(event.rate == event.presence == 1 for event, _ in self.runs):
             return None
         each = [(event.levels.cpu() / event.noise_multiplier).square() for event, _ in self.runs]
         return self._counts().double() @ torch.cat(each)
 
     def largest_cost(self, order: Tensor) -> Tensor:
         """Return the cost of a record that is at the largest sensitivity in every step, (K,)."""
-        each = [
-            run.steps * subsampled_gaussian_cost(1.0, run.noise_multiplier, run.rate, order)
-            for run in self.largest
-        ]
+        each = []
+        for run, (event, _) in zip(self.largest, self.runs, strict=True):
+            one = subsampled_gaussian_cost(1.0, run.noise_multiplier, run.rate, order)
+            each.append(run.steps * seen_coin_cost(one, event.presence))
         return torch.stack(each).sum(0)
 
     def worst_case(
@@ -113,19 +116,35 @@ class SampledRuns:
     ) -> WorstCase | None:
         """Return the guarantee of the runs, by Gaussian DP or privacy loss distributions."""
         first = self.runs[0][0]
-        return runs_guarantee(self.largest, delta, f"{first.relation.value} one {first.unit}")
+        relation = f"{first.relation.value} one {first.unit}"
+        if all(event.presence == 1 for event, _ in self.runs):
+            return runs_guarantee(self.largest, delta, relation)
+        top = SampledRuns([(_largest(event), n) for event, n in self.runs])
+        own = float(top.own_price_on_grid(directions, delta)[0])
+        name = PrivacyLossAccountant.name
+        return WorstCase(own, delta, name, relation) if math.isfinite(own) else None
 
     def own_price(self, directions: Sequence[str], delta: float) -> Price:
         """Return ε of each record, exact where every step uses all records, else on a grid."""
         variance = self._variance()
         if variance is not None:
             return variance[:-1], partial(gaussian_epsilon, delta=delta)
+        own = self.own_price_on_grid(directions, delta)
+        worst = self.worst_case(directions, delta, 0.0)
+        return own.clamp(max=worst.epsilon if worst else math.inf), float
+
+    def own_price_on_grid(self, directions: Sequence[str], delta: float) -> Tensor:
+        """Return the least of ``EPSILONS`` that suffices for each record, (m,), or +inf."""
         exceed = torch.stack([self._composed(name, delta)[:-1] > delta for name in directions])
         # From behind the last ε that does not suffice on, all do.
         first = (exceed.any(0) * torch.arange(1, len(EPSILONS) + 1)).amax(1)
-        own = torch.cat([EPSILONS, EPSILONS.new_full((1,), math.inf)])[first]
-        worst = self.worst_case(directions, delta, 0.0)
-        return own.clamp(max=worst.epsilon if worst else math.inf), float
+        return torch.cat([EPSILONS, EPSILONS.new_full((1,), math.inf)])[first]
+
+
+def _largest(event: SampledGaussianSteps) -> SampledGaussianSteps:
+    """Return the run for records that are at the largest sensitivity in every step."""
+    counts = torch.full((3, 1), event.steps)
+    return replace(event, ids=torch.arange(3), levels=event.levels[-1:], counts=counts)
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +162,7 @@ def runs_guarantee(
         None where ε is infinite.
 
     >>> print(runs_guarantee((Run(50.0, 1.0, 60), Run(50.0, 1.0, 40)), 1e-5))
-    ε = 0.7255 at δ = 1e-05 (Gaussian DP, to add or remove one record)
+    worst-case DP: ε = 0.7255 at δ = 1e-05 (Gaussian DP, to add or remove one record)
     """
     if all(run.rate == 1 for run in runs):
         found = gaussian_guarantee(sum(n / sigma**2 for sigma, _, n in runs), delta)

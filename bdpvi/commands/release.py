@@ -287,6 +287,12 @@ def load(folder: Path) -> Fit:
     from bdpvi.releasing import storage
 
     extra = storage.read_extra(folder)
+    if "model" not in extra:
+        raise ValueError(
+            f"{folder} was written by bdpvi.save_fit in Python, without the model that commands "
+            "need: give a folder that `bdpvi fit` wrote, or in Python "
+            f"bdpvi.spent(bdpvi.load_fit({str(folder)!r}, model, guide))"
+        )
     try:
         model = BayesianLogisticRegression(**extra["model"])
         guide = guide_of(model, extra)

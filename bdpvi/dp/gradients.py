@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,12 @@ Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From a module's output and the targets to a loss; it only ever sees one record at a time."""
 
+Admission = Callable[[Tensor], Tensor]
+"""From the norms of a batch's next records, (b,), in order, to booleans: whose gradients count."""
+
+GradSampleMode = Literal["functorch", "hooks", "ghost"]
+GRAD_SAMPLE_MODES = ("functorch", "hooks", "ghost")
+
 MARGIN = 1e-5
 """Clipped gradients are this much shorter than the clip, relatively: a norm that float32 rounded
 down must not let a record pass for shorter than it is."""
@@ -36,10 +42,18 @@ class RecordGradients(Protocol):
     def norms(self, batch: Batch) -> Tensor:
         """Return the L2 norm of each record's gradient, over all trainable weights, (B,)."""
 
-    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
+    def clipped_sum(
+        self, batch: Batch, clip: float, admit: Admission | None = None
+    ) -> list[Tensor]:
         """Return Σ g · min(1, clip/‖g‖), one tensor for each trainable weight of the module.
 
         An empty batch has the sum 0. Where a gradient is not finite, neither is the sum.
+
+        Args:
+            batch: inputs and targets.
+            clip: C.
+            admit: asked once about each record, by the norm of the very gradient that would enter
+                the sum: another call of ``norms`` would draw other dropout. By default all count.
         """
 
 
@@ -80,11 +94,13 @@ class FunctionalGradients:
         found = [_norms(each) for each in self._chunks(batch)]
         return torch.cat(found) if found else torch.zeros(0)
 
-    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
+    def clipped_sum(
+        self, batch: Batch, clip: float, admit: Admission | None = None
+    ) -> list[Tensor]:
         """See :class:`RecordGradients`."""
         total = [torch.zeros_like(weight) for weight in trainable(self.module)]
         for each in self._chunks(batch):
-            _add_clipped(total, each, clip)
+            _add_clipped(total, each, clip, admit)
         return total
 
     def _chunks(self, batch: Batch) -> Iterator[list[Tensor]]:
@@ -148,7 +164,9 @@ class OpacusGradients:
                 found.append(self._found(hooks))
         return torch.cat(found) if found else torch.zeros(0)
 
-    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
+    def clipped_sum(
+        self, batch: Batch, clip: float, admit: Admission | None = None
+    ) -> list[Tensor]:
         """See :class:`RecordGradients`."""
         weights = trainable(self.module)
         total = [torch.zeros_like(weight) for weight in weights]
@@ -157,9 +175,9 @@ class OpacusGradients:
                 values = self._values(part)
                 torch.autograd.grad(values.sum(), self._probes, retain_graph=self.ghost)
                 if not self.ghost:
-                    _add_clipped(total, _samples(weights), clip)
+                    _add_clipped(total, _samples(weights), clip, admit)
                     continue
-                factors = _factors(self._found(hooks), clip)
+                factors = _factors(self._found(hooks), clip, admit)
                 hooks.disable_hooks()
                 sums = torch.autograd.grad((factors * values).sum(), weights)
             for whole, one in zip(total, sums, strict=True):
@@ -201,6 +219,33 @@ class OpacusGradients:
         return values
 
 
+def make_gradients(
+    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None, batch: Batch
+) -> RecordGradients:
+    """Make gradients and ask for them once: what cannot be done is known before any charge.
+
+    Raises:
+        ValueError: naming ``grad_sample_mode``, or ``module`` if it has no such gradients.
+        ImportError: if Opacus is asked for and not there.
+    """
+    validate.choice("grad_sample_mode", mode, GRAD_SAMPLE_MODES)
+    with torch.random.fork_rng([batch[0].device] if batch[0].is_cuda else []):
+        try:
+            made: RecordGradients
+            if mode == "functorch":
+                made = FunctionalGradients(module, loss, physical_batch)
+            else:
+                made = OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
+            made.clipped_sum(batch, 1.0)
+        except (NotImplementedError, AttributeError, RuntimeError, TypeError) as error:
+            other = "hooks" if mode == "functorch" else "functorch"
+            raise ValueError(
+                f"module has no gradients of single records with grad_sample_mode={mode!r} "
+                f"({error}); try {other!r}"
+            ) from error
+    return made
+
+
 def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
     """Return the trainable weights of a layer itself, without those of the layers inside it."""
     return [weight for weight in layer.parameters(recurse=False) if weight.requires_grad]
@@ -225,13 +270,16 @@ def _norms(each: Sequence[Tensor]) -> Tensor:
     return norms
 
 
-def _factors(norms: Tensor, clip: float) -> Tensor:
-    """Return min(1, clip/norm), and NaN where the norm is."""
-    return (clip * (1 - MARGIN) / norms).clamp(max=1.0)
+def _factors(norms: Tensor, clip: float, admit: Admission | None) -> Tensor:
+    """Return min(1, clip/norm), 0 for a record that is not admitted, and NaN where the norm is."""
+    factors = (clip * (1 - MARGIN) / norms).clamp(max=1.0)
+    return factors if admit is None else factors * admit(norms).to(factors.device)
 
 
-def _add_clipped(total: Sequence[Tensor], each: Sequence[Tensor], clip: float) -> None:
-    factors = _factors(_norms(each), clip)
+def _add_clipped(
+    total: Sequence[Tensor], each: Sequence[Tensor], clip: float, admit: Admission | None
+) -> None:
+    factors = _factors(_norms(each), clip, admit)
     # By mv, not einsum, and without autocast: it would be done in half precision.
     with torch.autocast(factors.device.type, enabled=False):
         for whole, one in zip(total, each, strict=True):

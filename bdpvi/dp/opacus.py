@@ -118,7 +118,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         return hook
 
     def spent(self, delta: float) -> Spent:
-        """Return what all steps cost, as :meth:`bdpvi.dp.deep.Private.spent` does. Secret.
+        """Return what all steps cost, as :meth:`bdpvi.dp.private.Private.spent` does. Secret.
 
         Raises:
             ValueError: if nothing was watched or charged.
@@ -126,7 +126,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         return self._accountant().spent(delta)
 
     def exposure(self, delta: float) -> Exposure:
-        """Return what most records pay at most; see :meth:`bdpvi.dp.deep.Private.exposure`."""
+        """Return what most records pay at most; see :meth:`bdpvi.dp.private.Private.exposure`."""
         return self._accountant().exposure(delta)
 
     def __len__(self) -> int:

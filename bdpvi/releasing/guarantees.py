@@ -8,6 +8,7 @@ computed from them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
@@ -192,19 +193,16 @@ class BayesianDP:
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
         places = [high]
-        if (
-            accountant or fit.accounting
-        )().only_reliable:  # the hottest may be less reliable than a colder one
+        rule = (accountant or fit.accounting)()
+        if rule.only_reliable:  # the hottest may be less reliable than a colder one
             places += range(low + 1, high, OCTAVE)
         high = next((place for place in places if suffices(place)), low)
         if high == low:
             charged = bool(fit.ledger.charges()) or fit.training is not None
             before = str(account(fit, None, accountant).spent(delta)) if charged else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if suffices(middle) else (middle, high)
-        return FoundFromData(on_grid(high))
+        colder = range(low + 1, high)
+        return FoundFromData(on_grid(low + 1 + bisect_left(colder, True, key=suffices)))
 
     def price(self, total: Spent) -> Spent:
         """Return the Bayesian guarantee."""

@@ -69,38 +69,38 @@ class About:
             largest = _object("largest", content.get("largest"))
             if not largest or not set(largest) <= {"remove", "add"}:
                 raise ValueError(f"largest must be of remove or add, got {_short(list(largest))}")
-            names = _typed(content, "feature_names", list)
+            names = typed(content, "feature_names", list)
             if not names or not all(type(name) is str for name in names):
                 raise ValueError(f"feature_names must be strings, got {_short(names)}")
             noise_scale = content.get("noise_scale")
             accounting = _object("accounting", content.get("accounting"))
             return cls(
-                sha256=_typed(content, "sha256", str),
+                sha256=typed(content, "sha256", str),
                 plan=Plan(
-                    steps=_typed(plan, "steps", int),
+                    steps=typed(plan, "steps", int),
                     rate=_number("rate", plan.get("rate")),
-                    seed=_typed(plan, "seed", int),
+                    seed=typed(plan, "seed", int),
                 ),
-                data_name=_typed(content, "data_name", str),
+                data_name=typed(content, "data_name", str),
                 feature_names=tuple(names),
-                preprocessing=_typed(content, "preprocessing", dict),
-                fingerprint=_typed(content, "fingerprint", str),
-                records=validate.positive_int("records", _typed(content, "records", int)),
+                preprocessing=typed(content, "preprocessing", dict),
+                fingerprint=typed(content, "fingerprint", str),
+                records=validate.positive_int("records", typed(content, "records", int)),
                 grid=_positive("grid", content.get("grid")),
                 ridge=validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
                 noise_scale=None if noise_scale is None else _positive("noise_scale", noise_scale),
                 accounting=Accounting(
-                    conversion=_typed(accounting, "conversion", str),
+                    conversion=typed(accounting, "conversion", str),
                     failure_probability=_positive(
                         "failure_probability", accounting.get("failure_probability")
                     ),
-                    only_reliable=_typed(accounting, "only_reliable", bool),
+                    only_reliable=typed(accounting, "only_reliable", bool),
                 ),
                 largest={
                     kind: None if value is None else _positive(f"largest.{kind}", value)
                     for kind, value in largest.items()
                 },
-                extra=_typed(content, "extra", dict),
+                extra=typed(content, "extra", dict),
             )
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
@@ -189,7 +189,8 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _typed(content: Mapping[str, Any], name: str, kind: type) -> Any:
+def typed(content: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return the entry ``name``, or raise ValueError if it is missing or of another type."""
     value = content.get(name)
     if type(value) is not kind:  # True is no number here
         raise ValueError(f"{name} must be {kind.__name__}, got {_short(value)}")

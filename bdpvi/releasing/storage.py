@@ -24,7 +24,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import saved
 from bdpvi.releasing.guarantees import Receipt
 from bdpvi.releasing.released import Release
-from bdpvi.releasing.saved import About, Numbers
+from bdpvi.releasing.saved import About, Numbers, typed
 
 _FORMAT = 1
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
@@ -204,14 +204,14 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         if content.get("format") != _RELEASE_FORMAT:
             raise ValueError(f"it has format {content.get('format')!r}, not {_RELEASE_FORMAT}")
         if model is None:
-            model = _model(_part(content, "model", dict))
-        names = _part(content, "feature_names", list)
+            model = _model(typed(content, "model", dict))
+        names = typed(content, "feature_names", list)
         if not all(isinstance(name, str) for name in names):
             raise ValueError(f"feature_names must be texts, got {names!r:.80}")
-        samples = _numbers("samples", _part(content, "samples", list))
+        samples = _numbers("samples", typed(content, "samples", list))
         latents = {
             name: _numbers(f"latents.{name}", value)
-            for name, value in _part(content, "latents", dict).items()
+            for name, value in typed(content, "latents", dict).items()
         }
         if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
             raise ValueError("samples must have shape (draws, d), and latents as many draws")
@@ -223,20 +223,13 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         return Release(
             samples=samples,
             latents=latents,
-            receipt=_receipt(_part(content, "receipt", dict)),
+            receipt=_receipt(typed(content, "receipt", dict)),
             model=model,
             feature_names=tuple(names),
-            preprocessing=_part(content, "preprocessing", dict),
+            preprocessing=typed(content, "preprocessing", dict),
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a release: {error}") from error
-
-
-def _part(content: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = content.get(name)
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a {kind.__name__}, got {value!r:.80}")
-    return value
 
 
 def _numbers(name: str, value: object) -> torch.Tensor:

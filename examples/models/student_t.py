@@ -8,18 +8,15 @@ and between -1 and ν in log scale, however far off its target is.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
+from _regression import run
 from torch import Tensor
 
-import bdpvi
-from bdpvi import Dataset, guides
-from bdpvi.inference.svi import default_optimiser
+from bdpvi import Dataset
 
 FREEDOM, LIMIT = 4.0, 2.0
 TRUE = (0.6, -0.4, 0.2, 0.0)
@@ -52,37 +49,8 @@ def simulated(records: int, seed: int = 0) -> Dataset:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit with every record left out once, release samples at temperature 1, draw a figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", default="student_t.png", help="path of the figure")
-    parser.add_argument("--steps", type=int, default=300, help="optimiser steps")
-    parser.add_argument("--records", type=int, default=2000, help="simulated records")
-    parser.add_argument("--draws", type=int, default=5, help="posterior samples to release")
-    given = parser.parse_args(arguments)
-
-    fit = bdpvi.fit(
-        model,
-        guides.FullRank(model, init_scale=0.05),
-        simulated(given.records),
-        steps=given.steps,
-        optim=default_optimiser(given.steps, lr=0.1, decay=0.05),
-        accounting=bdpvi.Accounting(only_reliable=True, failure_probability=1e-30),
-    )
-    release = bdpvi.release(fit, draws=given.draws)
-    print(release)
-    print("for the owner only:", release.spent)
-    test = simulated(10_000, seed=1)
-    error = (predicted(release.latents, test.x) - test.y).abs().median().item()
-    print(f"median absolute error {error:.3f}")
-
-    figure, axes = plt.subplots()
-    for j, true in enumerate(TRUE):
-        weights = release.latents["w"][:, j]
-        axes.scatter([j] * len(weights), weights, color="C0", alpha=0.5)
-        axes.plot([j - 0.2, j + 0.2], [true, true], color="black")
-    axes.set(xlabel="feature", ylabel="weight", title="true weights (lines) and released samples")
-    figure.savefig(given.out)
-    print("wrote", given.out)
+    """Run the example."""
+    run(arguments, "student_t", model, simulated, predicted, torch.median, TRUE)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from bdpvi import Budget, BudgetExceededError, make_private
 from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
-from bdpvi.dp.deep import Private
 from bdpvi.dp.mechanism import Mechanism
+from bdpvi.dp.private import Private
 from bdpvi.types import Scope, WorstCase
 
 Z, Q = 2.0, 0.1
@@ -77,6 +77,11 @@ def test_a_filter_stops_before_the_step_that_its_budget_does_not_pay() -> None:
     most = PrivacyLossAccountant().epsilon(20.0, 1.0, 100, 1e-5)
     assert spent.worst_case.epsilon == pytest.approx(most, rel=1e-2)  # of all steps it may allow
     assert spent.epsilon <= spent.worst_case.epsilon
+    assert private.worst_case(1e-5) == spent.worst_case  # and does not tell when it stopped
+    again = run(rate=1.0, noise_multiplier=20.0, stopping=replace(kept, budget=2 * kept.budget))
+    with pytest.raises(ValueError, match="state has stopping="):
+        again.load_state_dict(private.state_dict())
+    assert again.steps == 0
 
 
 def test_a_step_is_the_noisy_sum_over_the_expected_size() -> None:

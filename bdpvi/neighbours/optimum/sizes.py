@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,10 +101,29 @@ class Size:
             )
 
 
-def free_memory() -> float:
-    """Return the bytes of memory that Linux says are available, elsewhere inf."""
-    try:
-        found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text("utf-8"))
-    except OSError:
-        found = None
-    return 1024.0 * int(found[1]) if found else math.inf
+def free_memory(system: Path = Path("/")) -> float:
+    """Return the bytes of memory that Linux says this process may still take, elsewhere inf.
+
+    The least of what the machine has available and what control groups, the process's own and those
+    around it, have left of their limits; cached files that nobody uses count as free.
+    """
+    free = math.inf
+    with suppress(OSError, TypeError):
+        machine = (system / "proc/meminfo").read_text("utf-8")
+        free = 1024.0 * int(re.search(r"MemAvailable:\s*(\d+) kB", machine)[1])  # type: ignore[index]
+        groups = (system / "proc/self/cgroup").read_text("utf-8")
+        for kind, path in re.findall(r"^\d+:(|memory):/(.*)$", groups, re.MULTILINE):
+            limit, used = _FILES[kind]
+            own = system / "sys/fs/cgroup" / kind / path
+            for group in (own, *own.parents):
+                with suppress(OSError, ValueError):  # no such file; or no limit, which is "max"
+                    cached = re.findall(r"inactive_file (\d+)", (group / "memory.stat").read_text())
+                    left = float((group / limit).read_text()) - float((group / used).read_text())
+                    free = min(free, max(0.0, left) + float(cached[-1]))
+    return free
+
+
+_FILES = {
+    "": ("memory.max", "memory.current"),  # version 2
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}

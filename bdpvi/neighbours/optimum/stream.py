@@ -38,9 +38,9 @@ from bdpvi.neighbours.optimum.route import Optimum, pairs, scale_name
 from bdpvi.neighbours.optimum.sizes import parameters_of
 from bdpvi.neighbours.optimum.stream_orders import (
     DIRECTIONS,
-    Accounting,
     Known,
     NotKnownError,
+    StreamAccounting,
     expected_orders,
 )
 from bdpvi.neighbours.optimum.stream_state import State
@@ -126,7 +126,7 @@ def fit_stream(
     target: str,
     features: Sequence[str] | None = None,
     planned: Charge = Charge(1, 1.0),  # noqa: B008
-    accounting: Accounting = Accounting(),  # noqa: B008
+    accounting: StreamAccounting = StreamAccounting(),  # noqa: B008
     streaming: Streaming = Streaming(),
 ) -> StreamFit:
     """Fit a guide to a table on disk, and account for draws from it, every record left out once.
@@ -203,7 +203,7 @@ def _settings(
     model: BayesianLogisticRegression,
     guide: Guide,
     planned: Charge,
-    accounting: Accounting,
+    accounting: StreamAccounting,
     streaming: Streaming,
 ) -> dict[str, Any]:
     """Return all that the result depends on."""
@@ -227,7 +227,7 @@ class _Job:
     source: ModelTable
     guide: Guide
     planned: Charge
-    accounting: Accounting
+    accounting: StreamAccounting
     streaming: Streaming
     expansion: Expansion
     state: State

@@ -21,7 +21,7 @@ _COARSE, _MIDDLE, _NEAR, _FAR = 64, 8, 24, 128
 
 
 @dataclass(frozen=True, eq=False)
-class Accounting:
+class StreamAccounting:
     """How draws from a streamed fit are accounted for.
 
     Attributes:
@@ -87,7 +87,9 @@ class Known:
         return solve_by_order(cost, beta, self.orders, rule)
 
 
-def expected_orders(folds: Sequence[Folded], accounting: Accounting, records: int) -> list[Tensor]:
+def expected_orders(
+    folds: Sequence[Folded], accounting: StreamAccounting, records: int
+) -> list[Tensor]:
     """Return the positions of the orders that the search is expected to look at, by direction.
 
     They follow from a few records' costs at all orders. Which ones they are changes no result: if

@@ -31,7 +31,7 @@ from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.neighbours.optimum import stream
 from bdpvi.neighbours.optimum.blocks import Table
 from bdpvi.neighbours.optimum.stream import StreamFit, Streaming, fit_stream
-from bdpvi.neighbours.optimum.stream_orders import Accounting
+from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
 
 pytest.importorskip("pyarrow")
 
@@ -168,7 +168,7 @@ def test_refusals_name_the_column_and_the_value(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="path="):
         streamed(tmp_path / "none.csv")
     with pytest.raises(ValueError, match="conversion"):
-        Accounting(conversion="hockey-stick")
+        StreamAccounting(conversion="hockey-stick")
     for column, value, words in (
         ("x1", np.nan, "column 'x1' .* nan in row 17"),
         ("y", 2, r"column 'y' .* must be 0 or 1, got 2\.0 in row 17"),
@@ -312,6 +312,8 @@ def test_close_pairs_cost_what_all_pairs_do(seed: int, size: float, direction: b
 def test_few_orders_are_all_looked_at(tmp_path: Path) -> None:
     data = logistic_data(600, 3)
     orders = Orders(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]))
-    found = streamed(written(data, tmp_path, "csv"), accounting=Accounting(orders=orders), rows=250)
+    found = streamed(
+        written(data, tmp_path, "csv"), accounting=StreamAccounting(orders=orders), rows=250
+    )
     assert found.spent.estimates == 10
     assert found.spent.order in orders.values.tolist()

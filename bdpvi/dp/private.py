@@ -1,0 +1,303 @@
+"""A network in private training by DP-SGD: what a step does, and what all steps have cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.events import SampledGaussianSteps
+from bdpvi.accounting.individual import IndividualCosts, IndividualFilter
+from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.odometer import Filter
+from bdpvi.dp.gradients import MARGIN, Batch, RecordGradients, trainable
+from bdpvi.dp.mechanism import Mechanism
+from bdpvi.dp.records import Records
+from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
+
+EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
+
+
+class Private:
+    """A network in private training; :func:`make_private` makes it.
+
+    All of it is secret but the network's weights, and those are private only as far as ε says.
+    After an error in a step the step counts as charged.
+
+    Attributes:
+        module, optimizer: as given.
+        batch: positions in the data of the records in the last batch, (B,).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        gradients: RecordGradients,
+        data: Records,
+        counted: Records,
+        mechanism: Mechanism,
+        allowed: float = math.inf,
+        stopping: Filter | IndividualFilter | None = None,
+    ) -> None:
+        self.module, self.optimizer = module, optimizer
+        self._mechanism = mechanism
+        self.batch = torch.zeros(0, dtype=torch.int64)
+        self._gradients, self._allowed, self._rule = gradients, allowed, stopping
+        self._data, self._counted = data, counted
+        self._weights = trainable(module)
+        self._modes = [(layer, layer.training) for layer in module.modules()]
+        self._counts = self._no_counts()
+        self._stopped = ""
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """Rate, clip, noise multiplier, number of records and seed, for all steps."""
+        return self._mechanism
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that were charged."""
+        return self._counts.steps
+
+    def step(self) -> None:
+        """Charge a step, then take it: Poisson batch, clipped gradients, noise, optimiser.
+
+        The network trains in the mode (``train`` or ``eval``) that each layer had at first.
+
+        Raises:
+            BudgetExceededError: if the step would cost more than is left, or the filter stops the
+                run before it. Nothing is charged or drawn.
+            ValueError: if the data have another length than at first. Nothing is charged.
+            FloatingPointError: if a gradient is not finite. The step is charged, no weight is
+                changed, ``batch`` stays for a look at it, and the run goes no further: that it
+                stopped is not covered by ε.
+        """
+        if self._stopped:
+            raise FloatingPointError(self._stopped)
+        self._data.check_length("data")
+        if self.steps >= self._allowed:
+            raise BudgetExceededError(
+                f"budget: step {self.steps + 1} would cost more than is left. Nothing was charged"
+            )
+        device = self._weights[0].device
+        for layer, mode in self._modes:
+            layer.training = mode
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            step = self.steps
+            torch.manual_seed(self.mechanism.seed_of(step))
+            where = self._charge(device)
+            self.batch = self.mechanism.batch(step)
+            total = self._sum(self._data.take(self.batch, device))
+            if not where and not all(bool(one.isfinite().all()) for one in total):
+                where = "batch (its positions: .batch)"
+            if where:
+                self._stopped = (
+                    f"step {step + 1} met a gradient that is not finite, in the {where}; it is "
+                    "charged and the run is over. Try a smaller learning rate, or mend the record"
+                )
+                raise FloatingPointError(self._stopped)
+            for weight, one in zip(self._weights, total, strict=True):
+                weight.grad = self.mechanism.mean(one).to(weight)
+            self.optimizer.step()
+
+    def _charge(self, device: torch.device) -> str:
+        """Charge a step by the panel's norms; return "panel" if one of them is not finite."""
+        if isinstance(self._counts, IndividualCosts):
+            return ""
+        self._counted.check_length("panel")
+        everybody = torch.arange(len(self._counted))
+        norms = self._gradients.norms(self._counted.take(everybody, device))
+        ahead = copy(self._counts)  # add() puts a new tensor in place of the old one
+        ahead.add(self._in_clips(norms))
+        if isinstance(self._rule, Filter):
+            self._rule.check(self._event(ahead))
+        self._counts = ahead
+        return "" if norms.isfinite().all() else "panel"
+
+    def _sum(self, taken: Batch) -> list[Tensor]:
+        """Return the sum of clipped gradients; a filter of single records is charged with it."""
+        costs, clip = self._counts, self.mechanism.clip
+        if not isinstance(costs, IndividualCosts):
+            return self._gradients.clipped_sum(taken, clip)
+        after: list[Tensor] = []
+
+        def admit(norms: Tensor) -> Tensor:
+            done = sum(map(len, after))
+            own = costs.own[done : done + len(norms)]
+            active, own = costs.rule.step(own, self._in_clips(norms))
+            after.append(own)
+            return active
+
+        total = self._gradients.clipped_sum(taken, clip, admit)
+        costs.add(torch.cat(after))
+        return total
+
+    def _in_clips(self, norms: Tensor) -> Tensor:
+        """Return the norms after clipping, in units of the clip; one that is no number counts 1."""
+        units = norms.detach().cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
+        return units.nan_to_num(nan=1.0).clamp(max=1.0)
+
+    def _no_counts(self) -> LevelCounts | IndividualCosts:
+        if isinstance(self._rule, IndividualFilter):
+            return IndividualCosts(self._rule, len(self._counted))
+        return LevelCounts(LEVELS, len(self._counted))
+
+    def event(self) -> SampledGaussianSteps:
+        """Return all steps so far as an event for an accountant. Secret.
+
+        Raises:
+            ValueError: before the first step, or of a run with ``individual=``.
+        """
+        if isinstance(self._counts, IndividualCosts):
+            raise ValueError("a run with individual= has no panel: worst_case(delta) is all it has")
+        if not self.steps:
+            raise ValueError("nothing was charged yet: call step() first")
+        return self._event(self._counts)
+
+    def _event(self, counts: LevelCounts) -> SampledGaussianSteps:
+        return counts.event(self._counted.ids, self.mechanism.noise_multiplier, self.mechanism.rate)
+
+    def worst_case(self, delta: float) -> WorstCase:
+        """Return the guarantee to publish: it follows from rate, noise and steps alone.
+
+        With a filter the steps are all that it could have allowed: how many it did is secret. With
+        ``individual=`` any number of steps is covered, and ε follows from the budget.
+
+        Args:
+            delta: δ.
+
+        Raises:
+            ValueError: before the first step, or if no finite ε can be promised.
+        """
+        found: WorstCase | None
+        if isinstance(self._rule, IndividualFilter):
+            found = self._rule.worst_case(delta)
+        elif self._rule is not None:
+            found = self._rule.spent(self.event(), delta).worst_case
+        else:
+            found = self._accountant().worst_case(delta)
+        if found is None:
+            raise ValueError(
+                f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
+            )
+        return self._marked(found)
+
+    def spent(self, delta: float) -> Spent:
+        """Return what all steps cost: the worst-case ε, and what the path that ran cost.
+
+        ``worst_case``, by privacy loss distributions, holds for every record and is the one to
+        publish. ``path_epsilon`` is what a random record like the panel's paid on the path that
+        this run took: a diagnostic, and no guarantee about the algorithm.
+
+        With a filter, ε is the filter's Bayesian one instead, a constant of its settings that holds
+        on every path, and ``worst_case`` is that of all steps it could have allowed.
+
+        Args:
+            delta: δ of both.
+
+        Raises:
+            ValueError: before the first step, or if δ is too small for the estimates.
+        """
+        if isinstance(self._rule, Filter):
+            found = self._rule.spent(self.event(), delta)
+        else:
+            found = self._accountant().spent(delta)
+        if self.mechanism.seed is None or found.worst_case is None:
+            return found
+        return replace(
+            found,
+            guarantee=f"{found.guarantee}; {EXPERIMENT}",
+            worst_case=self._marked(found.worst_case),
+            reliable=False,
+            reason=EXPERIMENT,
+        )
+
+    def _marked(self, found: WorstCase) -> WorstCase:
+        """Return a guarantee whose text says so if the noise is seeded."""
+        if self.mechanism.seed is None:
+            return found
+        return replace(found, accountant=f"{found.accountant}; {EXPERIMENT}")
+
+    def per_record(self, delta: float) -> Tensor:
+        """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
+
+        Args:
+            delta: δ of each.
+
+        Raises:
+            ValueError: before the first step.
+        """
+        return self._accountant().per_record(delta)
+
+    def exposure(self, delta: float) -> Exposure:
+        """Return what most records like the panel's pay at most, on the path that ran. Secret.
+
+        Args:
+            delta: δ of each record's own ε.
+
+        Raises:
+            ValueError: before the first step.
+        """
+        return self._accountant().exposure(delta)
+
+    def _accountant(self) -> BayesianAccountant:
+        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        accountant.step(self.event())
+        return accountant
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a resumed run has to agree with."""
+        rule = self._rule
+        return {**self.mechanism.settings(), "stopping": None if rule is None else rule.settings()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, optimiser, number of steps and counts, for ``torch.save``. Secret.
+
+        A seeded run goes on from it bit by bit as if it had not stopped, on one machine. An
+        unseeded one goes on with fresh secret batches.
+        """
+        return deepcopy(
+            {
+                "mechanism": self._settings(),
+                "module": self.module.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "counted": self._counted.ids,
+                "counts": self._counts.state_dict(),
+                "stopped": self._stopped,
+            }
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``, of a run with the same module, data, panel, mechanism and filter.
+
+        Raises:
+            ValueError: naming what differs. Nothing is then changed.
+        """
+        for name, here in self._settings().items():
+            if state["mechanism"][name] != here:
+                raise ValueError(
+                    f"state has {name}={state['mechanism'][name]!r}, this run {here!r}; make it as "
+                    "it was made before"
+                )
+        if not torch.equal(state["counted"], self._counted.ids):
+            raise ValueError("state has the counts of another panel or data; give what it had")
+        own = self.module.state_dict()
+        if {n: v.shape for n, v in state["module"].items()} != {n: v.shape for n, v in own.items()}:
+            raise ValueError("state has the weights of another module; make it as it was before")
+        counts = self._no_counts()
+        counts.load_state_dict(state["counts"])
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # refuses before it changes
+        self.module.load_state_dict(state["module"])
+        self._counts, self._stopped = counts, state["stopped"]
+
+    def __repr__(self) -> str:
+        kind = "" if self.mechanism.seed is None else f", {EXPERIMENT}"
+        return f"Private({type(self.module).__name__}, {self.steps} steps{kind})"
