@@ -14,8 +14,6 @@ from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.secure_sums import Grids, SecureSums
 from bdpvi.types import Scope, Spent
 
-_TINY = torch.finfo(torch.float64).tiny
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonReport:
@@ -93,7 +91,15 @@ class EpsilonReport:
             total: of all clients.
             event: the rounds with any panel, as of
                 :meth:`bdpvi.accounting.rounds.RoundEvent.view` without counts.
+
+        Raises:
+            ValueError: if the sums are of another report's grids.
         """
+        if total.grids != self.grids:
+            raise ValueError(
+                f"total has sums of {total.grids.columns} columns on other grids than this "
+                "report's; all clients make theirs by one report"
+            )
         runs = SampledRuns(((event, 1),))
         bounds = total.betting(self.failure_probability).view(2, -1)
         allowed = torch.ones(len(self.epsilons), dtype=torch.bool)

@@ -32,6 +32,9 @@ class Observer:
         sees_updates: whether it reads single messages, each of which has its own noise alone.
         known_shares: how many clients' shares of the noise it knows, besides.
 
+    Raises:
+        ValueError: if it sees updates but not who sent them, or ``known_shares`` is out of range.
+
     >>> from dataclasses import replace
     >>> replace(SERVER_OF_SUMS, known_shares=3).name
     'the server, secure aggregation'
@@ -44,6 +47,11 @@ class Observer:
 
     def __post_init__(self) -> None:
         validate.positive_int("known_shares", self.known_shares, least=0)
+        if self.sees_updates and not self.sees_participants:
+            raise ValueError(
+                "sees_updates=True needs sees_participants=True: whoever reads the messages counts "
+                "them, and no noise of the server is on them"
+            )
 
 
 PUBLIC = Observer("the public")

@@ -141,7 +141,7 @@ class SecureSums:
         """Return the sums of :meth:`vector`.
 
         Raises:
-            ValueError: if it has another length, or its number of records is not above 0.
+            ValueError: if it has another length, or its number of records cannot be.
         """
         if vector.shape != (grids.length,) or vector.dtype != torch.int64:
             raise ValueError(

@@ -59,7 +59,8 @@ class Federation:
         self, rounds: Rounds, ledger: str | Path | None = None, budget: Budget | None = None
     ) -> None:
         self.rounds = rounds
-        self._allowed = None if budget is None else affordable(rounds.mechanism, budget)
+        priced = replace(rounds.mechanism, rate=rounds.priced_rate)
+        self._allowed = None if budget is None else affordable(priced, budget)
         self._charged = self._last = 0
         self._asked: frozenset[int] | None = None
         self._ledger = None if ledger is None else Path(ledger)
@@ -260,15 +261,21 @@ class Federation:
         """Go on after the rounds of ``state``; one that was open is over and stays charged.
 
         Raises:
-            ValueError: if the settings differ, or more was charged here than there.
+            ValueError: if the settings differ, more was charged here than there, or it is not what
+                :meth:`state_dict` returns.
         """
+        settings, charged, last = (state.get(name) for name in ("rounds", "charged", "last"))
+        if not (isinstance(settings, dict) and isinstance(charged, int) and isinstance(last, int)):
+            raise ValueError(
+                f"state has {sorted(state)}, and not the settings and charges of a federation; "
+                "take what state_dict() returned"
+            )
         for name, here in asdict(self.rounds).items():
-            if state["rounds"].get(name) != here:
+            if settings.get(name) != here:
                 raise ValueError(
-                    f"state has {name}={state['rounds'].get(name)!r}, here it is {here!r}; make "
-                    "Rounds as they were made before"
+                    f"state has {name}={settings.get(name)!r}, here it is {here!r}; make Rounds as "
+                    "they were made before"
                 )
-        charged, last = int(state["charged"]), int(state["last"])
         if not self._charged <= charged <= last or last < self._last:
             raise ValueError(
                 f"state has {charged} charged rounds up to {last}, and {self._charged} up to "

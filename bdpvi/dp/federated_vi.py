@@ -1,21 +1,30 @@
 """Federated variational inference: clients keep their records, a server trains one guide.
 
-In every round the server draws a point w from its guide by public base noise and sends it out. A
-client answers with the sum of its records' scores at w, the gradients of their log-likelihoods,
-each clipped, and the sum clipped again. :class:`~bdpvi.dp.federated.Federation` adds up the answers
-and the noise. With the Jacobian J of w in the guide's parameters, Jᵀ(noisy sum) is the
-likelihood's part of the ELBO's gradient; the prior's and the entropy's are exact.
+In every round the server draws a point w from its guide by base noise and sends it out. A client
+answers with the sum of its records' scores at w, the gradients of their log-likelihoods, each
+clipped, and the sum clipped again. :class:`~bdpvi.dp.federated.Federation` adds up the answers and
+noise of a fixed scale. With the Jacobian J of w in the guide's parameters, Jᵀ(noisy sum) is the
+likelihood's part of the ELBO's gradient; the prior's and the entropy's are exact. So d numbers
+leave a client in a round, whatever the guide. (DPVI clips Jᵀ·score and adds noise in all
+parameters, of which a full-rank guide has d(d + 3)/2: :mod:`bdpvi.dp.dpvi`.)
 
-So d numbers leave a client in a round, whatever the guide, and the noise is in d dimensions. (DPVI
-clips Jᵀ·score, record by record, and adds noise in all parameters, of which a full-rank guide has
-d(d + 3)/2: :mod:`bdpvi.dp.dpvi`.) The guide is a function of noisy sums and of randomness that
-knows no record. It may be published, and draws from it cost nothing more.
+**Draws from the guide cost nothing more.** Let G_t be the guide and the optimiser's state after t
+rounds, S_t the noisy sum of round t, and ξ all base noise, drawn without the records. (1) G_0 is
+public. (2) The point of round t is a function of G_t and ξ, so it is public given S_1, …, S_t, and
+S_{t+1} is a Gaussian mechanism on a sum that one client moves by at most C and one record by at
+most its own clip, whatever the point is: the rounds compose adaptively, which is what
+:class:`~bdpvi.accounting.rounds.RoundEvent` charges for both units. (3) G_{t+1} is a function of
+G_t, S_{t+1}, ξ and the prior, which sees no record. So by induction the last guide is a function of
+(S_1, …, S_T) and ξ, and draws are a function of it and of fresh randomness: post-processing. This
+ends where a guide meets records again: one fitted to them exactly is for :meth:`bdpvi.Fit.release`
+to charge. Numbers of rounds, columns and clients, the optimiser and what standardised the columns
+must be public.
 
 The ELBO's gradient is a sum over records, so clients' answers add up to that of all records
 together: unclipped and without noise the result is the pooled fit, however records are divided.
-That is the fixed point of partitioned variational inference too (Ashman et al. 2022, Property 2),
-whose clients fit sites of their own; with local noise it is the baseline of Heikkilä et al.,
-"Differentially Private Partitioned Variational Inference", TMLR 2023.
+That is the fixed point of partitioned variational inference too (Ashman et al. 2022, Property 2);
+with noise of each client's own it is the baseline of Heikkilä et al., "Differentially Private
+Partitioned Variational Inference", TMLR 2023.
 """
 
 from __future__ import annotations
@@ -110,8 +119,8 @@ class Client:
         total = torch.where(total.isfinite().all(), total, 0.0)
         if rounds.noise_shares is None:
             return rounds.clip_update(total)
-        with isolated(self._like):
-            torch.manual_seed(self._plan.noise_seed(round))  # what a seeded experiment draws from
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self._plan.noise_seed(round))  # used only where rounds have a seed
             return rounds.share(total)
 
 
@@ -125,9 +134,6 @@ class Server:
         rounds: for how many rounds the usual optimiser's learning rate falls.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         seed: of the base noise; None for a secret one, which it need not be.
-
-    Raises:
-        ValueError: if the guide cannot be trained so, or does not fit the model.
     """
 
     def __init__(
@@ -140,11 +146,6 @@ class Server:
         optim: PyroOptim | None = None,
         seed: int | None = None,
     ) -> None:
-        if not isinstance(guide, Reparameterised):
-            raise ValueError(
-                f"guide: {type(guide).__name__} does not know the derivative of its draws; use "
-                "MeanField or FullRank of bdpvi.guides"
-            )
         self.guide, self._like = guide, blank(like)
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
         self._stream = Stream(seed, rounds, 1.0)
@@ -211,14 +212,13 @@ LEARNING_RATE = 0.1
 class FederatedFit:
     """A guide that was trained by rounds, with what they cost.
 
-    The parameters, draws and predictions may be published, with ε. The federation knows the coins:
-    it stays with the server.
+    ``parameters`` and draws may be published with ε. ``federation`` holds its coins: keep it.
 
     Attributes:
         model, guide: the arguments of :func:`fit_federated`; ``guide.parameters`` are this fit's
             until the guide is fitted again.
         parameters: constrained and detached.
-        federation: the server's account of all rounds.
+        federation: the server's account. Rounds that it runs later count here too.
     """
 
     model: Model
@@ -249,7 +249,11 @@ class FederatedFit:
     def spent(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Spent:
         """Return :meth:`worst_case` as accountants of this library report it.
 
-        Its Bayesian ε is the worst-case one: nothing was learnt of what records like a panel's pay.
+        Its Bayesian ε is the worst-case one, as there is no panel. With counts of a panel it is
+        ``federation.spent(delta, unit, observer, counts)``.
+
+        Args:
+            delta, unit, observer: see :meth:`worst_case`, which raises the same errors.
         """
         return self.federation.spent(delta, unit, observer)
 
@@ -295,12 +299,12 @@ def fit_federated(
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        guide: a :class:`~bdpvi.guides.MeanField` or :class:`~bdpvi.guides.FullRank` guide for it.
-            Its start counts as public.
-        clients: a table for each client, with the same columns. One may be empty.
+        guide: a Gaussian guide for it, of :mod:`bdpvi.guides`. Its start counts as public.
+        clients: a table for each client, with the same columns. A table may be empty: to refuse it
+            would tell it from a neighbour with one record.
         federation: settings, ledger and budget. ``clip`` bounds what a whole client does,
             ``record_clip`` what a record does. One seed decides everything.
-        rounds: how many.
+        rounds: their number, public.
         optim: a Pyro optimiser, by default Adam whose learning rate falls from 0.1 to 0.001. Its
             settings must not come from the records.
         progress: whether to show a bar on standard error.

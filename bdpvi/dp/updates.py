@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from bdpvi._runtime import secure, validate
-from bdpvi.accounting.rounds import RoundEvent, check_records
+from bdpvi.accounting.rounds import PUBLIC, RoundEvent, check_records
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.mechanism import Mechanism
 
@@ -73,7 +73,8 @@ class Rounds:
     ) -> Rounds:
         """Return settings with the least noise with which ``rounds`` cost a client at most ε.
 
-        In the worst case, to add or remove a client, for the public.
+        In the worst case, for the public: to add or remove a client, or with noise shares to set
+        its contribution to zero.
 
         Args:
             epsilon, delta: ε and δ.
@@ -89,10 +90,20 @@ class Rounds:
         >>> round(found.noise_multiplier, 2)
         3.73
         """
+        start = cls(noise_multiplier=1.0, client_rate=client_rate, **settings)
         noise = calibrate(
-            PrivacyLossAccountant(), epsilon=epsilon, delta=delta, rate=client_rate, steps=rounds
+            PrivacyLossAccountant(),
+            epsilon=epsilon,
+            delta=delta,
+            rate=start.priced_rate,
+            steps=rounds,
         )
-        return cls(noise_multiplier=noise, client_rate=client_rate, **settings)
+        return replace(start, noise_multiplier=noise)
+
+    @property
+    def priced_rate(self) -> float:
+        """The rate that a client's ε for the public is computed at: q, or 1 with noise shares."""
+        return self.event(1).client(PUBLIC).rate
 
     @cached_property
     def mechanism(self) -> Mechanism:

@@ -11,14 +11,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.search import smallest
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.types import Spent, WorstCase
 
@@ -136,21 +135,24 @@ class WorstCaseDP:
         least: float,
         accountant: Accountant | None,
     ) -> float:
-        """Return the smallest temperature. ``accountant`` has no part in it."""
+        """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it."""
 
-        def price(temperature: float) -> float:
-            found = worst_case(fit, delta, Charge(draws, temperature))
-            return math.inf if found is None else found.epsilon
+        def suffices(log_temperature: float) -> bool:
+            found = worst_case(fit, delta, Charge(draws, math.exp(log_temperature)))
+            return found is not None and found.epsilon <= epsilon
 
         require_worst_case(fit)
-        if price(least) <= epsilon:
+        low, high = math.log(least), math.log(_HOTTEST)
+        if suffices(low):
             return least
-        try:  # what earlier releases cost makes ε flat in the temperature: hardly any slack
-            return smallest(price, epsilon, least, slack=1e-9, most=_HOTTEST)
-        except ArithmeticError:
+        if not suffices(high):
             before = worst_case(fit, delta)
             words = None if before is None else str(before)
             _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
+        while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
+            middle = (low + high) / 2
+            low, high = (low, middle) if suffices(middle) else (middle, high)
+        return math.exp(high)
 
     def price(self, total: Spent) -> WorstCase:
         """Return the worst-case guarantee."""
@@ -301,7 +303,7 @@ def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
     )
 
 
-def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> NoReturn:
+def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
     count = len(fit.ledger.charges())
     if before:
         floor = f"the {count} earlier releases have cost {before}; of what is left, {floor}"

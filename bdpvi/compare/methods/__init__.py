@@ -9,6 +9,7 @@ from bdpvi.compare.methods.dp_gd import DPGD, DPGDBayesian
 from bdpvi.compare.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.compare.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.compare.methods.method import NONE, SENTENCES, Method, Prepared
+from bdpvi.compare.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.compare.methods.posterior import (
     FullRankRelease,
     FullRankWorstCase,
@@ -32,6 +33,7 @@ METHODS: Mapping[str, type[Method]] = {
         DPSGLDLosses,
         DPGD,
         DPGDBayesian,
+        ObjectivePerturbation,
     )
 }
 
