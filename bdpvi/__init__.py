@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.settings import Accounting
     from bdpvi.compare.recommended import recommended
     from bdpvi.dp.deep import make_private
+    from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
@@ -42,6 +43,7 @@ _WHERE = {
     "accounting.settings": ("Accounting",),
     "compare.recommended": ("recommended",),
     "dp.deep": ("make_private",),
+    "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
@@ -71,6 +73,7 @@ __all__ = [
     "Dataset",
     "Diagnostics",
     "Exposure",
+    "FederatedFit",
     "Fit",
     "Optimum",
     "Release",
@@ -84,6 +87,7 @@ __all__ = [
     "calibrate",
     "check",
     "fit",
+    "fit_federated",
     "fit_stream",
     "load_fit",
     "load_release",

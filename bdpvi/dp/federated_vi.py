@@ -84,9 +84,8 @@ class Client:
         with isolated(data.x), pyro.validation_enabled(False):
             self._scores = scores(model, data)
         self._like = data.x
-        self._clip = None
-        if rounds.record_clip is not None:
-            self._clip = Clip(rounds.record_clip, euclidean)
+        bound = rounds.record_clip
+        self._clip = None if bound is None else Clip(bound, euclidean)
         secret = secrets.randbits(128) if seed is None else seed
         self._plan = Plan(steps=1, rate=rounds.record_rate or 1.0, seed=secret)
 
@@ -129,7 +128,7 @@ class Server:
 
     Args:
         model: the Pyro model of all clients.
-        guide: a guide for it, whose start must be public.
+        guide: one that knows the derivative of its draws, and whose start must be public.
         like: records that only tell numbers of columns, such as those of :func:`blank`.
         rounds: for how many rounds the usual optimiser's learning rate falls.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
@@ -146,6 +145,9 @@ class Server:
         optim: PyroOptim | None = None,
         seed: int | None = None,
     ) -> None:
+        if not isinstance(guide, Reparameterised):
+            kind = type(guide).__name__
+            raise ValueError(f"guide: {kind} does not know its draws' derivative; use FullRank")
         self.guide, self._like = guide, blank(like)
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
         self._stream = Stream(seed, rounds, 1.0)
@@ -299,7 +301,7 @@ def fit_federated(
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        guide: a Gaussian guide for it, of :mod:`bdpvi.guides`. Its start counts as public.
+        guide: MeanField or FullRank, of :mod:`bdpvi.guides`. Its start counts as public.
         clients: a table for each client, with the same columns. A table may be empty: to refuse it
             would tell it from a neighbour with one record.
         federation: settings, ledger and budget. ``clip`` bounds what a whole client does,

@@ -63,7 +63,7 @@ class Guide(Protocol):
 
 @runtime_checkable
 class Reparameterised(Guide, Protocol):
-    """A guide that knows the derivative of its own draws; all of ``bdpvi.guides`` do."""
+    """A guide that knows the derivative of its own draws: ``MeanField`` and ``FullRank`` do."""
 
     @property
     def dim(self) -> int:

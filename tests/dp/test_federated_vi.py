@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from dp_accounting.pld import privacy_loss_distribution
@@ -16,10 +19,13 @@ from torch import Tensor
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
 from bdpvi.accounting.rounds import SERVER_OF_UPDATES
+from bdpvi.dp.dpvi import DPVISettings, train
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import Client, FederatedFit, Server, blank, fit_federated, seed_of
+from bdpvi.dp.noise import Run
 from bdpvi.dp.updates import Message, Released, Rounds
-from bdpvi.guides import FullRank, MeanField
+from bdpvi.guides import FullRank, LowRank, MeanField
+from bdpvi.inference.svi import default_optimiser
 from bdpvi.types import Budget, BudgetExceededError
 
 MODEL = BayesianLogisticRegression()
@@ -80,6 +86,110 @@ def test_how_records_are_divided_makes_no_difference() -> None:
     pooled = fitted([DATA], settings(clients=1, **exact)).posterior
     torch.testing.assert_close(apart.mean, pooled.mean, rtol=0, atol=1e-6)
     torch.testing.assert_close(apart.stddev, pooled.stddev, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [MeanField, FullRank])
+def test_clipped_scores_give_the_pooled_fit_of_the_clipped_likelihood(kind: Any) -> None:
+    """That fit is DPVI's, whose gradient is tested against autograd; step by step, no optimum."""
+    clipped = BayesianLogisticRegression(clip=0.6)
+    pooled = train(
+        clipped, kind(clipped), DATA,
+        runs=[Run(noise_multiplier=0.0, seed=seed_of(0, 0))],
+        settings=DPVISettings(steps=25, rate=1.0, clip=None, optim=default_optimiser(25, 0.1)),
+    )  # fmt: skip
+    exact = settings(record_rate=1.0, record_clip=0.6, **EXACT)
+    fit = fitted(UNEVEN, exact, 25, guide=kind(MODEL))
+    for name, value in fit.parameters.items():
+        torch.testing.assert_close(value, pooled[name][0], rtol=1e-7, atol=1e-8)
+    assert not list(pyro.get_param_store().keys())
+
+
+def linear(x: Tensor, y: Tensor | None = None) -> None:
+    """Linear regression with prior N(0, 4) and noise N(0, 1/4): its posterior is Gaussian."""
+    w = pyro.sample("w", dist.Normal(x.new_zeros(()), 2.0).expand([x.shape[1]]).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+class Placed(Server):
+    """A server whose base noise is given."""
+
+    noise: Tensor
+
+    @property
+    def _noise(self) -> Tensor:
+        return self.noise[None]
+
+
+def test_the_conjugate_posterior_in_closed_form_is_the_fixed_point() -> None:
+    """Its natural parameters are the prior's plus every client's own, XᵀX/σ² and Xᵀy/σ².
+
+    Base noise ±√d e_j has the mean 0 and the covariance I, which is all that the gradient of a
+    Gaussian model takes from it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    x[:, 1] += 0.5 * x[:, 0]
+    y = x @ torch.tensor([1.0, -2.0]).double() + 0.5 * torch.randn(60, generator=generator).double()
+    tables = [Dataset(x[k::4], y[k::4]) for k in range(4)]
+    precision, shift = torch.eye(2, dtype=torch.float64) / 4, torch.zeros(2, dtype=torch.float64)
+    for one in tables:
+        precision += one.x.T @ one.x / 0.25
+        shift += one.x.T @ one.y / 0.25
+    covariance = precision.inverse()
+    rounds = Rounds(clients=4, size=2, clip=1e6, noise_multiplier=1.0)
+    clients = [Client(linear, one, rounds) for one in tables]
+    signs = torch.cat([torch.eye(2), -torch.eye(2)]).double() * math.sqrt(2)
+
+    def gradient(mean: Tensor, factor: Tensor) -> float:
+        """Return the norm of the mean gradient, in units of what one deviation off would give."""
+        moved = []
+        for noise in signs:
+            guide = FullRank(linear, start={"loc": mean, "scale_tril": factor})
+            server = Placed(linear, guide, tables[0], optim=pyro.optim.SGD({"lr": 1.0}))
+            server.noise = noise
+            before = {name: value.clone() for name, value in server._free.items()}
+            point = server.point()
+            server.update(torch.stack([one.answer(1, point) for one in clients]).sum(0))
+            change = [(server._free[name] - value).flatten() for name, value in before.items()]
+            moved.append(torch.cat(change))
+        return float(torch.stack(moved).mean(0).norm() / precision.diagonal().sqrt().max())
+
+    mean, factor = covariance @ shift, torch.linalg.cholesky(covariance)
+    off = factor @ torch.tensor([0.01, 0.0]).double()
+    assert gradient(mean, factor) < 1e-9
+    assert gradient(mean + off, factor) > 1e-3
+    assert gradient(mean, 1.01 * factor) > 1e-3
+
+
+def test_a_record_of_a_traced_model_is_clipped_in_the_latents() -> None:
+    data = Dataset(torch.tensor([[1.0, 2.0]] * 5).double(), torch.tensor([1e6, 9, 8, 7, -3e5]))
+    rounds = Rounds(
+        clients=1, size=2, clip=99.0, noise_multiplier=1.0, record_rate=1.0, record_clip=0.5
+    )
+    point = torch.tensor([0.3, 0.1]).double()
+    found = Client(linear, data, rounds).answer(1, point)
+    score = (data.y - data.x @ point)[:, None] * data.x / 0.25
+    expected = (score * (0.5 / score.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+    torch.testing.assert_close(found, expected)
+
+
+def test_sampled_answers_are_unbiased() -> None:
+    """Over 400 rounds, within five standard errors of their own."""
+    point = torch.tensor([0.5, -0.5, 0.2], dtype=torch.float64)
+    whole = Client(MODEL, DATA, settings(record_rate=1.0, clip=99.0)).answer(1, point)
+    client = Client(MODEL, DATA, settings(record_rate=0.3, clip=99.0), seed=3)
+    assert client._plan.rate == 0.3
+    each = torch.stack([client.answer(t, point) for t in range(400)]) / 0.3
+    assert bool(((each.mean(0) - whole).abs() < each.std(0) / 4).all())
+    assert bool((each.std(0) > 0).all())
+
+
+def test_a_guide_without_derivatives_is_named() -> None:
+    federation = Federation(settings())
+    with pytest.raises(ValueError, match="guide: LowRank does not know"):
+        fitted(UNEVEN, settings(), federation=federation, guide=LowRank(MODEL))
+    assert federation.charged == 0
 
 
 class Recorded(Federation):
