@@ -134,13 +134,13 @@ class Federation:
             total += counted[client]
             if shares is None:
                 norms[client] = float(counted[client].norm()) / self.rounds.clip
-        update: Tensor | None = total / (self.rounds.client_rate * self.rounds.clients)
+        update: Tensor | None = None
         if shares is None:
             with torch.random.fork_rng([]):
                 torch.manual_seed(self.rounds.mechanism.seed_of(round))
                 update = self.rounds.mechanism.mean(total)
-        elif len(counted) < shares:
-            update = None
+        elif len(counted) >= shares:
+            update = total / (self.rounds.client_rate * self.rounds.clients)
         return Released(round, update, norms, tuple(clipped), refused)
 
     def _counted(

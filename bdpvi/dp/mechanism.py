@@ -68,16 +68,29 @@ class Mechanism:
         """
         deviation = self.noise_multiplier * self.clip
         flat = total.detach().cpu().double().flatten()
-        noisy = secure.sample(
-            Independent(Normal(flat, torch.full_like(flat, deviation)), 1),
-            generator=None if self.seed is None else torch.default_generator,
-            lattice=secure.Lattice.of(deviation / 32),
-        )
+        noisy = with_noise(flat, deviation, seeded=self.seed is not None)
         return noisy.view(total.shape) / (self.rate * self.records)
 
     def settings(self) -> dict[str, Any]:
         """Return what a resumed run has to agree with."""
         return asdict(self)
+
+
+def with_noise(values: Tensor, deviation: float, *, seeded: bool) -> Tensor:
+    """Return values plus N(0, deviation²), rounded to a public lattice, (n,).
+
+    Args:
+        values: float64, (n,).
+        deviation: standard deviation of the noise.
+        seeded: whether it comes from torch's generator, for experiments, or from the operating
+            system's.
+    """
+    noisy = secure.sample(
+        Independent(Normal(values, torch.full_like(values, deviation)), 1),
+        generator=torch.default_generator if seeded else None,
+        lattice=secure.Lattice.of(deviation / 32),
+    )
+    return noisy[0]
 
 
 def affordable(mechanism: Mechanism, budget: Budget) -> int:

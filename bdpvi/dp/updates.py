@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
 
-from bdpvi._runtime import secure, validate
+from bdpvi._runtime import validate
 from bdpvi.accounting.rounds import PUBLIC, RoundEvent, check_records
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
-from bdpvi.dp.mechanism import Mechanism
+from bdpvi.dp.mechanism import Mechanism, with_noise
 
 _BELOW = 1 - 2.0**-40
 """Clipped norms stay this far below the clip, so that rounding takes none above it."""
@@ -152,12 +151,7 @@ class Rounds:
             raise ValueError("noise_shares is None: the server adds the noise, send the update")
         flat = self.clip_update(update)
         deviation = self.noise_multiplier * self.clip / self.noise_shares**0.5
-        noisy = secure.sample(
-            Independent(Normal(flat, torch.full_like(flat, deviation)), 1),
-            generator=None if self.seed is None else torch.default_generator,
-            lattice=secure.Lattice.of(deviation / 32),
-        )
-        return noisy[0]
+        return with_noise(flat, deviation, seeded=self.seed is not None)
 
     def checked(self, update: Tensor) -> Tensor:
         """Return the update as (size,) float64, or raise ValueError as :meth:`clip_update`."""
