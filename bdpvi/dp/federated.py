@@ -25,7 +25,7 @@ from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.mechanism import affordable
-from bdpvi.dp.private import EXPERIMENT
+from bdpvi.dp.private import as_experiment
 from bdpvi.dp.updates import Message, Released, Rounds
 from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
 
@@ -243,15 +243,10 @@ class Federation:
         found = replace(accountant.spent(delta), observer=observer.name)
         if counts is None:
             found = replace(found, sample_size=0, reason="no panel: it is the worst-case ε")
-        seeded = "" if self.rounds.seed is None else f"; {EXPERIMENT}"
         if found.worst_case is not None:
-            says = f"{found.worst_case.accountant}, seen by {observer.name}{seeded}"
+            says = f"{found.worst_case.accountant}, seen by {observer.name}"
             found = replace(found, worst_case=replace(found.worst_case, accountant=says))
-        if seeded:
-            found = replace(
-                found, guarantee=found.guarantee + seeded, reliable=False, reason=EXPERIMENT
-            )
-        return found
+        return found if self.rounds.seed is None else as_experiment(found)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger, as JSON types: settings and charges."""

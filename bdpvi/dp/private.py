@@ -188,7 +188,7 @@ class Private:
             raise ValueError(
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
             )
-        return self._marked(found)
+        return found if self.mechanism.seed is None else experimental(found)
 
     def spent(self, delta: float) -> Spent:
         """Return what all steps cost: the worst-case ε, and what the path that ran cost.
@@ -210,21 +210,7 @@ class Private:
             found = self._rule.spent(self.event(), delta)
         else:
             found = self._accountant().spent(delta)
-        if self.mechanism.seed is None or found.worst_case is None:
-            return found
-        return replace(
-            found,
-            guarantee=f"{found.guarantee}; {EXPERIMENT}",
-            worst_case=self._marked(found.worst_case),
-            reliable=False,
-            reason=EXPERIMENT,
-        )
-
-    def _marked(self, found: WorstCase) -> WorstCase:
-        """Return a guarantee whose text says so if the noise is seeded."""
-        if self.mechanism.seed is None:
-            return found
-        return replace(found, accountant=f"{found.accountant}; {EXPERIMENT}")
+        return found if self.mechanism.seed is None else as_experiment(found)
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
@@ -301,3 +287,19 @@ class Private:
     def __repr__(self) -> str:
         kind = "" if self.mechanism.seed is None else f", {EXPERIMENT}"
         return f"Private({type(self.module).__name__}, {self.steps} steps{kind})"
+
+
+def experimental(found: WorstCase) -> WorstCase:
+    """Return a guarantee whose text says that the noise is seeded."""
+    return replace(found, accountant=f"{found.accountant}; {EXPERIMENT}")
+
+
+def as_experiment(found: Spent) -> Spent:
+    """Return a price that says that the noise is seeded, and is not reliable."""
+    return replace(
+        found,
+        guarantee=f"{found.guarantee}; {EXPERIMENT}",
+        worst_case=None if found.worst_case is None else experimental(found.worst_case),
+        reliable=False,
+        reason=EXPERIMENT,
+    )
