@@ -74,10 +74,15 @@ class LevelCounts:
         self.counts = counted(self.counts, self.levels, norms)
         self.steps += 1
 
-    def add_largest(self) -> None:
-        """Count one step at the largest sensitivity for everybody, as when norms are not known."""
-        self.counts[:, -1] += 1
-        self.steps += 1
+    def add_largest(self, steps: int = 1) -> None:
+        """Count steps at the largest sensitivity for everybody, as when norms are not known.
+
+        Raises:
+            ValueError: if ``steps`` is negative.
+        """
+        validate.positive_int("steps", steps, least=0)
+        self.counts[:, -1] += steps
+        self.steps += steps
 
     def event(
         self, ids: Tensor, noise_multiplier: float, rate: float, **options: Any

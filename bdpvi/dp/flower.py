@@ -154,7 +154,8 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         refused = self.released.refused.items()  # of which some may never have been connected
         self.refused = {nodes[client]: why for client, why in refused if client in nodes} | said
         if self._counts is not None:
-            self._counts = self._padded(self.federation.charged - 1)
+            # Rounds that were not seen here, before a restart or a crash, count at the clip.
+            self._counts.add_largest(self.federation.charged - 1 - self._counts.steps)
             self._counts.add(self.released.distances(self.federation.rounds.clients))
         if self.released.update is None:
             return None, None
@@ -227,16 +228,10 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         Raises:
             ValueError: before the first round, or if δ is too small for the estimates.
         """
-        counts = None if self._counts is None else self._padded(self.federation.charged)
+        counts = deepcopy(self._counts)
+        if counts is not None:
+            counts.add_largest(self.federation.charged - counts.steps)
         return self.federation.spent(delta, "client", observer, counts)
-
-    def _padded(self, rounds: int) -> LevelCounts:
-        """Return the counts after so many rounds, those that were not seen here at the clip."""
-        assert self._counts is not None
-        padded = deepcopy(self._counts)
-        while padded.steps < rounds:
-            padded.add_largest()
-        return padded
 
 
 def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:

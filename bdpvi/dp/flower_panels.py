@@ -122,11 +122,9 @@ def _counts(context: Context, m: int, rounds: int) -> LevelCounts:
         if found.shape != counts.counts.shape:
             raise ValueError(f"distances has {m} records, and had {len(found)}; m is fixed")
         counts.counts, counts.steps = found, int(found[0].sum())
-    missing = rounds - counts.steps
-    if missing < 0:
+    if counts.steps > rounds:
         raise ValueError(f"{counts.steps} rounds were counted, and {rounds} are asked for")
-    counts.counts[:, -1] += missing
-    counts.steps = rounds
+    counts.add_largest(rounds - counts.steps)
     return counts
 
 

@@ -48,4 +48,5 @@ def main(grid: Grid, context: Context) -> None:
     )
     print("to publish with the weights:", strategy.worst_case(delta))
     print("for the owner only:", strategy.spent(delta))
-    print(f"replies refused in the last round: {len(strategy.refused)}", flush=True)
+    refused = len(strategy.refused)
+    print(f"for the owner only: {refused} replies refused in the last round", flush=True)
