@@ -27,6 +27,8 @@ MODEL_SPACE: Mapping[str, Sequence[Any]] = {
     "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
 }
 """For tuning: every method's prior, and what it may make of the features. All of it is public."""
+CLIPS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0)
+"""For tuning: the model's clip, where that bounds a record's influence."""
 
 
 class Prepared(Protocol):

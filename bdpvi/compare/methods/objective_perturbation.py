@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
+from bdpvi.compare.methods.method import CLIPS, MODEL_SPACE
 from bdpvi.compare.methods.noisy import NoisyTraining
-from bdpvi.compare.methods.posterior import PosteriorRelease
 from bdpvi.dp.objective_perturbation import (
     ObjectivePerturbationSettings,
     objective_perturbation_runs,
@@ -41,7 +41,8 @@ class ObjectivePerturbation(ObjectivePerturbationSettings):
         "narrower than prior_scale, by public constants alone."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **PosteriorRelease.space,
+        **MODEL_SPACE,
+        "model.clip": CLIPS,
         "radius": (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0),
         "share": (0.1, 0.2, 0.5, 1.0, 2.0),
     }

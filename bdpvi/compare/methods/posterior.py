@@ -15,7 +15,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.settings import Accounting
-from bdpvi.compare.methods.method import MODEL_SPACE, Prepared
+from bdpvi.compare.methods.method import CLIPS, MODEL_SPACE, Prepared
 from bdpvi.compare.methods.temperature import COLDEST, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -68,7 +68,8 @@ class PosteriorRelease:
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "model.clip": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0),
+        "model.clip": CLIPS,
+        "noise_scale": (None, 1.0),
     }
 
     def __post_init__(self) -> None:
