@@ -20,7 +20,7 @@ from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import replacing
 from bdpvi.accounting import quantiles
 from bdpvi.compare import report
-from bdpvi.compare.hyperparameters import describe
+from bdpvi.compare.hyperparameters import describe, nearest
 from bdpvi.compare.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.compare.metrics import (
     BINS,
@@ -57,8 +57,8 @@ class Plan:
 
     Args:
         methods: to be compared.
-        at: by a method's name and a target, the method to use there instead: the same with other
-            hyper-parameters.
+        at: by a method's name and a target, the method to use there, and at targets that are
+            nearer to it than to any other, instead: the same with other hyper-parameters.
         epsilons: targets that every private method is calibrated to.
         delta: δ of every guarantee.
         seeds: number of runs of a method that trains anew for each, with seeds 0 … seeds − 1.
@@ -99,7 +99,7 @@ class Plan:
     def cells(self) -> list[Cell]:
         """Return the work, method by method; a method without privacy has one cell."""
         return [
-            Cell(self.at.get(method.name, {}).get(epsilon, method), epsilon)
+            Cell(nearest(self.at.get(method.name, {}), epsilon, method), epsilon)
             for method in self.methods
             for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
         ]

@@ -127,10 +127,19 @@ def releases(
     names = [n for n, kind in METHODS.items() if issubclass(kind, PosteriorRelease)]
     validate.choice("method", method, names)
     chosen = load(data, path)
-    at = chosen.at.get(method, {})
-    found = at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else chosen.methods[method]
+    found = nearest(chosen.at.get(method, {}), epsilon, chosen.methods[method])
     assert isinstance(found, PosteriorRelease)
     return found
+
+
+def nearest(at: Mapping[float, Method], epsilon: float, otherwise: Method) -> Method:
+    """Return the method of the target nearest to this one by ratio; ``otherwise`` if none is there.
+
+    >>> from bdpvi.compare.methods.dp_gd import DPGD
+    >>> nearest({0.1: DPGD(steps=1), 1.0: DPGD(steps=100)}, 0.5, DPGD()).steps
+    100
+    """
+    return at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else otherwise
 
 
 def owner(name: str) -> str:

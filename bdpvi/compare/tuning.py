@@ -109,7 +109,8 @@ def tune(
         search: how much is tried.
         out: an existing file gets a new entry for the data set; a new one starts as a copy of the
             file that comes with bdpvi. Finished trials are kept in the folder ``out``.trials, and
-            the same search with more refinements, repeats or finalists goes on from them.
+            the same search with other methods, or with more refinements, repeats or finalists, goes
+            on from them.
         track: shows progress.
 
     Returns:
@@ -167,7 +168,6 @@ def _searched(
     settings = {
         "train": train.fingerprint(),
         "search": {k: v for k, v in asdict(search).items() if k not in _GOES_ON},
-        "spaces": {name: dict(chosen.methods[name].space) for name in names},
     }
     kept = Checkpoint(folder, settings, "cells")
     kept.begin()
@@ -346,9 +346,10 @@ def _story(
             "The values before, of each target too, and a random search, then steps from the best "
             "so far, the same number of configurations for every tuned method, by mean "
             f"{search.measure.label} in {search.folds}-fold cross-validation on the {len(train)} "
-            f"training rows{again}: the best at each target, and the best on average for other "
-            "targets. A target that cannot be reached, or at which ε is not reliable, scores like "
-            "the base rate, the frequency in the training rows of each fold. No test row was used."
+            f"training rows{again}: the best at each target, which serves the targets nearest to "
+            "it too, and the best on average. A target that cannot be reached, or at which ε is "
+            "not reliable, scores like the base rate, the frequency in the training rows of each "
+            "fold. No test row was used."
         ),
         **asdict(search),
         "grid": {name: dict(chosen.methods[name].space) for name in best},

@@ -674,6 +674,14 @@ def test_an_epsilon_above_its_target_is_never_written() -> None:
         price(Outcome({}, None), 0.1)
 
 
+def test_a_target_has_the_settings_of_the_nearest_by_ratio() -> None:
+    low, high = DPGD(steps=1), DPGD(steps=100)
+    plan = Plan(
+        methods=[DPGD()], epsilons=(0.02, 0.09, 0.11, 5.0), at={"dp-gd": {0.01: low, 1: high}}
+    )
+    assert [cell.method for cell in plan.cells()] == [low, low, high, high]
+
+
 def test_a_new_setting_is_an_object() -> None:
     # A method of one's own needs no file and no registration.
     @dataclass(frozen=True)

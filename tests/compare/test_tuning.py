@@ -276,6 +276,15 @@ def test_a_finished_search_goes_on_with_more(
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
 
+def test_another_method_joins_a_finished_search(tmp_path: Path) -> None:
+    one, both = tmp_path / "one.json", tmp_path / "both.json"
+    tune(DATA, load("data"), ["dp-gd"], QUICK, one)
+    joined = tune(DATA, load("data", one), ["objective-perturbation"], QUICK, one)
+    together = tune(DATA, load("data"), ["dp-gd", "objective-perturbation"], QUICK, both)
+    assert joined["methods"] == together["methods"]
+    assert joined["at"] == together["at"]
+
+
 def test_finalists_are_scored_in_folds_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
