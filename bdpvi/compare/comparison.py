@@ -39,6 +39,8 @@ LANDING = 0.055
 """A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
 temperature on the public grid needs nearly all of it."""
 
+UNSURE = 1e-6
+"""Failure probability of what 99 % of all records are certified to pay at most."""
 _LOWEST = 37.0
 """No record costs more nats, see :func:`bdpvi.compare.metrics.log_scores`."""
 _AT_ONCE = 2**22
@@ -210,8 +212,10 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
         "row", what the cell's runs have in common, its price among it; "measures", each measure's
         value for every run; "records", for each of ``PAIRED`` the mean over the runs on each test
         record; "bins", what a reliability diagram shows, averaged over the runs; "own", the ε that
-        each of ``LEVELS`` of the panel's records stays within, None where there is no panel. Where
-        the target cannot be reached, the row has the reason, and the rest is None.
+        each of ``LEVELS`` of the panel's records stays within, and "certified", the ε that 99 % of
+        all records stay within with a confidence of 1 − ``UNSURE``: None where there is no panel,
+        or too small a one. Where the target cannot be reached, the row has the reason, and the rest
+        is None.
     """
     about, count = _about(cell, split), plan.runs(cell.method)
     start = time.perf_counter()
@@ -231,14 +235,16 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
         return failed(f"training diverged: {error}")
     measured = _measured(cell.method, outcomes, split)
     ledger = getattr(prepared, "ledger", None)
-    own = None
+    own = certified = None
     if ledger is not None:
         numbers, epsilon_of = ledger(setting).own_price(plan.delta)
         own = quantiles.within(numbers, epsilon_of, LEVELS)
+        most = float(quantiles.quantile_certificate(numbers, UNSURE, 0.99))
+        certified = epsilon_of(most) if math.isfinite(most) else None
     row = {**about, "setting": setting, "seconds": time.perf_counter() - start}
     for outcome in outcomes:  # their prices are one and the same, and none may pass unchecked
         row |= price(outcome, cell.epsilon)
-    return {"row": row, **measured, "own": own}
+    return {"row": row, **measured, "own": own, "certified": certified}
 
 
 def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
@@ -263,7 +269,7 @@ def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict
     return {"measures": values, "records": records, "bins": (bins / count).tolist()}
 
 
-_PARTS = {"row", "measures", "records", "bins", "own"}
+_PARTS = {"row", "measures", "records", "bins", "own", "certified"}
 _FAILED = {"delta", "reason", "seconds"}
 _REACHED = {"setting", "seconds"}
 _PRICED = {"epsilon", "delta", "reason", "accountant"}
@@ -278,7 +284,7 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
         needed = _REACHED if cell.method.guarantee == NONE else _REACHED | _PRICED
         _check_numbers("measures", found["measures"], MEASURES, plan.runs(cell.method))
         _check_numbers("records", found["records"], PAIRED, len(split.test))
-        _check_figures(found["bins"], found["own"])
+        _check_figures(found["bins"], found["own"], found["certified"])
     allowed = {*COLUMNS} - {*MEASURES, "seed"}
     if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= allowed:
         raise ValueError(f"row must be an object with {sorted({*same, *needed})}")
@@ -298,7 +304,7 @@ def _check_numbers(part: str, found: Any, names: Iterable[str], count: int) -> N
             raise ValueError(f"{part}: {name} must be {count} numbers from {least:g} to {most:g}")
 
 
-def _check_figures(bins: Any, own: Any) -> None:
+def _check_figures(bins: Any, own: Any, certified: Any) -> None:
     """Raise ValueError unless a cell's figures can be drawn from these."""
 
     def numbers(value: Any, count: int) -> bool:
@@ -312,6 +318,8 @@ def _check_figures(bins: Any, own: Any) -> None:
         raise ValueError(f"bins must be {BINS} lists of 3 numbers, got {bins!r}")
     if own is not None and not numbers(own, len(LEVELS)):
         raise ValueError(f"own must be {len(LEVELS)} numbers of at least 0, got {own!r}")
+    if certified is not None and not numbers([certified], 1):
+        raise ValueError(f"certified must be a number of at least 0, got {certified!r}")
 
 
 def _fits(name: str, value: Any, cell: Cell) -> bool:

@@ -48,7 +48,9 @@ def summarise(found: Sequence[Found]) -> pd.DataFrame:
     ``kept`` is the share of the non-private gain in log score over the base rate, and ``ece_above``
     the calibration error above the non-private one, where that method is there.
     ``secret_…_epsilon`` is what the most exposed record, 99 % and half of the records pay at most,
-    and ``secret_largest_ratio`` the first over the row's ε.
+    and 99 % of all records of their distribution (``certified``, see
+    :func:`bdpvi.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is the first
+    over the row's ε.
 
     Args:
         found: the cells.
@@ -80,7 +82,7 @@ def _columns() -> Iterator[str]:
             yield from (f"{name}_behind", f"{name}_behind_low", f"{name}_behind_high")
     yield from ("kept", "ece_above")
     yield from (f"secret_{name}_epsilon" for name in EXPOSURE)
-    yield "secret_largest_ratio"
+    yield from ("secret_certified_epsilon", "secret_largest_ratio")
 
 
 def scores(one: Found, measure: str) -> Scores:
@@ -126,6 +128,7 @@ def _exposure(one: Found) -> dict[str, float]:
         return {}
     at = {name: one["own"][LEVELS.index(level)] for name, level in EXPOSURE.items()}
     found = {f"secret_{name}_epsilon": value for name, value in at.items()}
+    found["secret_certified_epsilon"] = math.nan if one["certified"] is None else one["certified"]
     return {**found, "secret_largest_ratio": at["largest"] / one["row"]["epsilon"]}
 
 

@@ -24,7 +24,7 @@ import pytest
 import torch
 from markupsafe import escape
 from rich.console import Console
-from scipy.stats import norm
+from scipy.stats import beta, norm
 from simulated import logistic_data
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
@@ -49,6 +49,7 @@ from bdpvi.compare.headline import headline
 from bdpvi.compare.hyperparameters import build
 from bdpvi.compare.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.compare.methods.dp_gd import DPGD
+from bdpvi.compare.methods.posterior import MeanFieldRelease
 from bdpvi.compare.methods.temperature import COLDEST, coldest, within
 from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
 from bdpvi.compare.metrics import MEASURES, calibration, expected_calibration_error, metrics
@@ -56,6 +57,7 @@ from bdpvi.compare.ratios import Scores, difference
 from bdpvi.compare.report import COLUMNS as SHOWN_COLUMNS
 from bdpvi.compare.report import SECRET, Results, console_tables, pictures, report
 from bdpvi.compare.summary import BEST, PAIRED, ratio_table, summarise
+from bdpvi.datasets import folds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
 from bdpvi.neighbours.published import ORDERS
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
@@ -207,6 +209,23 @@ def test_gain_calibration_and_exposure_beside_the_base_rate(table: pd.DataFrame)
     assert shown == pytest.approx([own[99], own[98], own[49]])
     assert found["secret_largest_ratio"] == pytest.approx(own[99] / found["epsilon"])
     assert summary.loc["dp-gd"]["secret_largest_epsilon"].isna().all()
+    # Some hundred records say nothing of 99 % of all.
+    certified = summary.loc["dp-gd-bayesian"]["secret_certified_epsilon"]
+    assert certified.isna().all()
+
+
+def test_what_99_percent_pay_is_certified_from_above() -> None:
+    method = MeanFieldRelease(model=BayesianLogisticRegression(clip=1.0, prior_scale=0.3))
+    split = folds(logistic_data(6_000, 3), 3)[0]
+    plan = Plan(methods=[method], epsilons=(1.0,), draws=2)
+    prepared = method.prepare(split.train, plan.delta)
+    found = run(plan.cells()[0], prepared, split, plan)
+    numbers, price = prepared.ledger(found["row"]["setting"]).own_price(plan.delta)  # type: ignore[attr-defined]
+    rank = 4_000 - 4
+    while beta.ppf(1e-6, rank, 4_000 - rank + 1) > 0.99:
+        rank -= 1
+    assert found["certified"] == price(float(numbers.sort().values[rank]))
+    assert found["own"][98] < found["certified"] <= found["own"][99]
 
 
 def test_bayesian_rows_beside_worst_case_ones(table: pd.DataFrame) -> None:
