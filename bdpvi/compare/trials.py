@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from itertools import combinations, product
 from operator import getitem
 from pathlib import Path
 from statistics import fmean
@@ -190,7 +191,9 @@ def configurations(
 def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry | None:
     """Return a configuration one step away from the best at one target, each target in turn.
 
-    Which of several steps is random; None if all that lies a step away from a best one was tried.
+    Which of several steps is random. Where all that lies a step away from the best ones was tried,
+    it is one two steps away, which can leave a ridge: clip and prior scale, for one, matter
+    together. None if all of these were tried too.
 
     Args:
         method: of which ``tried`` are configurations.
@@ -203,19 +206,26 @@ def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry |
     True
     """
     known, targets = [trial.entry for trial in tried], len(tried[0].scores)
-    for turn in range(len(tried), len(tried) + targets):
-        best = max(tried, key=lambda trial: trial.scores[turn % targets])
-        steps = [entry for entry in _steps(method, best.entry) if entry not in known]
-        if steps:
-            return random.Random(f"{seed} {method.name} {len(tried)}").choice(steps)
+    for reach in (1, 2):
+        for turn in range(len(tried), len(tried) + targets):
+            best = max(tried, key=lambda trial: trial.scores[turn % targets])
+            steps = [e for e in _steps(method, best.entry, reach) if e not in known]
+            if steps:
+                return random.Random(f"{seed} {method.name} {len(tried)}").choice(steps)
     return None
 
 
-def _steps(method: Method, entry: Entry) -> Iterator[Entry]:
-    """Iterate over the configurations with one field at a neighbouring value of its list."""
-    for path, values in method.space.items():
-        for value in _beside(values, value_at(entry, path)):
-            yield replaced(entry, {path: value})
+def _steps(method: Method, entry: Entry, reach: int) -> Iterator[Entry]:
+    """Iterate over the configurations with this many fields at a neighbouring value of their list.
+
+    >>> from bdpvi.compare.methods.dp_gd import DPGD
+    >>> [len(list(_steps(DPGD(), describe(DPGD()), reach))) for reach in (1, 2)]
+    [13, 73]
+    """
+    for paths in combinations(method.space, reach):
+        beside = [_beside(method.space[path], value_at(entry, path)) for path in paths]
+        for values in product(*beside):
+            yield replaced(entry, dict(zip(paths, values, strict=True)))
 
 
 def _beside(values: Sequence[Any], now: Any) -> Sequence[Any]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,13 @@ def test_refinement_ends_where_nothing_is_left_to_try() -> None:
     here = places(method, tried[0].entry)
     sizes = [len(values) for values in method.space.values()]
     steps = [(p > 0) + (p < size - 1) for p, size in zip(here, sizes, strict=True)]
-    assert len(tried) == 1 + sum(steps)
+    pairs = sum(a * b for a, b in combinations(steps, 2))
+    assert len(tried) == 1 + sum(steps) + pairs
+    far = [
+        sum(a != b for a, b in zip(here, places(method, trial.entry), strict=True))
+        for trial in tried
+    ]
+    assert far == [0] + [1] * sum(steps) + [2] * pairs
 
 
 def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
