@@ -71,7 +71,7 @@ def reliable_from(price: Callable[[float], Spent], temperature: float) -> float:
     """Return the first temperature from this one on whose price is reliable; this one if none is.
 
     Each is √2 times the one before. A hotter release costs less, and the means that decide how
-    unequal the records' costs are count less in it.
+    unequal the records' costs are count less in it, so the first is found by bisection.
 
     >>> from types import SimpleNamespace
     >>> round(reliable_from(lambda tau: SimpleNamespace(reliable=tau > 3), 1.0), 6)
@@ -79,5 +79,8 @@ def reliable_from(price: Callable[[float], Spent], temperature: float) -> float:
     >>> reliable_from(lambda tau: SimpleNamespace(reliable=False), 1.0)
     1.0
     """
-    hotter = (temperature * 2 ** (step / 2) for step in range(WARMER))
-    return next((tau for tau in hotter if price(tau).reliable), temperature)
+    if price(temperature).reliable:
+        return temperature
+    hotter = [temperature * 2 ** (step / 2) for step in range(1, WARMER)]
+    index = bisect_left(hotter, True, key=lambda tau: bool(price(tau).reliable))
+    return hotter[index] if index < len(hotter) else temperature
