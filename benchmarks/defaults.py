@@ -34,7 +34,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from bdpvi import Dataset, datasets
 from bdpvi.compare.hyperparameters import DEFAULT, Entry, build, load
 from bdpvi.compare.methods import Method
-from bdpvi.compare.methods.posterior import MeanFieldRelease
+from bdpvi.compare.methods.posterior import MeanFieldRelease, MeanFieldWorstCase
 from bdpvi.compare.recommended import recommended
 from bdpvi.compare.trials import Study, Trial
 from bdpvi.compare.tuning import Search, base_rate_score, cross_validated, proposal
@@ -185,7 +185,7 @@ def main() -> None:
         f"{search.measure.label} at δ = {search.delta:g}: Bayesian DP for bdp-vi-…, worst-case DP "
         "for the others; what is not reliable scores like the base rate\n"
     )
-    found = {MeanFieldRelease.name: by_rule()}
+    found = {kind.name: by_rule() for kind in (MeanFieldRelease, MeanFieldWorstCase)}
     found |= {name: best_at(study.trials()) for name, study in studies.items()}
     options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print("| table | method | " + " | ".join(f"ε {epsilon:g}" for epsilon in EPSILONS) + " |")
