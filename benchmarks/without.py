@@ -3,9 +3,10 @@
     python benchmarks/without.py --data abalone [--methods M,...] [--settings FILE]
 
 Each method has the settings of its file at each target ε. A row takes one of them away, without
-tuning the others again, and shows how much the log score of cross-validation on training rows then
-falls, in folds and with seeds that no search has used. "Published price" is objective perturbation
-by the bound of Redberg, Koskela and Wang (2023), which does not ask gradients for one sign. Test rows are not used. The raw files are found as ``bdpvi compare`` finds them.
+tuning the others again, and shows by how much the log score of cross-validation on training rows
+then changes, in folds and with seeds that no search has used. "Published price" is objective
+perturbation by the bound of Redberg, Koskela and Wang (2023), which does not ask gradients for one
+sign. Test rows are not used. The raw files are found as ``bdpvi compare`` finds them.
 """
 
 from __future__ import annotations
