@@ -25,10 +25,13 @@ from bdpvi.accounting.settings import Accounting
 from bdpvi.commands import compare as cli_comparison
 from bdpvi.commands.compare import TUNED
 from bdpvi.compare import tuning
+from bdpvi.compare.comparison import EPSILONS
 from bdpvi.compare.hyperparameters import FILE, build, describe, load
 from bdpvi.compare.methods import METHODS, Method
 from bdpvi.compare.methods.dp_gd import DPGD
+from bdpvi.compare.methods.posterior import FullRankRelease, MeanFieldRelease
 from bdpvi.compare.metrics import OBJECTIVES
+from bdpvi.compare.recommended import recommended
 from bdpvi.compare.trials import Trial, configurations, refinement, value_at
 from bdpvi.compare.tuning import Search, base_rate_score, score, tune
 from bdpvi.datasets import abalone, folds
@@ -383,10 +386,17 @@ def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) ->
         tune(DATA, load("data"), ["non-private"], replace(search, objective=other, seeds=1), out)
 
 
-def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_accuracy() -> None:
+def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() -> None:
     assert Search().objective == "log-score"
     for section in read_json(FILE).values():
-        assert "by mean accuracy in" in section["chosen"]["how"]
+        assert section["chosen"]["objective"] == "log-score"
+        assert "by mean log score in" in section["chosen"]["how"]
+
+
+def test_releases_on_tables_that_nobody_searched_have_the_recommended_settings() -> None:
+    for kind in (MeanFieldRelease, FullRankRelease):
+        for epsilon in EPSILONS:
+            assert load("never heard of").at[kind.name][epsilon] == recommended(epsilon, kind=kind)
 
 
 def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:
