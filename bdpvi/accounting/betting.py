@@ -49,7 +49,7 @@ def betting(
     """
     sample, log_range = within(log_values, log_upper, log_lower)
     gamma = validate.probability("failure_probability", failure_probability)
-    fraction = _fraction(torch.as_tensor(log_values).double(), log_range, log_lower)
+    fraction = _fraction(torch.as_tensor(log_values, dtype=torch.float64), log_range, log_lower)
     means = [_largest_mean(row, -math.log(gamma)) for row in fraction.reshape(-1, sample.size)]
     log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(fraction.shape[:-1])
     lower = torch.full_like(log_range, log_lower)
