@@ -396,7 +396,8 @@ def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() 
 def test_releases_on_tables_that_nobody_searched_have_the_recommended_settings() -> None:
     for kind in (MeanFieldRelease, FullRankRelease):
         for epsilon in EPSILONS:
-            assert load("never heard of").at[kind.name][epsilon] == recommended(epsilon, kind=kind)
+            found: object = load("never heard of").at[kind.name][epsilon]
+            assert found == recommended(epsilon, kind=kind)
 
 
 def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:
