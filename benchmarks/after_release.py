@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from defaults import TABLES, same
+from defaults import TABLES, of_file
 from torch import Tensor
 
 import bdpvi
@@ -136,9 +136,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
     tables = {name: load() for name, load in TABLES.items()}
-    for file in files:
-        frame = datasets.read_table(file)
-        tables[file.stem] = datasets.from_frame(frame, frame.columns[-1], drop=same(frame)).train
+    tables |= {file.stem: of_file(file) for file in files}
     print(f"python {sys.argv[0]} --data " + " ".join(file.name for file in files))
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print("Log score / calibration error; worst-case DP, δ = 1e-5, one sample a release\n")

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
-from defaults import same
+from defaults import of_file
 from scipy.optimize import brentq
 from torch import Tensor
 
@@ -79,8 +79,7 @@ def main() -> None:
     if options.data in datasets.LOADERS:
         name, train = options.data, datasets.LOADERS[options.data]().train
     else:
-        name, frame = Path(options.data).stem, datasets.read_table(Path(options.data))
-        train = datasets.from_frame(frame, frame.columns[-1], drop=same(frame), name=name).train
+        name, train = Path(options.data).stem, of_file(Path(options.data))
     print(f"python {sys.argv[0]} --data {Path(options.data).name}")
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print(f"{name}: {len(train)} records; δ = 1e-5, {DRAWS} draws\n")

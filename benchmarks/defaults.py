@@ -86,6 +86,13 @@ TABLES = {
 }
 
 
+def of_file(file: Path) -> Dataset:
+    """Return a file's training records: the last column is the target."""
+    frame = datasets.read_table(file)
+    same = [str(name) for name in frame if frame[name].nunique() < 2]
+    return datasets.from_frame(frame, frame.columns[-1], drop=same, name=file.stem).train
+
+
 @cache
 def table(name: str) -> Dataset:
     """Return a table's training records."""
@@ -203,21 +210,12 @@ def main() -> None:
     options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print("| table | method | " + " | ".join(f"ε {epsilon:g}" for epsilon in EPSILONS) + " |")
     print("| --- " * (2 + len(EPSILONS)) + "|")
-    frames = {one.stem: datasets.read_table(one) for one in options.held_out}
-    tables = [
-        datasets.from_frame(frame, frame.columns[-1], name=name, drop=same(frame)).train
-        for name, frame in frames.items()
-    ]
+    tables = [of_file(file) for file in options.held_out]
     if options.mnist is not None:
         tables.append(digits_apart(options.mnist))
     for data in tables:
         for line in held_out(data, found, search):
             print(line, flush=True)
-
-
-def same(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that never vary, which no table may have."""
-    return [str(name) for name in frame if frame[name].nunique() < 2]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from defaults import TABLES
+from defaults import TABLES, of_file
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
@@ -104,9 +104,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
     tables = {name: load() for name, load in TABLES.items()}
-    for file in files:
-        frame = datasets.read_table(file)
-        tables[file.stem] = datasets.from_frame(frame, frame.columns[-1]).train
+    tables |= {file.stem: of_file(file) for file in files}
     names = " ".join(file.name for file in files)
     print(f"python {sys.argv[0]}" + (f" --data {names}" if names else ""))
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
