@@ -124,6 +124,13 @@ def test_betting_is_the_first_mean_that_a_slow_bettor_rejects(gamma: float) -> N
         assert bound == nu[wealth + unspent >= 1 / gamma][0]
 
 
+def test_all_bets_together_stake_one_unit() -> None:
+    # Where no bet wins or loses, the wealth is what was staked, and rejects nothing.
+    grids = Grids(columns=1, means=(0.5,))
+    even = SecureSums.of(grids, torch.full((1, 10), 0.5, dtype=torch.float64))
+    assert even.betting(0.995).tolist() == [1.0]
+
+
 def test_betting_is_the_librarys_rounded_up_to_the_grid() -> None:
     values, own = panel()
     found = split(values, own).betting(1e-10)
@@ -334,6 +341,10 @@ def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures()
     for delta, expected in ((needed * 1.004, epsilon), (needed * 0.996, math.inf)):
         report = EpsilonReport(epsilons=(epsilon,), delta=delta, failure_probability=gamma)
         assert report.epsilon(report.sums(event), event) == expected
+    both = [SampledRuns(((event, 1),)).deltas(way, report.delta) for way in event.records]
+    shares = [one.at(epsilon) / one.bound(epsilon) for one in both if one.bound is not None]
+    exact = SecureSums.of(report.grids, torch.stack(shares))
+    torch.testing.assert_close(report.sums(event).powers, exact.powers, rtol=1e-9, atol=1)
 
 
 def test_a_panel_at_the_clip_pays_the_worst_case() -> None:
