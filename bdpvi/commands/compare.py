@@ -144,8 +144,8 @@ def tune(
 ) -> None:
     """Search the hyper-parameters of every method with equal effort, on training rows alone.
 
-    Finished trials are kept: the same command goes on after an interruption, and one with more
-    refinements, repeats or finalists from what is there.
+    Finished trials are kept: the same command goes on after an interruption, and one with other
+    methods, or with more refinements, repeats or finalists, from what is there.
 
     Example: bdpvi tune --data abalone --out hyperparameters.json
     """
