@@ -75,6 +75,22 @@ def test_scores_and_both_guarantees_are_there_as_json(
     assert scores["without privacy"]["log score"] > scores["always the base rate"]["log score"]
 
 
+def test_a_declared_base_rate_is_the_intercepts_prior_mean(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert private(table, tmp_path / "shared", "--epsilon", 0.1, "--base-rate", 0.2) == 0
+    release = bdpvi.load_release(tmp_path / "shared/release.json")
+    assert isinstance(release.model, bdpvi.BayesianLogisticRegression)
+    assert release.model.intercept_mean == pytest.approx(np.log(0.25))
+    for given, words in (
+        (("--base-rate", 0), "base_rate must"),
+        (("--base-rate", 0.2, "--settings", "some.json"), "base_rate=0.2 goes with"),
+    ):
+        assert private(table, tmp_path / "other", "--epsilon", 1, *given) == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
 def test_settings_that_were_tuned_are_taken(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,14 +163,20 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(
-    settings: str, data: str, epsilon: float, *, delta: float = 1e-5, draws: int = 1
+    settings: str,
+    data: str,
+    epsilon: float,
+    *,
+    delta: float = 1e-5,
+    draws: int = 1,
+    base_rate: float | None = None,
 ) -> PosteriorRelease:
     """Return the settings that ``--settings`` names, or the recommended ones."""
     import bdpvi
     from bdpvi.compare import hyperparameters
 
     if not settings:
-        return bdpvi.recommended(epsilon, delta=delta, draws=draws)
+        return bdpvi.recommended(epsilon, delta=delta, draws=draws, base_rate=base_rate)
     path, _, method = settings.partition(":")
     return hyperparameters.releases(
         epsilon, Path(path), data=data, method=method or "bdp-vi-mean-field"

@@ -38,6 +38,14 @@ def private(
         ),
     ] = None,
     settings: Settings = "",
+    base_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Public guess of the fraction of class 1, where one class is rare. Never take it "
+            "from the table.",
+            show_default=False,
+        ),
+    ] = None,
     guarantee: Guarantee = "",
     draws: Draws = 0,
     delta: Delta = 1e-5,
@@ -62,7 +70,11 @@ def private(
         if path.exists():
             raise ValueError(f"{name}: {path} exists already; choose another, nothing is replaced")
     split = table.split()
-    chosen = options.settings_of(settings, split.train.name, epsilon, delta=delta, draws=draws or 1)
+    if settings and base_rate is not None:
+        raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
+    chosen = options.settings_of(
+        settings, split.train.name, epsilon, delta=delta, draws=draws or 1, base_rate=base_rate
+    )
     fitted = chosen.fit(
         split.train, budget=bdpvi.Budget(epsilon, delta), progress=not quiet and not as_json
     )

@@ -22,6 +22,7 @@ def recommended(
     *,
     delta: float = 1e-5,
     draws: int = 1,
+    base_rate: float | None = None,
     kind: type[PosteriorRelease] = MeanFieldRelease,
 ) -> PosteriorRelease:
     """Return settings for a release at worst-case ε; ``recommended(1.0).fit(data)`` fits with them.
@@ -39,10 +40,13 @@ def recommended(
         epsilon: ε of all draws together.
         delta: δ of the guarantee.
         draws: number of posterior samples to be released.
+        base_rate: a public guess of the fraction of class 1, for tables where one class is rare:
+            the intercept's prior mean is its logit, in place of 0. Never take it from the table.
         kind: of release: from a mean-field or a full-rank guide.
 
     Raises:
-        ValueError: if ``epsilon`` is not positive, ``delta`` no probability or ``draws`` below 1.
+        ValueError: if ``epsilon`` is not positive, ``delta`` or ``base_rate`` no probability or
+            ``draws`` below 1.
 
     >>> settings = recommended(1.0)
     >>> settings.model.clip, settings.model.prior_scale, settings.noise_scale
@@ -59,8 +63,14 @@ def recommended(
         prior_scale=_rounded(math.sqrt(sensitivity / clip)),
         limit=LIMIT,
         intercept=True,
+        intercept_mean=0.0 if base_rate is None else _logit(base_rate),
     )
     return kind(model=model, noise_scale=NOISE, draws=draws)
+
+
+def _logit(base_rate: float) -> float:
+    rate = validate.probability("base_rate", base_rate)
+    return math.log(rate) - math.log1p(-rate)
 
 
 def _rounded(value: float) -> float:

@@ -123,6 +123,8 @@ def objective_perturbation_runs(
     last = torch.stack([stream.draws(dim) for stream in streams.of_run])
     multipliers = [run.noise_multiplier for run in runs]
     ridge = noise.new_tensor([accountant.ridge_at(m) for m in multipliers])
+    # λ‖w − m‖²/2 is λ‖w‖²/2 and the slope −λm, up to a constant.
+    noise = noise + ridge.unsqueeze(1) * model.departure(torch.zeros_like(noise))
     end = noise.new_tensor([settings.tolerance * bound * (m or 1.0) for m in multipliers])
     parts = zip(*(t.split(_TOGETHER) for t in (ridge, noise, end)), strict=True)
     w = torch.cat([objective.minima(*part) for part in parts])

@@ -105,7 +105,7 @@ class LogisticScores:
     def __init__(self, model: BayesianLogisticRegression, data: Dataset) -> None:
         design = model.design(data.x)
         self.dim = design.shape[1]
-        self.precision = model.prior_scale**-2
+        self.model = model
         # With (2y − 1) multiplied in, y never appears again.
         self.signed = (2 * data.y - 1).unsqueeze(1) * design
         self.bound = model.slope_bound(design)
@@ -115,8 +115,8 @@ class LogisticScores:
         return {"w": flat}
 
     def prior(self, w: Tensor) -> Tensor:
-        """Return −w/s²."""
-        return -self.precision * w
+        """Return −w/s², w less its prior mean."""
+        return -self.model.departure(w) * self.model.prior_scale**-2
 
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
         """Return Σ slope · x, see :class:`Scores`."""

@@ -68,6 +68,17 @@ def likelihood_slope_(negative: Tensor, bound: Tensor) -> Tensor:
     return torch.minimum(negative.sigmoid_(), bound, out=negative)
 
 
+def departure(w: Tensor, intercept_mean: float) -> Tensor:
+    """Return weights less a prior mean that is 0 but for the last, the intercept's, (..., d).
+
+    >>> departure(torch.tensor([[1.0, 2.0]]), 0.5)
+    tensor([[1.0000, 1.5000]])
+    """
+    if not intercept_mean:
+        return w
+    return torch.cat([w[..., :-1], w[..., -1:] - intercept_mean], -1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BayesianLogisticRegression:
     """Bayesian logistic regression with prior N(0, s²I), optionally with bounded influence.
@@ -75,6 +86,8 @@ class BayesianLogisticRegression:
     Args:
         prior_scale: the prior's standard deviation s.
         intercept: whether a column of ones is added to the features.
+        intercept_mean: prior mean of the intercept; a rare class wants the logit of a public base
+            rate here. The other weights' prior means are 0.
         clip: norm bound C of each record's score (the gradient of its log-likelihood in the
             weights); None leaves the likelihood as it is. See :class:`ClippedBernoulli`; a record
             x has the bound C/‖x‖ on its derivative in the logit.
@@ -101,6 +114,7 @@ class BayesianLogisticRegression:
     limit: float | None = None
     correlation: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
+    intercept_mean: float = 0.0
 
     def __post_init__(self) -> None:
         if self.groups is not None:
@@ -110,6 +124,10 @@ class BayesianLogisticRegression:
             validate.positive("clip", self.clip)
         if self.limit is not None:
             validate.positive("limit", self.limit)
+        if not math.isfinite(self.intercept_mean):
+            raise ValueError(f"intercept_mean must be finite, got {self.intercept_mean!r}")
+        if self.intercept_mean and not self.intercept:
+            raise ValueError(f"intercept_mean={self.intercept_mean!r} needs intercept=True")
         if not 0 <= self.correlation < 1:
             raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}")
 
@@ -143,6 +161,10 @@ class BayesianLogisticRegression:
             x = x.index_copy(1, columns, some)
         return x
 
+    def departure(self, w: Tensor) -> Tensor:
+        """Return the weights less their prior mean, (..., d)."""
+        return departure(w, self.intercept_mean)
+
     def slope_bound(self, design: Tensor) -> Tensor:
         """Return the bound on each record's derivative in the logit, (N,); inf if unclipped."""
         norms = torch.linalg.vector_norm(design, dim=1)
@@ -151,8 +173,8 @@ class BayesianLogisticRegression:
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the weights and observe the records."""
         design = self.design(x)
-        prior = dist.Normal(x.new_zeros(()), x.new_tensor(self.prior_scale))
-        w = pyro.sample("w", prior.expand([design.shape[1]]).to_event(1))
+        mean = -self.departure(x.new_zeros(design.shape[1]))
+        w = pyro.sample("w", dist.Normal(mean, x.new_tensor(self.prior_scale)).to_event(1))
         with pyro.plate("records", len(x)):
             if self.clip is None:
                 likelihood = dist.Bernoulli(logits=design @ w)

@@ -180,7 +180,7 @@ class LogisticGradient:
 
         Slopes are kept as (records, rows): both products then run along the long side.
         """
-        result = w * self.model.prior_scale**-2
+        result = self.model.departure(w) * self.model.prior_scale**-2
         across, total = w.T, result.T
         for x, bound in batch:
             slope = space[: len(x) * len(w)].view(len(x), len(w))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime.workers import Alone, Reduction
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.logistic import BayesianLogisticRegression, departure
 from bdpvi.neighbours.optimum.quadrature import derivatives
 from bdpvi.types import Dataset
 
@@ -129,7 +129,7 @@ class Repeated(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """ELBO of the records under the prior N(0, I/precision).
+    """ELBO of the records under the prior N(0, I/precision), or with a mean of the last variable.
 
     Attributes:
         records: where the records come from, in memory or in blocks. Where several workers share
@@ -138,12 +138,14 @@ class Objective:
         diagonal: whether the guide's covariance is diagonal.
         reduction: what the workers do together. All sums and largest values over records go through
             it, so every worker has the same ones.
+        last: prior mean of the last variable, the intercept.
     """
 
     records: Source
     precision: float
     diagonal: bool
     reduction: Reduction = _ALONE
+    last: float = 0.0
 
     def at(self, mean: Tensor, metric: Tensor) -> Point:
         """Return the ELBO at the guide N(mean, metric⁻¹), or N(mean, 1/diag(metric))."""
@@ -221,10 +223,15 @@ class Point:
     def _sums(self) -> list[Tensor]:
         return self.objective.sums(self._terms)
 
+    @property
+    def departure(self) -> Tensor:
+        """The mean less the prior's, (d,)."""
+        return departure(self.mean, self.objective.last)
+
     @cached_property
     def elbo(self) -> float:
         """The ELBO up to a constant."""
-        prior = self.mean.square().sum() + self.root.square().sum()
+        prior = self.departure.square().sum() + self.root.square().sum()
         entropy = torch.linalg.slogdet(self.root).logabsdet
         return float(self._sums[0] - self.objective.precision / 2 * prior + entropy)
 
@@ -232,7 +239,7 @@ class Point:
     def gradient(self) -> tuple[Tensor, Tensor]:
         """Gradient in the mean, (d,), and twice that in the covariance, (d, d), in white units."""
         shrink = self.objective.precision * self.root.T
-        in_mean = self._sums[1] - shrink @ self.mean
+        in_mean = self._sums[1] - shrink @ self.departure
         in_covariance = torch.eye(len(self.mean)).to(shrink) + self._sums[2] - shrink @ self.root
         if self.objective.diagonal:
             in_covariance = torch.diag(in_covariance.diagonal())
@@ -288,7 +295,7 @@ def inverse_root(metric: Tensor) -> Tensor:
 
 
 def start(objective: Objective) -> Point:
-    """Return where a search without better knowledge starts: mean 0, the largest curvature.
+    """Return where a search without better knowledge starts: prior mean, the largest curvature.
 
     Of long records less: a record of length l and slope bound c adds at most about c l once its
     logit is wide, and l²/4, where l = 1e12, would leave nothing of the prior.
@@ -300,7 +307,8 @@ def start(objective: Objective) -> Point:
 
     (square,) = objective.sums(sums)
     eye = torch.eye(len(square)).to(square)
-    return objective.at(square.new_zeros(len(square)), objective.precision * eye + square)
+    mean = -departure(square.new_zeros(len(square)), objective.last)
+    return objective.at(mean, objective.precision * eye + square)
 
 
 def climb(

@@ -96,7 +96,8 @@ class Expansion:
         self.inverse = torch.linalg.inv(self.jacobian)
         self.least = float(torch.linalg.eigvalsh(self.jacobian)[0])
         in_covariance = self.coordinates.level - self.coordinates.vector(prior)
-        self.gradient = gradient + torch.cat([-precision * frame.T @ point.mean, in_covariance])
+        pull = -precision * frame.T @ point.departure
+        self.gradient = gradient + torch.cat([pull, in_covariance])
         longest = self.reduction.max(torch.stack(lengths).amax(0)).tolist()
         self.longest: float = longest[0]
         # Largest eigenvalues of Σ w x xᵀ and of Σ w e eᵀ, w being bounds on derivatives.

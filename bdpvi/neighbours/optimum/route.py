@@ -114,7 +114,9 @@ class Optimum:
         data = Records.of(model, problem.data)
         everyone = sum(len(rows.records) for rows in neighbours)
         self._check_size(data, everyone, diagonal=scale == "scale")
-        objective = Objective(data, model.prior_scale**-2, scale == "scale", self.reduction)
+        objective = Objective(
+            data, model.prior_scale**-2, scale == "scale", self.reduction, model.intercept_mean
+        )
         most = largest(model, problem.guide)
 
         def enough(point: Point) -> bool:

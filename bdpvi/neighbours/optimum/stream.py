@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,9 @@ def fit_stream(
         records=len(table),
     )
     source = ModelTable(table, model)
-    objective = Objective(source, model.prior_scale**-2, scale == "scale")
+    objective = Objective(
+        source, model.prior_scale**-2, scale == "scale", last=model.intercept_mean
+    )
     with log.step("fit"):
         point = _fit(objective, streaming.tolerance, state)
     expansion = Expansion(point, streaming.tolerance)
@@ -324,7 +326,7 @@ def _fit(objective: Objective, tolerance: float, state: State) -> Point:
     else:
         assert isinstance(objective.records, ModelTable)
         first = next(objective.records.read())
-        point = start(Objective(first, objective.precision, objective.diagonal))
+        point = start(replace(objective, records=first))
         more = len(objective.records.table) / len(first)
         with suppress(FloatingPointError):
             point = climb(point, 1e-3)[-1]

@@ -1,0 +1,169 @@
+"""A prior mean of the intercept, wherever the prior has a part, against slow and general ways."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyro
+import pytest
+import torch
+from simulated import logistic_data
+from torch import Tensor
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove
+from bdpvi._runtime.isolation import isolated
+from bdpvi.dp.noise import Run
+from bdpvi.dp.objective_perturbation import (
+    ObjectivePerturbationSettings,
+    objective_perturbation_runs,
+)
+from bdpvi.dp.scores import LogisticScores, TracedScores
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.models.contract import log_likelihood
+from bdpvi.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
+from bdpvi.neighbours.rows import row_gradient
+
+GUIDES = [MeanField, FullRank]
+MODEL = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
+
+
+def rare(records: int = 60) -> Dataset:
+    """Return records of which few are of class 1."""
+    data = logistic_data(records, 3)
+    chance = torch.sigmoid(data.x[:, 0] - 2)
+    generator = torch.Generator().manual_seed(1)
+    return replace(data, y=torch.bernoulli(chance, generator=generator))
+
+
+def fitted(data: Dataset, guide: type[GaussianGuide], records: int | None = None) -> bdpvi.Fit:
+    made = guide(MODEL, noise_scale=1.0)
+    return bdpvi.fit(MODEL, made, data, neighbours=Optimum(Remove(records)), progress=False)
+
+
+def negative_elbo(loc: Tensor, factor: Tensor, data: Dataset) -> Tensor:
+    """Return −ELBO of N(loc, factor factorᵀ), each record's part by a sum over 4,001 logits."""
+    nodes = torch.linspace(
+        -9, 9, 4001, dtype=torch.float64
+    )  # fine enough for the likelihood's kink
+    weights = (-(nodes**2) / 2).exp()
+    design = torch.cat([data.x, torch.ones(len(data), 1).double()], 1)
+    spread = (design @ factor).norm(dim=1)
+    logits = design @ loc + spread * nodes[:, None]
+    signed = (2 * data.y - 1) * logits
+    bound = (0.5 / design.norm(dim=1)).clamp(max=1)
+    knee = torch.log1p(-bound) - bound.log()
+    terms = torch.nn.functional.logsigmoid(torch.maximum(signed, knee))
+    terms = terms + bound * (signed - knee).clamp(max=0)
+    likelihood: Tensor = (weights[:, None] * terms).sum() / weights.sum()
+    posterior = torch.distributions.MultivariateNormal(loc, scale_tril=factor)
+    mean = torch.tensor([0.0, 0.0, 0.0, -2.0]).double()
+    prior = torch.distributions.MultivariateNormal(mean, 0.09 * torch.eye(4).double())
+    divergence: Tensor = torch.distributions.kl_divergence(posterior, prior)
+    return divergence - likelihood
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_elbo_is_flat_at_the_optimum(guide: type[GaussianGuide]) -> None:
+    data = rare()
+    posterior: Any = fitted(data, guide, 3).posterior
+    loc = posterior.mean.clone().requires_grad_()
+    wide = torch.diag(posterior.variance) if guide is MeanField else posterior.covariance_matrix
+    factor = torch.linalg.cholesky(wide).clone().requires_grad_()
+    slope, bend = torch.autograd.grad(negative_elbo(loc, factor, data), (loc, factor))
+    bend = bend.diagonal() if guide is MeanField else bend.tril()
+    assert float(slope.norm()) < 1e-4
+    assert float(bend.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_neighbours_are_fits_without_the_record(guide: type[GaussianGuide]) -> None:
+    data = rare()
+    whole = fitted(data, guide)
+    (panel,) = whole.panels
+    for record in (0, 5, 59):
+        moved = fitted(data.without(record), guide, 3).posterior.mean - whole.posterior.mean
+        found = float(panel.pairs.b2[record].sum())
+        assert found == pytest.approx(float(moved.square().sum()), rel=1e-4)
+        assert math.sqrt(found) <= 0.5 * 0.3**2
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_table_on_disk_has_the_same_fit(guide: type[GaussianGuide], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    data = rare(200)
+    frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
+    frame.to_parquet(tmp_path / "table.parquet")
+    made = guide(MODEL, noise_scale=1.0)
+    streamed = bdpvi.fit_stream(tmp_path / "table.parquet", MODEL, made, target="y")
+    torch.testing.assert_close(
+        streamed.posterior.mean, fitted(data, guide, 3).posterior.mean, rtol=0, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
+    guide: type[GaussianGuide],
+) -> None:
+    data = rare()
+    plan = Plan(steps=3, rate=0.4, seed=3)
+    problem = Problem(MODEL, guide(MODEL), data, plan, default_optimiser(3))
+    problem.guide.setup(data.x, data.y)
+    generator = torch.Generator().manual_seed(0)
+    free = {
+        name: torch.randn((60, *value.shape), generator=generator, dtype=value.dtype)
+        for name, value in problem.guide.initial(data.x).items()
+    }
+    closed = row_gradient(problem)
+    assert isinstance(closed, LogisticGradient)
+    results = []
+    with isolated(data.x), pyro.validation_enabled(False):
+        for gradient in (closed, TracedGradient(problem)):
+            seen, noise = gradient.see(data), torch.Generator().manual_seed(5)
+            out = {name: torch.empty_like(value) for name, value in free.items()}
+            gradient(free, Step(seen, torch.ones(60).double(), seen, noise), out)
+            results.append(out)
+    for name, value in results[1].items():
+        torch.testing.assert_close(results[0][name], value, rtol=0, atol=1e-9)
+
+
+def test_scores_of_the_prior_are_those_of_the_traced_model() -> None:
+    data, w = rare(), torch.randn(7, 4, dtype=torch.float64)
+    closed, traced = LogisticScores(MODEL, data), TracedScores(MODEL, data)
+    torch.testing.assert_close(closed.prior(w), traced.prior(w))
+
+
+def test_objective_perturbation_ends_at_the_mode() -> None:
+    data = rare()
+    model = replace(MODEL, clip=None)
+    settings = ObjectivePerturbationSettings(radius=100.0)
+    (outcome,) = objective_perturbation_runs(
+        model, data, runs=[Run(noise_multiplier=0.0)], settings=settings
+    )
+    w = outcome.latents["w"][0].clone().requires_grad_()
+    prior = torch.distributions.Normal(torch.tensor([0.0, 0.0, 0.0, -2.0]).double(), 0.3)
+    density = prior.log_prob(w).sum() + log_likelihood(model, {"w": w}, data.x, data.y).sum()
+    assert float(torch.autograd.grad(density, w)[0].norm()) < 1e-6
+
+
+def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:
+    settings = bdpvi.recommended(0.1, base_rate=0.05)
+    assert settings.model.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
+    assert replace(settings.model, intercept_mean=0.0) == bdpvi.recommended(0.1).model
+    with pytest.raises(ValueError, match="base_rate must"):
+        bdpvi.recommended(0.1, base_rate=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"intercept_mean": -2.0}, "needs intercept=True"), ({"intercept_mean": math.nan}, "finite")],
+)
+def test_bad_means(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"intercept_mean.*{words}"):
+        BayesianLogisticRegression(**given)
