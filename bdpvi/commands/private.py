@@ -147,6 +147,7 @@ def no_better(table: pd.DataFrame) -> str:
     if not better["log score"]:
         return (
             "this release ranks rows better than chance, but its probabilities score no better "
-            f"than the base rate: use the ranking only; {help_}"
+            f"than the base rate: use the ranking only; {help_}, and where one class is rare a "
+            "public --base-rate"
         )
     return ""
