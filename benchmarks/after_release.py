@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from defaults import TABLES, of_file
+from defaults import with_files
 from torch import Tensor
 
 import bdpvi
@@ -135,8 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
-    tables = {name: load() for name, load in TABLES.items()}
-    tables |= {file.stem: of_file(file) for file in files}
+    tables = with_files(files)
     print(f"python {sys.argv[0]} --data " + " ".join(file.name for file in files))
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print("Log score / calibration error; worst-case DP, δ = 1e-5, one sample a release\n")

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -44,8 +43,8 @@ from bdpvi.compare.trials import Study, Trial
 from bdpvi.compare.tuning import Search, base_rate_score, cross_validated, proposal
 
 TUNED = ("dpvi-pld", "dp-sgld-pld", "dp-gd")
-EPSILONS = (0.01, 0.05, 0.2, 1.0)
-CLIPS = {0.01: 0.4, 0.05: 0.5, 0.2: 0.7, 1.0: 1.0}
+CLIPS = {0.01: 0.4, 0.05: 0.5, 0.2: 0.7, 1.0: 1.0}  # of objective perturbation, by ε
+EPSILONS = tuple(CLIPS)
 FIRST_SEED = 1_000_000  # comparisons count from 0
 OF_ADULT = 3_000
 PIXELS = 12
@@ -93,6 +92,12 @@ def of_file(file: Path) -> Dataset:
     return datasets.from_frame(frame, frame.columns[-1], drop=same, name=file.stem).train
 
 
+def with_files(files: Iterable[Path]) -> dict[str, Dataset]:
+    """Return the training records of the tables and of these files, by name."""
+    found = {name: load() for name, load in TABLES.items()}
+    return found | {file.stem: of_file(file) for file in files}
+
+
 @cache
 def table(name: str) -> Dataset:
     """Return a table's training records."""
@@ -129,8 +134,9 @@ def extend(studies: Mapping[str, Study], search: Search, pool: Executor) -> bool
 
 def perturbation(epsilon: float) -> ObjectivePerturbation:
     """Return objective perturbation's settings at ε."""
-    clip = CLIPS[min(CLIPS, key=lambda e: abs(math.log(e / epsilon)))]
-    model = BayesianLogisticRegression(clip=clip, prior_scale=0.5, limit=0.7, intercept=True)
+    model = BayesianLogisticRegression(
+        clip=CLIPS[epsilon], prior_scale=0.5, limit=0.7, intercept=True
+    )
     return ObjectivePerturbation(model=model, radius=1.4, share=0.3)
 
 

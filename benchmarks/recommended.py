@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from defaults import TABLES, of_file
+from defaults import with_files
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
@@ -103,8 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
-    tables = {name: load() for name, load in TABLES.items()}
-    tables |= {file.stem: of_file(file) for file in files}
+    tables = with_files(files)
     names = " ".join(file.name for file in files)
     print(f"python {sys.argv[0]}" + (f" --data {names}" if names else ""))
     print(f"Python {platform.python_version()}, torch {torch.__version__}")

@@ -51,6 +51,14 @@ Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 Seed = Annotated[int, typer.Option(help="Seed of batches and base noise.")]
+BaseRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Public guess of the fraction of class 1, where one class is rare. Never take it from "
+        "the table.",
+        show_default=False,
+    ),
+]
 Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 
 
@@ -177,6 +185,8 @@ def settings_of(
 
     if not settings:
         return bdpvi.recommended(epsilon, delta=delta, draws=draws, base_rate=base_rate)
+    if base_rate is not None:
+        raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
     path, _, method = settings.partition(":")
     return hyperparameters.releases(
         epsilon, Path(path), data=data, method=method or "bdp-vi-mean-field"

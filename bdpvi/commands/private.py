@@ -9,7 +9,15 @@ import typer
 
 from bdpvi.commands import options
 from bdpvi.commands.fit import made_of
-from bdpvi.commands.options import Delta, Json, Quiet, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    BaseRate,
+    Delta,
+    Json,
+    Quiet,
+    Settings,
+    Table,
+    reads_table,
+)
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -38,14 +46,7 @@ def private(
         ),
     ] = None,
     settings: Settings = "",
-    base_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Public guess of the fraction of class 1, where one class is rare. Never take it "
-            "from the table.",
-            show_default=False,
-        ),
-    ] = None,
+    base_rate: BaseRate = None,
     guarantee: Guarantee = "",
     draws: Draws = 0,
     delta: Delta = 1e-5,
@@ -70,8 +71,6 @@ def private(
         if path.exists():
             raise ValueError(f"{name}: {path} exists already; choose another, nothing is replaced")
     split = table.split()
-    if settings and base_rate is not None:
-        raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
     chosen = options.settings_of(
         settings, split.train.name, epsilon, delta=delta, draws=draws or 1, base_rate=base_rate
     )
