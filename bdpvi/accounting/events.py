@@ -254,31 +254,6 @@ def check_levels(levels: Tensor, relation: Relation) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SubsampledDraw:
-    """One sample from a guide fitted to a Poisson sample of the records.
-
-    Attributes:
-        panel: the guide on a batch with each record against the guide on the batch without it.
-        rate: Poisson sampling rate q.
-    """
-
-    panel: Panel
-    rate: float
-
-    orders: ClassVar[Orders] = INTEGER_ORDERS
-    rounding: ClassVar[float] = 0.0
-    from_data: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        validate.rate("rate", self.rate)
-
-    @property
-    def records(self) -> Mapping[str, Tensor]:
-        """The panel's records, in both directions."""
-        return {f"{self.panel.kind} {way}": self.panel.ids for way in (WITH, WITHOUT)}
-
-
-@dataclass(frozen=True, eq=False)
 class Tally:
     """Many events, already added up per record at fixed orders: memory does not grow with them.
 

@@ -18,7 +18,6 @@ from bdpvi.accounting.estimators import Estimate
 from bdpvi.accounting.events import (
     PosteriorDraws,
     SampledGaussianSteps,
-    SubsampledDraw,
     SubsampledGaussian,
     Tally,
 )
@@ -29,7 +28,7 @@ _KIND = "kind of"
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        PosteriorDraws, SampledGaussianSteps, SubsampledGaussian, SubsampledDraw, Tally, Panel,
+        PosteriorDraws, SampledGaussianSteps, SubsampledGaussian, Tally, Panel,
         GaussianPairs, Orders, Estimate,
     )
 }  # fmt: skip

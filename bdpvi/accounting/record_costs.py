@@ -19,11 +19,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.events import (
-    WITH,
     Event,
     PosteriorDraws,
     SampledGaussianSteps,
-    SubsampledDraw,
     SubsampledGaussian,
     Tally,
 )
@@ -82,12 +80,6 @@ def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
     if presence == 1:
         return cost
     return torch.logaddexp(torch.full_like(cost, math.log1p(-presence)), cost + math.log(presence))
-
-
-@event_cost.register
-def _(event: SubsampledDraw, direction: str, order: Tensor) -> Tensor:
-    cost = subsampled_pairs_remove if direction.endswith(WITH) else subsampled_pairs_add
-    return cost(event.panel.pairs, event.rate, order)
 
 
 @event_cost.register
@@ -169,77 +161,6 @@ def subsampled_gaussian_cost(
         validate.rate("rate", rate),
     )
     return cost.reshape(orders.shape + scaled.shape)
-
-
-def subsampled_pairs_remove(pairs: GaussianPairs, rate: float, order: Tensor | int) -> Tensor:
-    """Return λ·D_{λ+1}(D‖D′) of a posterior fitted to a Poisson sample, the record being in D.
-
-    With p the posterior that saw the record and p′ the one that did not, the release is p′ under D′
-    and (1−q)p′ + qp under D. Expanding the power under p′ gives, exactly,
-
-        log E_{k ~ Binomial(λ+1, q)} e^{(k−1) D_k(p‖p′)}.
-
-    Triastcyn (2020, eq. 5.37) has k·D_{k+1} instead of (k−1)·D_k, a looser bound.
-
-    Args:
-        pairs: m pairs (p, p′): what the sample gives with and without the record.
-        rate: q, in (0, 1].
-        order: λ, whole numbers of at least 1; a number or (K,).
-
-    Returns:
-        (K, m) or (m,); +inf where a divergence in the sum is infinite.
-
-    Raises:
-        ValueError: if an argument is out of range or an order is not whole.
-    """
-    orders = _whole_orders(order)
-    k = torch.arange(2, int(orders.max()) + 2, dtype=torch.float64)
-
-    def log_moment(records: slice) -> Tensor:
-        moments = pairs.select(records).log_moment(k - 1)
-        return torch.cat([torch.zeros_like(moments[:1]).expand(2, -1), moments])
-
-    cost = _mixture(log_moment, pairs.r, orders.flatten() + 1, validate.rate("rate", rate))
-    return cost.reshape(*orders.shape, -1)
-
-
-def subsampled_pairs_add(pairs: GaussianPairs, rate: float, order: Tensor | int) -> Tensor:
-    """Bound λ·D_{λ+1}(D′‖D), the direction opposite to :func:`subsampled_pairs_remove`.
-
-    The expectation to bound is E_{p′}(1 + qu)^{−λ} with u = p/p′ − 1 ≥ −1 and mean 0. Each of these
-    holds, and the smallest counts:
-
-    - harmonic below arithmetic mean (Triastcyn 2020, Theorem 4), of first order in q:
-      log E_{k ~ Binomial(λ, q)} e^{k D_{k+1}(p′‖p)};
-    - Taylor's theorem, the remainder at its worst, u = −1, of second order in q:
-      log(1 + ½ λ(λ+1) q² (1−q)^{−λ−2} (e^{D_2(p‖p′)} − 1));
-    - u ≥ −1 alone, for every pair: −λ log(1−q);
-    - where the covariances are equal, the cost of the other direction (Mironov, Talwar and Zhang
-      2019, Theorem 5).
-
-    Arguments, shapes and errors as for :func:`subsampled_pairs_remove`.
-    """
-    orders = _whole_orders(order)
-    rate = validate.rate("rate", rate)
-    k = torch.arange(1, int(orders.max()) + 1, dtype=torch.float64)
-    reverse = pairs.reverse()
-
-    def log_moment(records: slice) -> Tensor:
-        moments = reverse.select(records).log_moment(k)
-        return torch.cat([torch.zeros_like(moments[:1]), moments])
-
-    cost = _mixture(log_moment, pairs.r, orders.flatten(), rate)
-    lam = orders.to(cost.device).flatten()[:, None]
-    chi2 = _log_expm1(pairs.log_moment(torch.ones(1, dtype=torch.float64)))
-    if rate < 1:
-        log_kept = math.log1p(-rate)
-        weight = torch.log(lam * (lam + 1) / 2) + 2 * math.log(rate) - (lam + 2) * log_kept
-        cost = cost.minimum(_log1p_exp(weight + chi2)).minimum(-lam * log_kept)
-    equal = (pairs.r == 1).all(-1)
-    if bool(equal.any()):
-        remove = subsampled_pairs_remove(pairs.select(equal), rate, orders.flatten())
-        cost[:, equal] = cost[:, equal].minimum(remove)
-    return cost.reshape(*orders.shape, -1)
 
 
 def _mixture(

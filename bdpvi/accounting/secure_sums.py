@@ -171,16 +171,6 @@ class SecureSums:
         zero = torch.zeros_like(first)
         return Moments(self.records, zero, first - 1, sd, central / sd**3, zero[:, None])
 
-    def bernstein(self, failure_probability: float) -> Tensor:
-        """Return bounds on E v by Maurer and Pontil (2009), Theorem 4, (K,), at most 1."""
-        gamma = validate.probability("failure_probability", failure_probability)
-        sample, chances = self.moments(), math.log(2 / gamma)
-        n = self.records
-        # Sums are up to n units too large, which lowers the variance by two units at most.
-        variance = (sample.sd**2 + 2.0 ** (1 - BITS)) * n / (n - 1)
-        margin = (2 * variance * chances / n).sqrt() + 7 * chances / (3 * (n - 1))
-        return (1 + sample.mean + margin).clamp(max=1)
-
     def betting(self, failure_probability: float) -> Tensor:
         """Return bounds on E v by betting, (K,), whatever the distribution.
 

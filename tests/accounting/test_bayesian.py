@@ -18,7 +18,6 @@ from bdpvi.accounting.events import (
     Event,
     PosteriorDraws,
     SampledGaussianSteps,
-    SubsampledDraw,
     SubsampledGaussian,
     Tally,
 )
@@ -66,7 +65,6 @@ EVENTS: dict[str, Callable[[], Event]] = {
     ),
     "subsampled Gaussian": gaussian,
     "a run of steps": steps,
-    "subsampled draw": lambda: SubsampledDraw(panel(), rate=0.1),
     "tally": lambda: Tally(
         torch.arange(M),
         GRID,

@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bdpvi.accounting.conversions import epsilon
-from bdpvi.accounting.events import PosteriorDraws, SubsampledDraw
+from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import (
     event_cost,
     posterior_draws_cost,
     subsampled_gaussian_cost,
-    subsampled_pairs_add,
-    subsampled_pairs_remove,
 )
 
 Density = Callable[[mpmath.mpf], mpmath.mpf]
@@ -139,98 +137,6 @@ def test_enormous_costs_stay_numbers() -> None:
     )
 
 
-UNEQUAL = [(1.1, 0.05), (1.0001, 0.0), (0.8, 0.0), (0.5, 1.0)]
-
-
-@pytest.mark.parametrize(("r", "b2"), UNEQUAL)
-@pytest.mark.parametrize(("rate", "order"), [(0.01, 4), (0.1, 2), (0.3, 5), (1.0, 3)])
-def test_general_cost_against_integration(r: float, b2: float, rate: float, order: int) -> None:
-    with_record, without = densities(r, b2, rate)
-    remove = float(subsampled_pairs_remove(pair(r, b2), rate, order))
-    assert remove == pytest.approx(log_moment(with_record, without, order), rel=1e-7)
-    add = float(subsampled_pairs_add(pair(r, b2), rate, order))
-    exact = log_moment(without, with_record, order)
-    assert add >= exact * (1 - 1e-9)
-    if rate == 1 and add < math.inf:
-        assert add == pytest.approx(exact, rel=1e-7)
-
-
-def test_add_direction_is_of_second_order_in_the_rate() -> None:
-    # Nearly equal covariances; the first-order bound alone would be 6.78e-3.
-    rate, order, r, b2 = 0.01, 10, 1 + 1e-7, 1 / 16
-    with_record, without = densities(r, b2, rate)
-    exact = log_moment(without, with_record, order)
-    assert exact == pytest.approx(3.52e-4, rel=2e-3)
-    add = float(subsampled_pairs_add(pair(r, b2), rate, order))
-    assert add == pytest.approx(4.00e-4, rel=2e-3)
-    tenth = float(subsampled_pairs_add(pair(r, b2), rate / 10, order))
-    assert tenth == pytest.approx(add / 100, rel=0.15)
-
-
-def test_add_direction_of_a_distant_pair_is_what_never_sampling_it_tells() -> None:
-    rate, order = 0.05, 6
-    add = float(subsampled_pairs_add(pair(0.5, 400.0), rate, order))
-    with_record, without = densities(0.5, 400.0, rate)
-    assert add == pytest.approx(log_moment(without, with_record, order), rel=1e-9)
-    assert float(subsampled_pairs_remove(pair(0.5, 400.0), rate, order)) > 100 * add
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.5])
-def test_add_direction_holds_where_the_unsampled_divergence_is_infinite(rate: float) -> None:
-    # p'^(λ+1)/p^λ is not integrable, the mixture's own moment is.
-    with_record, without = densities(0.5, 0.1, rate)
-    add = float(subsampled_pairs_add(pair(0.5, 0.1), rate, 8))
-    assert math.isinf(float(pair(0.5, 0.1).reverse().log_moment(8.0)))
-    assert log_moment(without, with_record, 8) <= add < math.inf
-
-
-@pytest.mark.parametrize("rate", [0.01, 1.0])
-def test_remove_direction_is_infinite_where_a_divergence_is(rate: float) -> None:
-    assert float(subsampled_pairs_remove(pair(1.5, 0.1), rate, 5)) == math.inf
-    assert float(subsampled_pairs_remove(pair(1.5, 0.1), rate, 1)) < math.inf
-
-
-def test_general_cost_in_several_dimensions_against_a_grid() -> None:
-    r, b2 = float64([[1.1, 0.8, 1.0]]), float64([[0.1, 0.02, 0.05]])
-    rate, order = 0.1, 4
-    node, weight = np.polynomial.hermite_e.hermegauss(60)
-    w = np.stack(np.meshgrid(node, node, node, indexing="ij"), -1)
-    mass = np.einsum("i,j,k->ijk", weight, weight, weight) / (2 * math.pi) ** 1.5
-    shift = (w - b2.sqrt().numpy()) ** 2 / r.numpy()
-    ratio = np.exp(((w**2 - shift) / 2).sum(-1)) / math.sqrt(float(r.prod()))
-    mixture = 1 - rate + rate * ratio
-    pairs = GaussianPairs(r, b2)
-    remove = float(subsampled_pairs_remove(pairs, rate, order))
-    assert remove == pytest.approx(math.log((mass * mixture ** (order + 1)).sum()), rel=1e-9)
-    add = float(subsampled_pairs_add(pairs, rate, order))
-    exact = math.log((mass * mixture**-order).sum())
-    assert exact <= add <= 4 * exact
-
-
-@settings(deadline=None)
-@given(
-    b2=st.lists(st.floats(0, 4), min_size=3, max_size=3), rate=st.floats(1e-3, 1),
-    order=st.integers(1, 40),
-)  # fmt: skip
-def test_equal_covariances_are_the_gaussian_mechanism(
-    b2: list[float], rate: float, order: int
-) -> None:
-    pairs = GaussianPairs(torch.ones(1, 3), float64([b2]))
-    expected = subsampled_gaussian_cost(math.sqrt(sum(b2)), 1.0, rate, order)
-    remove = subsampled_pairs_remove(pairs, rate, order)[0]
-    torch.testing.assert_close(remove, expected, rtol=1e-9, atol=1e-300)
-    assert float(subsampled_pairs_add(pairs, rate, order)) <= float(remove)
-
-
-def test_general_cost_shapes() -> None:
-    pairs = GaussianPairs(torch.full((5, 2), 1.01), torch.rand(5, 2))
-    orders = torch.tensor([1, 2, 7])
-    for cost in (subsampled_pairs_remove, subsampled_pairs_add):
-        together = cost(pairs, 0.1, orders)
-        assert together.shape == (3, 5)
-        torch.testing.assert_close(together[1], cost(pairs, 0.1, 2))
-
-
 @pytest.mark.parametrize("temperature", [1.0, 7.0])
 @pytest.mark.parametrize("order", [0.3, 2.0, 4.5])
 def test_posterior_draws_against_integration(temperature: float, order: float) -> None:
@@ -277,9 +183,6 @@ ONE, BROKEN, NAN = torch.ones(2), torch.tensor(1.5), torch.tensor(math.nan)
         (lambda: subsampled_gaussian_cost(ONE, 1.0, 0.1, 0), "order .* got 0.0"),
         (lambda: subsampled_gaussian_cost(ONE, 1.0, 0.1, BROKEN), "order .* whole .* got 1.5"),
         (lambda: subsampled_gaussian_cost(ONE, 1.0, 0.1, NAN), "order .* got nan"),
-        (lambda: subsampled_pairs_add(pair(1.1, 1.0), 0.1, BROKEN), "order .* got 1.5"),
-        (lambda: subsampled_pairs_remove(pair(1.1, 1.0), 0.0, 2), "rate .* got 0.0"),
-        (lambda: subsampled_pairs_add(pair(1.1, 1.0), math.nan, 2), "rate .* got nan"),
         (lambda: posterior_draws_cost(pair(1.1, 1.0), -1.0), "order .* got -1.0"),
         (lambda: posterior_draws_cost(pair(1.1, 1.0), 1.0, draws=0), "draws .* got 0"),
         (lambda: posterior_draws_cost(pair(1.1, 1.0), 1.0, 1, 0.0), "temperature .* got 0.0"),
@@ -293,14 +196,8 @@ def test_bad_input_is_named(call: Callable[[], Tensor], message: str) -> None:
 def test_an_event_costs_what_the_formula_of_its_type_says() -> None:
     pairs = GaussianPairs(torch.tensor([[1.1], [0.9], [1.0]]), torch.tensor([[0.1], [0.2], [0.3]]))
     panel, order = Panel("add", torch.arange(3), pairs), torch.tensor([2.0, 5.0])
-    draw, draws = SubsampledDraw(panel, 0.2), PosteriorDraws((panel,), 3, 2.0)
-    assert set(draw.records) == set(draws.records) == {"add D‖D′", "add D′‖D"}
-    for direction, of, subsampled in (
-        ("add D‖D′", pairs, subsampled_pairs_remove),
-        ("add D′‖D", pairs.reverse(), subsampled_pairs_add),
-    ):
-        torch.testing.assert_close(
-            event_cost(draw, direction, order), subsampled(pairs, 0.2, order), rtol=0, atol=0
-        )
+    draws = PosteriorDraws((panel,), 3, 2.0)
+    assert set(draws.records) == {"add D‖D′", "add D′‖D"}
+    for direction, of in (("add D‖D′", pairs), ("add D′‖D", pairs.reverse())):
         expected = posterior_draws_cost(of, order, draws=3, temperature=2.0)
         assert torch.equal(event_cost(draws, direction, order), expected)

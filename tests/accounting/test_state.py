@@ -12,9 +12,7 @@ import torch
 from test_bayesian import ACCOUNTANTS, CASES, DELTA, EVENTS, steps
 
 from bdpvi import BayesianAccountant
-from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import Event
-from bdpvi.accounting.stepwise import StepAccountant
 from bdpvi.types import Scope
 
 
@@ -81,39 +79,3 @@ def test_an_event_of_a_type_of_your_own_is_refused() -> None:
     accountant.step(Own())
     with pytest.raises(ValueError, match="a Own cannot be kept"):
         accountant.state_dict()
-
-
-WORST = [
-    worst_case.MomentsAccountant(), worst_case.RenyiAccountant(),
-    worst_case.PrivacyLossAccountant(), worst_case.GaussianAccountant(),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("rule", WORST, ids=lambda rule: rule.name)
-def test_steps_cost_what_the_run_costs(rule: worst_case.WorstCaseAccountant) -> None:
-    rate = 1.0 if isinstance(rule, worst_case.GaussianAccountant) else 0.05
-    accountant, after = StepAccountant(rule), StepAccountant(rule)
-    for _ in range(3):
-        accountant.step(noise_multiplier=2.0, sample_rate=rate)
-    accountant.step(noise_multiplier=2.0, sample_rate=rate, count=7)
-    assert len(accountant) == 10
-    assert accountant.get_epsilon(delta=1e-5) == rule.epsilon(2.0, rate, 10, 1e-5)
-    after.load_state_dict(kept(accountant.state_dict()))
-    after.step(noise_multiplier=2.0, sample_rate=rate)
-    assert after.get_epsilon(delta=1e-5) == rule.epsilon(2.0, rate, 11, 1e-5)
-
-
-def test_other_steps_and_states_are_refused() -> None:
-    accountant = StepAccountant()
-    with pytest.raises(ValueError, match="nothing has been charged"):
-        accountant.get_epsilon(delta=1e-5)
-    accountant.load_state_dict(StepAccountant().state_dict())
-    accountant.step(noise_multiplier=2.0, sample_rate=0.1)
-    for noise, rate, count in ((1.0, 0.1, 1), (2.0, 0.2, 1), (0.0, 0.1, 1), (2.0, 0.1, 0)):
-        with pytest.raises(ValueError, match=r"noise_multiplier|count"):
-            accountant.step(noise_multiplier=noise, sample_rate=rate, count=count)
-    with pytest.raises(ValueError, match="state is of an accountant with accountant="):
-        accountant.load_state_dict(StepAccountant(worst_case.MomentsAccountant()).state_dict())
-    with pytest.raises(ValueError, match="state cannot be read"):
-        accountant.load_state_dict({**accountant.state_dict(), "alike": 3})
-    assert len(accountant) == 1
