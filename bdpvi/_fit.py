@@ -101,8 +101,8 @@ def fit(
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
             run, which :func:`bdpvi.guides.of` converts.
-        data: N ≥ 3 records; or a pair (x, y) of arrays, frames, tensors or lists, of which
-            :meth:`Dataset.of` makes them.
+        data: N ≥ 3 records, any number where the worst case is known; or a pair (x, y) of arrays,
+            frames, tensors or lists, of which :meth:`Dataset.of` makes them.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches; 1 is full batch.
         seed: determines batches, base noise and so, on the CPU, the result bit for bit.
@@ -142,11 +142,9 @@ def fit(
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
         data = Dataset.of(*data)
-    if len(data) < 3:
-        raise ValueError(f"data has {len(data)} records; at least 3 are needed")
     plan = Plan(steps=steps, rate=rate, seed=seed)
     moved = data.to(_device(device), dtype)
-    check(model, guide, moved)
+    check(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
@@ -154,6 +152,9 @@ def fit(
     if neighbours is None:
         exact = optim is None and not account_training and Optimum.takes(model, guide, rate)
         neighbours = Optimum() if exact else Coupled()
+    if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
+        # Where the worst case is known, whether there is an answer must not depend on the records.
+        raise ValueError(f"data has {len(data)} records; at least 3 are needed")
     trained = neighbours.train(problem, track, account_training=account_training)
     if accounting is None:
         accounting = Accounting() if account_training else Accounting.of(trained.panels)
@@ -174,6 +175,11 @@ def fit(
         ledger=ledger,
         training=trained.training,
     )
+
+
+def _blank(data: Dataset) -> Dataset:
+    """Return one record of zeros, with which a model can be tried where a table has none."""
+    return Dataset(data.x.new_zeros(1, data.x.shape[1]), data.y.new_zeros(1))
 
 
 def _device(name: str) -> torch.device:

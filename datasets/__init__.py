@@ -9,8 +9,9 @@ from functools import partial
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.datasets.adult import load_adult
 from bdpvi.datasets.breast_cancer import load_breast_cancer
+from bdpvi.datasets.columns import Hashed, Numeric, OneHot, Ordinal
 from bdpvi.datasets.constants import constants_of, read_constants
-from bdpvi.datasets.encoding import Encoding, Numeric, OneHot, Ordinal
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.mnist import load_mnist
@@ -35,6 +36,7 @@ __all__ = [
     "LOADERS",
     "DigestError",
     "Encoding",
+    "Hashed",
     "Numeric",
     "OneHot",
     "Ordinal",

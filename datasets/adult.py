@@ -10,7 +10,7 @@ from typing import Literal
 import pandas as pd
 
 from bdpvi._runtime import validate
-from bdpvi.datasets.encoding import Column, Numeric, OneHot, Ordinal
+from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import first_rows

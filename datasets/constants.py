@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bdpvi.datasets.encoding import Column, Encoding, Numeric, OneHot, label
+from bdpvi.datasets.columns import Column, Numeric, OneHot, label
+from bdpvi.datasets.encoding import Encoding
 
 
 def read_constants(path: str | os.PathLike[str]) -> Encoding:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from bdpvi.datasets.encoding import Column, Encoding, Numeric, OneHot, Ordinal, categories_of
+from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
+from bdpvi.datasets.encoding import Encoding
 
 MOST_CATEGORIES = 100
 _FEW = 10

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bdpvi.datasets.encoding import Column, Encoding, Numeric
+from bdpvi.datasets.columns import Column, Numeric
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.types import Dataset
 
 

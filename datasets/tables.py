@@ -15,7 +15,8 @@ import pandas as pd
 import torch
 
 from bdpvi._runtime import validate
-from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, label, said, with_text_names
+from bdpvi.datasets.columns import label
+from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.split import shuffled

@@ -25,13 +25,14 @@ from bdpvi.accounting.events import (
     check_same_records,
 )
 from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, mean_delta, smallest_epsilon
-from bdpvi.accounting.plain import Kept
+from bdpvi.accounting.ledger import Bought
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
 from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.settling import (
     Solution,
     Terms,
+    no_panel,
     nothing_spent,
     on_path,
     settle,
@@ -39,7 +40,7 @@ from bdpvi.accounting.settling import (
     supported,
     tolerated_rate,
 )
-from bdpvi.accounting.worst_case import cap, rounding_delta
+from bdpvi.accounting.worst_case import cap, rounding_delta, with_bought
 from bdpvi.types import Exposure, Scope, Spent, WorstCase
 
 FOUND_FROM_DATA = (
@@ -50,7 +51,7 @@ HOCKEY_STICK = "hockey-stick"
 CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
 
 
-class BayesianAccountant(Kept):
+class BayesianAccountant:
     """Composes events and converts their cost to Bayesian DP.
 
     Each direction of each neighbour relation is estimated by itself and the largest ε counts: the
@@ -116,6 +117,11 @@ class BayesianAccountant(Kept):
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
+        self._bought: tuple[Bought, ...] = ()
+
+    def buy(self, bought: Sequence[Bought]) -> None:
+        """Charge what was bought from the table beforehand. From then on there is no Bayesian ε."""
+        self._bought = (*self._bought, *bought)
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge ``event`` ``count`` times.
@@ -158,18 +164,6 @@ class BayesianAccountant(Kept):
         Never the ε of a path; see :meth:`spent`.
         """
         return self.spent(delta).epsilon
-
-    def _settings(self) -> dict[str, Any]:
-        fixed = self._totals.fixed
-        return {
-            "estimator": getattr(self.estimator, "__name__", repr(self.estimator)),
-            "failure_probability": self.failure_probability,
-            "only_reliable": self.only_reliable,
-            "orders": None if fixed is None else fixed.values.tolist(),
-            "conversion": self.conversion,
-            "composition": self.composition.name,
-            "limit": self.composition.limit,
-        }
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian-DP δ at ``epsilon``, with what the estimates take of it.
@@ -242,7 +236,9 @@ class BayesianAccountant(Kept):
         """
         validate.probability("delta", delta)
         directions, choices = self._charged()
-        known = self._releases()
+        known, worst = self._releases(), self.worst_case(delta)
+        if self._bought or (worst is not None and self._sample_size == 0):
+            return no_panel(delta, worst)
         ranged = self.conversion == HOCKEY_STICK and known is not None and known.ranged
         used = betting if ranged else self.estimator
         by_order = partial(self._by_order, delta)
@@ -255,7 +251,6 @@ class BayesianAccountant(Kept):
             conversion=self.conversion,
             estimator=getattr(used, "__name__", repr(used)),
         )
-        worst = self.worst_case(delta)
         try:
             found = settle(solve, directions, delta, terms, self._rounding)
         except ValueError:
@@ -263,7 +258,7 @@ class BayesianAccountant(Kept):
                 raise
             # Whether there is an answer must not depend on the records where the worst case is one.
             kinds = [name.split()[0] for name in directions]
-            found = nothing_spent(delta, kinds, len((self._records or {})[directions[0]]))
+            found = nothing_spent(delta, kinds, self._sample_size)
             found = replace(found, epsilon=math.inf)
         guarantee = found.guarantee + (FOUND_FROM_DATA if self._from_data else "")
         if self._runs:
@@ -337,7 +332,12 @@ class BayesianAccountant(Kept):
         known = self._releases()
         if self._from_data or known is None:
             return None
-        return known.worst_case(self._charged()[0], delta, self._rounding)
+        found = known.worst_case(self._charged()[0], delta, self._rounding)
+        return with_bought(found, self._bought, delta) if found and self._bought else found
+
+    @property
+    def _sample_size(self) -> int:
+        return min(map(len, (self._records or {}).values()), default=0)
 
     @property
     def _path(self) -> bool:

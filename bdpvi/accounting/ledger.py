@@ -52,6 +52,33 @@ class Charge:
 
 
 @dataclass(frozen=True)
+class Bought:
+    """What was learnt of the table before the fit, paid for: constants, or a whole release.
+
+    It is no worse than a Gaussian mechanism of that distance μ, but for a δ of its own.
+
+    Attributes:
+        distance: μ, as in μ-Gaussian DP.
+        delta: δ besides.
+    """
+
+    distance: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        distance = validate.non_negative("distance", self.distance)
+        object.__setattr__(self, "distance", distance)
+        delta = validate.non_negative("delta", self.delta)
+        if not delta < 1:
+            raise ValueError(f"delta must be below 1, got {self.delta!r}")
+        object.__setattr__(self, "delta", delta)
+
+
+Line = Charge | Bought
+"""What a ledger writes down."""
+
+
+@dataclass(frozen=True)
 class Chain:
     """The lines of a file whose hashes hold, and the rest.
 
@@ -73,13 +100,13 @@ class Book(NamedTuple):
 
     Attributes:
         budget: what may be spent in all, if that was decided.
-        charges: in the order they were made.
+        lines: charges, in the order they were made.
         binding: digest of the fit.
         file: the lines; what they do not prove is in its ``rest``.
     """
 
     budget: Budget | None
-    charges: tuple[Charge, ...]
+    lines: tuple[Line, ...]
     binding: str = ""
     file: Chain = Chain((), "", (), "")
 
@@ -122,7 +149,7 @@ class Ledger:
         self.path = None if path is None else Path(path).resolve()
         self.binding = binding
         self._budget = budget
-        self._memory: list[Charge] = []
+        self._memory: list[Line] = []
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
@@ -136,14 +163,18 @@ class Ledger:
         return self._book().budget
 
     def charges(self) -> tuple[Charge, ...]:
-        """Return all charges so far.
+        """Return all releases of samples so far.
 
         Raises:
             ValueError: if the file is damaged or another fit's; to read on could hide a release.
         """
-        return self._book().charges
+        return tuple(line for line in self._book().lines if isinstance(line, Charge))
 
-    def charge(self, charge: Charge) -> None:
+    def bought(self) -> tuple[Bought, ...]:
+        """Return all else that was paid for; errors as of :meth:`charges`."""
+        return tuple(line for line in self._book().lines if isinstance(line, Bought))
+
+    def charge(self, charge: Line) -> None:
         """Append ``charge``, durably.
 
         Raises:
@@ -182,7 +213,8 @@ class Ledger:
 
     def content(self, binding: str) -> bytes:
         """Return a file with this ledger's budget and charges, for the fit with that digest."""
-        return _content(binding, self.budget, self.charges())
+        book = self._book()
+        return _content(binding, book.budget, book.lines)
 
     def _book(self) -> Book:
         if self.path is None:
@@ -198,8 +230,8 @@ class Ledger:
 
 
 def repair(
-    path: str | Path, charges: Sequence[Charge] = (), *, binding: str | None = None
-) -> tuple[Charge, ...]:
+    path: str | Path, charges: Sequence[Line] = (), *, binding: str | None = None
+) -> tuple[Line, ...]:
     """Make a ledger whole again; return what was charged on top of what is proven.
 
     Lines are proven up to the first whose hash is wrong. A last line that was cut off is charged in
@@ -223,14 +255,14 @@ def repair(
         if found.rest and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
-                f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.charges)} charges are "
+                f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.lines)} charges are "
                 "proven. What follows is not, and only the fit's owner can know what was released: "
                 f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
             )
         if added:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())
-            store.write(path, _content(book.binding, book.budget, (*book.charges, *added)))
+            store.write(path, _content(book.binding, book.budget, (*book.lines, *added)))
     return added
 
 
@@ -243,10 +275,10 @@ def _lock(path: Path) -> FileLock:
     return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
 
 
-def _content(binding: str, budget: Budget | None, charges: Sequence[Charge]) -> bytes:
+def _content(binding: str, budget: Budget | None, lines: Sequence[Line]) -> bytes:
     """Return a whole file."""
     header = {"format": _FORMAT, "fit": binding, "budget": asdict(budget) if budget else None}
-    return chained(header, *map(asdict, charges))
+    return chained(header, *map(asdict, lines))
 
 
 def _follow(path: Path, binding: str | None) -> Book:
@@ -256,7 +288,7 @@ def _follow(path: Path, binding: str | None) -> Book:
         ValueError: if that is not even its first line, or if that names another fit.
     """
     found = proven(path.read_bytes())
-    charges: list[Charge] = []
+    lines: list[Line] = []
     number = 1
     try:
         if not found.said:
@@ -268,7 +300,7 @@ def _follow(path: Path, binding: str | None) -> Book:
         budget = None if kept is None else Budget(**kept)
         for one in said:
             number += 1
-            charges.append(Charge(**one))
+            lines.append(Bought(**one) if "distance" in one else Charge(**one))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(
             f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
@@ -279,7 +311,7 @@ def _follow(path: Path, binding: str | None) -> Book:
             f"{path} was not made for {path.parent / 'fit.json'} as it is: one of the two was "
             "changed or exchanged. Put back the one that belongs to the other, or fit again"
         )
-    return Book(budget, tuple(charges), made_for, found)
+    return Book(budget, tuple(lines), made_for, found)
 
 
 def _torn(rest: Sequence[bytes]) -> tuple[Charge, ...]:

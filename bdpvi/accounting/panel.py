@@ -16,7 +16,8 @@ class Panel:
 
     Attributes:
         kind: "remove" (records of the data, left out) or "add" (held-out records, joined).
-        ids: record identities, (m,).
+        ids: record identities, (m,); none or few are enough where ``largest`` is known, for the
+            worst case alone.
         pairs: the posterior against that of each neighbour, m pairs. Secret.
         largest: upper bound on Σb² over all conceivable records, in these data or any others,
             where covariances are equal and one is known; see
@@ -30,5 +31,5 @@ class Panel:
 
     def __post_init__(self) -> None:
         validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
-        if len(self.ids) < 3:
+        if len(self.ids) < 3 and self.largest is None:
             raise ValueError(f"ids has {len(self.ids)} records; an estimate needs at least 3")

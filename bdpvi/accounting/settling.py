@@ -243,6 +243,19 @@ def on_path(found: Spent) -> Spent:
     )
 
 
+def no_panel(delta: float, worst: WorstCase | None) -> Spent:
+    """Return a cost of which the worst case alone is known; without one, ε is infinite."""
+    kept = nothing_spent(delta, ("remove",), 0)
+    reason = "no panel: what is known is the worst case"
+    return replace(
+        kept,
+        epsilon=worst.epsilon if worst else math.inf,
+        worst_case=worst,
+        reliable=worst is not None,
+        reason=reason,
+    )
+
+
 def nothing_spent(delta: float, kinds: Sequence[str], sample_size: int) -> Spent:
     """Return the cost before anything was charged: ε = 0.
 
@@ -266,5 +279,5 @@ def nothing_spent(delta: float, kinds: Sequence[str], sample_size: int) -> Spent
         diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
         reliable=True,
         reason="nothing was released",
-        worst_case=WorstCase(0.0, delta, "nothing was released"),
+        worst_case=WorstCase(0.0, delta, "nothing was released", distance=0.0),
     )

@@ -12,7 +12,7 @@ from bdpvi.commands.command import Command
 from bdpvi.commands.options import Folder, Json, print_json
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.ledger import Charge
+    from bdpvi.accounting.ledger import Charge, Line
 
 app = typer.Typer(
     help="What was released from a fit, and what may be.",
@@ -66,7 +66,7 @@ def _charge(text: str) -> Charge:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error
 
 
-def _print(folder: Path, as_json: bool, added: tuple[Charge, ...] | None = None) -> None:
+def _print(folder: Path, as_json: bool, added: tuple[Line, ...] | None = None) -> None:
     from bdpvi.releasing import storage
 
     kept = storage.open_ledger(folder)
@@ -75,6 +75,7 @@ def _print(folder: Path, as_json: bool, added: tuple[Charge, ...] | None = None)
         content = {
             "path": kept.path,
             "budget": asdict(budget) if budget else None,
+            "bought": [asdict(one) for one in kept.bought()],
             "charges": [asdict(one) for one in charges],
             "added": len(added or ()),
         }
@@ -82,6 +83,8 @@ def _print(folder: Path, as_json: bool, added: tuple[Charge, ...] | None = None)
         return
     if added is not None:
         print(f"{len(added)} charges added" if added else "Nothing to repair")
+    for other in kept.bought():
+        print(f"bought from the table: Gaussian DP of distance {other.distance:.4g}")
     for number, one in enumerate(charges, start=1):
         found = ", found from the data" if one.from_data else ""
         print(f"{number}. {one.draws} draws at temperature {one.temperature:.4g}{found}")

@@ -27,8 +27,9 @@ class Reach(NamedTuple):
     @classmethod
     def of(cls, *pairs: GaussianPairs) -> Reach:
         """Return √r and ‖b‖ of :mod:`bdpvi.accounting.gaussian_pairs`, the largest of all pairs."""
-        ratio = max(float(torch.maximum(p.r, 1 / p.r).max()) for p in pairs)
-        shift = max(float(p.b2.sum(1).max()) for p in pairs)
+        some = [p for p in pairs if len(p)]
+        ratio = max((float(torch.maximum(p.r, 1 / p.r).max()) for p in some), default=1.0)
+        shift = max((float(p.b2.sum(1).max()) for p in some), default=0.0)
         return cls(math.sqrt(ratio), math.sqrt(shift))
 
     def check(self, pairs: GaussianPairs) -> None:

@@ -39,7 +39,8 @@ class Remove:
     """Leave-one-out neighbours.
 
     Args:
-        records: how many records to leave out in turn, drawn at random; None is all of them.
+        records: how many records to leave out in turn, drawn at random; None is all of them. 0 is
+            none, for the worst case alone, which must be known without a panel.
         seed: of that choice.
     """
 
@@ -48,6 +49,8 @@ class Remove:
 
     def rows(self, data: Dataset) -> Rows:
         """Return the neighbours of ``data``."""
+        if self.records == 0:
+            return Rows("remove", data.select(torch.arange(0)), -1.0)
         return Rows("remove", _sample(data, self.records, self.seed), -1.0)
 
 
@@ -82,7 +85,7 @@ class Add:
 def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
     """Return ``records`` records, drawn without replacement, or all; in the order of the data."""
     size = len(data) if records is None else validate.positive_int("records", records)
-    if not 3 <= size <= len(data):
+    if records is not None and not 3 <= size <= len(data):
         raise ValueError(f"records={size} must be between 3 and the number of records, {len(data)}")
     if size == len(data):
         return data

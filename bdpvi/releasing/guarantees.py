@@ -245,6 +245,7 @@ def account(
     It is made by ``accountant``, by default as the fit's accounting says.
     """
     ledger = (accountant or fit.accounting)()
+    ledger.buy(fit.ledger.bought())
     if fit.training is not None:
         ledger.step(fit.training.panel.tally())
     for charge in (*fit.ledger.charges(), *([planned] if planned else [])):

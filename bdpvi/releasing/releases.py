@@ -14,7 +14,8 @@ from torch import Tensor
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store, validate
 from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.settling import nothing_spent
+from bdpvi.accounting.settling import no_panel, nothing_spent
+from bdpvi.accounting.worst_case import with_bought
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
@@ -134,9 +135,15 @@ def spent(
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is None and fit.training is None and not fit.ledger.charges():
         kinds = [panel.kind for panel in fit.panels]
-        return nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
+        nothing = nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
+        if not (bought := fit.ledger.bought()):
+            return nothing
+        assert nothing.worst_case is not None
+        return no_panel(delta, with_bought(nothing.worst_case, bought, delta))
     total = account(fit, planned, accountant)
-    found = replace(total.spent(delta), exposure=total.exposure(delta))
+    found = total.spent(delta)
+    if found.sample_size:
+        found = replace(found, exposure=total.exposure(delta))
     if found.reliable:
         return found
     return replace(found, reason=f"{found.reason}. {advice(fit, delta)}")

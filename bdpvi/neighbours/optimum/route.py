@@ -90,6 +90,11 @@ class Optimum:
             return False
         return rate == 1
 
+    @staticmethod
+    def bounds(model: Model, guide: Guide) -> bool:
+        """Return whether clip and noise scale bound what any record does: see :func:`largest`."""
+        return isinstance(model, BayesianLogisticRegression) and largest(model, guide) is not None
+
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
     ) -> Trained:
@@ -109,7 +114,8 @@ class Optimum:
             raise ValueError("account_training: an optimum has no steps that samples could follow")
         model, scale = _checked(problem, self.reduction)
         with isolated(problem.data.x):
-            problem.guide.setup(problem.data.x, problem.data.y)
+            some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may have none
+            problem.guide.setup(some, some.new_zeros(1))
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
         data = Records.of(model, problem.data)
         everyone = sum(len(rows.records) for rows in neighbours)
@@ -133,6 +139,11 @@ class Optimum:
             torch.tensor([p.elbo for p in path], dtype=torch.float64),
             torch.tensor([p.gradient_norm for p in path], dtype=torch.float64),
         )
+        parameters = {"loc": path[-1].mean, scale: path[-1].scale}
+        if most is not None and not int(self.reduction.sum(torch.tensor(everyone))):
+            nobody = GaussianPairs(*(path[-1].mean.new_ones(2, 0, 1)))
+            panels = [self._panel(rows, nobody, most) for rows in neighbours]
+            return Trained(parameters, convergence, tuple(panels))
         expansion = Expansion(path[-1], max(self.tolerance, path[-1].gradient_norm))
         panels = []
         for rows in neighbours:
@@ -144,7 +155,6 @@ class Optimum:
                     expansion, records, rows.sign, track, rows.kind, ids, bounded=most is not None
                 )
             panels.append(self._panel(rows, pairs(expansion, moves, problem.guide, most), most))
-        parameters = {"loc": path[-1].mean, scale: path[-1].scale}
         return Trained(parameters, convergence, tuple(panels))
 
     def _check_size(self, data: Records, neighbours: int, *, diagonal: bool) -> None:

@@ -1,0 +1,91 @@
+"""Cells of a raw table, each read by itself: what one says never depends on the others.
+
+The type that pandas gives a column does: one stray text makes texts of all its numbers. What is
+bought from a table, or released with a worst-case guarantee, must not change so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+BLANK = frozenset(
+    {"", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "null", "none", "nat", "?", "-", "."}
+)
+"""Texts, in lower case, that mean that there is no value."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_LONGEST = 200
+"""Characters of a category's name."""
+
+
+class Cells(NamedTuple):
+    """A column's cells.
+
+    Attributes:
+        numbers: (N,) float64, NaN where a cell is no finite number.
+        labels: (N,) texts; a number spelt 1 or 1.0 has the same, a blank has "".
+        blank: (N,) truth values.
+    """
+
+    numbers: NDArray[np.float64]
+    labels: NDArray[np.object_]
+    blank: NDArray[np.bool_]
+
+
+def read_cell(value: object) -> tuple[float, str, bool]:
+    """Return the number, the label and whether it is a blank.
+
+    >>> read_cell(" 1.50 "), read_cell(7), read_cell("M"), read_cell("n/a")
+    ((1.5, '1.5', False), (7.0, '7', False), (nan, 'M', False), (nan, '', True))
+    """
+    if isinstance(value, bool | np.bool_):
+        return math.nan, str(bool(value)), False
+    if isinstance(value, int | float | np.number):
+        try:
+            number = float(value)
+        except (OverflowError, TypeError):
+            number = math.inf
+        if math.isnan(number):
+            return math.nan, "", True
+        return (number, _spelt(number), False) if math.isfinite(number) else (math.nan, "∞", False)
+    text = "" if value is None or value is pd.NA or value is pd.NaT else str(value).strip()
+    if text.lower() in BLANK:
+        return math.nan, "", True
+    if _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
+        return number, _spelt(number), False
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:_LONGEST])
+    return math.nan, shown, False
+
+
+def _spelt(number: float) -> str:
+    if number.is_integer() and abs(number) < 1e15:
+        return str(int(number))
+    return repr(number)
+
+
+def read_cells(values: pd.Series[Any]) -> Cells:
+    """Read a column.
+
+    >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
+    >>> cells.labels.tolist(), cells.blank.tolist()
+    (['1', '1', '', 'x'], [False, False, True, False])
+    """
+    kept: dict[tuple[type, Any], tuple[float, str, bool]] = {}
+    found = []
+    for value in values.tolist():
+        try:
+            key = (type(value), value)
+            one = kept.get(key)
+            if one is None:
+                one = kept[key] = read_cell(value)
+        except TypeError:  # lists and dictionaries have no hash
+            one = read_cell(str(value))
+        found.append(one)
+    numbers = np.array([one[0] for one in found], dtype=np.float64)
+    labels = np.array([one[1] for one in found] + [""], dtype=object)[:-1]
+    return Cells(numbers, labels, np.array([one[2] for one in found], dtype=np.bool_))

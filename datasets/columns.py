@@ -1,0 +1,240 @@
+"""How one column of a raw table becomes features."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bdpvi._runtime import validate
+from bdpvi.datasets.cells import Cells, read_cell, read_cells
+
+Floats = NDArray[np.float64]
+FARTHEST = 1e12
+"""Numbers are cut off at this many standard deviations, far beyond the limit of any model."""
+
+
+def label(value: object) -> str:
+    """Return the name of a category, the same whether a file spelt a number as 1 or as 1.0.
+
+    >>> label("M"), label(True), label(1), label(1.0), label(0.5)
+    ('M', 'True', '1', '1', '0.5')
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _codes(values: pd.Series[Any], categories: tuple[str, ...]) -> Floats:
+    """Return the position of each value among the categories, (N,), NaN where it has none."""
+    found, distinct = pd.factorize(values)  # a blank is -1, the last of the positions
+    position = {category: float(code) for code, category in enumerate(categories)}
+    positions = [position.get(label(v), np.nan) for v in distinct]
+    return np.array([*positions, np.nan], dtype=np.float64)[found]
+
+
+def some(values: tuple[str, ...], most: int = 8) -> str:
+    """Return the first of several names, in words."""
+    shown = ", ".join(repr(v) for v in values[:most])
+    return f"({shown}{', …' if len(values) > most else ''})"
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A number, standardised: one feature, (value - mean) / sd.
+
+    ``missing`` says whether a blank is a value of its own; see :class:`Encoding`.
+    """
+
+    kind: ClassVar[str] = "numeric"
+    name: str
+    mean: float
+    sd: float
+    missing: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        truth(self.name, self.missing)
+        validate.positive(f"sd of column {self.name!r}", self.sd)
+        if not math.isfinite(self.mean):
+            raise ValueError(f"mean of column {self.name!r} must be finite, got {self.mean!r}")
+
+    @classmethod
+    def measured(cls, values: pd.Series[Any]) -> Numeric:
+        """Return the column with the mean and the population standard deviation of its values.
+
+        Blanks are left out of both.
+        """
+        name = str(values.name)
+        numbers = numbers_of(values.dropna(), name)
+        mean, sd = float(numbers.mean()), float(numbers.std())
+        if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
+            raise ValueError(f"column {name!r} cannot be standardised: mean {mean!r}, sd {sd!r}")
+        return cls(name, mean, sd)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features it makes."""
+        return (self.name,)
+
+    def encode(self, values: pd.Series[Any]) -> Floats:
+        """Return the features, (N, 1), NaN where the value is blank."""
+        return ((numbers_of(values, self.name) - self.mean) / self.sd)[:, None]
+
+    def encode_cells(self, cells: Cells) -> Floats:
+        """Return the features, (N, 2): the number, 0 where there is none, and whether so."""
+        with np.errstate(over="ignore"):
+            features = np.clip((cells.numbers - self.mean) / self.sd, -FARTHEST, FARTHEST)
+        return np.column_stack([np.nan_to_num(features), np.isnan(features)])
+
+
+@dataclass(frozen=True)
+class Ordinal(Numeric):
+    """A category as its index in a list, standardised like a number: one feature."""
+
+    kind: ClassVar[str] = "ordinal"
+    categories: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        distinct(self.name, self.categories)
+
+    @classmethod
+    def measured(cls, values: pd.Series[Any], categories: tuple[str, ...] = ()) -> Ordinal:
+        """Return the column with the mean and the population standard deviation of its indices.
+
+        Args:
+            values: the raw column.
+            categories: in the order of their indices; by default sorted as text.
+        """
+        name, categories = str(values.name), categories or categories_of(values)
+        codes = Numeric.measured(pd.Series(_codes(values, categories), name=name))
+        return cls(name, codes.mean, codes.sd, categories)
+
+    def encode(self, values: pd.Series[Any]) -> Floats:
+        """Return the features, (N, 1), NaN where the value is not among the categories."""
+        return super().encode(pd.Series(_codes(values, self.categories)))
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """A category as one 0/1 feature for each possible value, none left out.
+
+    The features of one column sum to 1. That makes their weights interchangeable with an
+    intercept, which is harmless under a proper prior and keeps every category readable.
+    """
+
+    kind: ClassVar[str] = "onehot"
+    name: str
+    categories: tuple[str, ...]
+    missing: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        truth(self.name, self.missing)
+        distinct(self.name, self.categories)
+
+    @classmethod
+    def measured(cls, values: pd.Series[Any]) -> OneHot:
+        """Return the column with its own values, sorted, as categories."""
+        return cls(str(values.name), categories_of(values))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features it makes."""
+        return tuple(f"{self.name}={category}" for category in self.categories)
+
+    def encode(self, values: pd.Series[Any]) -> Floats:
+        """Return the features, (N, categories), NaN where the value is not among them."""
+        codes = _codes(values, self.categories)[:, None]
+        features = np.asarray(codes == np.arange(len(self.categories)), dtype=np.float64)
+        features[np.isnan(codes[:, 0])] = np.nan
+        return features
+
+    def encode_cells(self, cells: Cells) -> Floats:
+        """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
+        width = len(self.categories)
+        places = {read_cell(name)[1]: place for place, name in enumerate(self.categories)}
+        codes = np.array([places.get(one, width) for one in cells.labels], dtype=np.int64)
+        codes[cells.blank] = width + 1
+        return np.eye(width + 2)[codes]
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """A category by its hash: each has two of the features, so that no name has to be known.
+
+    The features of a category are 1/√2 at two places that SHA-256 of its name decides, and a blank
+    is one more. Nothing is learnt of the table, but weights have no names either.
+    """
+
+    kind: ClassVar[str] = "hashed"
+    name: str
+    buckets: int = 64
+    missing: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        truth(self.name, self.missing)
+        validate.positive_int(f"buckets of column {self.name!r}", self.buckets, least=2)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features it makes."""
+        return tuple(f"{self.name}#{place}" for place in range(self.buckets))
+
+    def encode(self, values: pd.Series[Any]) -> Floats:
+        """Return the features, (N, buckets), NaN where the value is blank."""
+        cells = read_cells(values)
+        features = self.encode_cells(cells)[:, :-1]
+        features[cells.blank] = np.nan
+        return features
+
+    def encode_cells(self, cells: Cells) -> Floats:
+        """Return the features, (N, buckets + 1), the last of which is for a blank."""
+        distinct, codes = np.unique(cells.labels.astype(str), return_inverse=True)
+        table = np.zeros((len(distinct), self.buckets + 1))
+        for row, name in enumerate(distinct):
+            digest = hashlib.sha256(name.encode()).digest()
+            for part in (digest[:8], digest[8:16]):
+                table[row, int.from_bytes(part, "big") % self.buckets] += math.sqrt(0.5)
+        features = table[codes]
+        features[cells.blank] = 0.0
+        features[cells.blank, -1] = 1.0
+        return np.asarray(features)
+
+
+Column = Numeric | Ordinal | OneHot | Hashed
+
+
+def categories_of(values: pd.Series[Any]) -> tuple[str, ...]:
+    """Return the names of the values that occur, sorted as text."""
+    return tuple(sorted({label(v) for v in values.dropna().unique()}))
+
+
+def numbers_of(values: pd.Series[Any], name: str) -> Floats:
+    """Return numbers, (N,), NaN for a blank; raise ValueError if one is not a finite number."""
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.flatnonzero(~np.isfinite(numbers) & values.notna().to_numpy())
+    if len(bad):
+        raise ValueError(
+            f"column {name!r} has {len(bad)} values that are not finite numbers, "
+            f"the first is {label(values.iloc[bad[0]])!r} in row {values.index[bad[0]]}"
+        )
+    return np.asarray(numbers, dtype=np.float64)
+
+
+def truth(name: str, missing: object) -> None:
+    """Raise ValueError unless ``missing`` is a truth value."""
+    if not isinstance(missing, bool):
+        raise ValueError(f"missing of column {name!r} must be true or false, got {missing!r}")
+
+
+def distinct(name: str, values: tuple[str, ...]) -> None:
+    """Raise ValueError unless these are texts, at least one and none twice."""
+    if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
+        raise ValueError(f"{name} must be texts, got {values!r:.80}")
+    if not values or len(set(values)) != len(values):
+        raise ValueError(f"{name} must have at least one entry and none twice, got {some(values)}")
