@@ -135,7 +135,8 @@ class OneHot:
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
-        distinct(self.name, self.categories)
+        if self.categories != ():  # none is enough where all others are one level
+            distinct(self.name, self.categories)
 
     @classmethod
     def measured(cls, values: pd.Series[Any]) -> OneHot:

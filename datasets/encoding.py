@@ -78,7 +78,8 @@ class Encoding:
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")
         distinct("columns", tuple(c.name for c in self.columns))
-        distinct("feature_names", self.feature_names)
+        if self.unknown != "other":  # there names of categories may come from a private count
+            distinct("feature_names", self.feature_names)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ that the rounded sample is the exact one's only up to a total variation θ, whic
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 from torch.distributions import Distribution, Independent
+
+from bdpvi._runtime.keys import Key
 
 BITS = 52
 """Random bits in a draw; 53 and the half would round up to 1, whose quantile is infinite."""
@@ -98,8 +99,8 @@ def total_variation(
     return float((crossed + 1.5 * 2.0**-bits * boundaries + 2.0**-bits).sum())
 
 
-def standard_normal(shape: tuple[int, ...]) -> Tensor:
-    """Return standard normal draws from the operating system's cryptographic generator, float64.
+def standard_normal(shape: tuple[int, ...], key: Key | None = None) -> Tensor:
+    """Return standard normal draws from a secret key, by default a fresh one, float64.
 
     52 random bits each, turned normal by the inverse distribution function: values lie within
     8.3 standard deviations, which leaves out a mass of 2e-16. Their low bits are not secret: see
@@ -108,7 +109,7 @@ def standard_normal(shape: tuple[int, ...]) -> Tensor:
     >>> standard_normal((2, 3)).shape
     torch.Size([2, 3])
     """
-    raw = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(64 - BITS)
+    raw = (key or Key.fresh()).words(math.prod(shape)) >> np.uint64(64 - BITS)
     return torch.from_numpy(ndtri((raw.astype(np.float64) + 0.5) * 2.0**-BITS)).reshape(shape)
 
 
@@ -118,6 +119,7 @@ def sample(
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
     lattice: Lattice | None = None,
+    key: Key | None = None,
 ) -> Tensor:
     """Return samples from N(μ, τΣ), (draws, d), float64 on the CPU.
 
@@ -128,13 +130,14 @@ def sample(
         generator: for experiments that must repeat; by default the secure source is used.
         lattice: samples are rounded to it; None, only for samples that are never published, does
             not round them.
+        key: secret, of this draw alone; a fresh one by default.
     """
     mean = posterior.mean.cpu().double()
     if lattice is not None:
         mean = mean.clamp(-lattice.box, lattice.box)
     shape = (draws, len(mean))
     if generator is None:
-        noise = standard_normal(shape)
+        noise = standard_normal(shape, key)
     else:
         noise = torch.randn(shape, dtype=torch.float64, generator=generator)
     if isinstance(posterior, Independent):

@@ -1,0 +1,280 @@
+"""Constants bought from a table: centres, scales and categories under a price, not read off it.
+
+What is bought follows from the header, from options and from public constants. Nothing is refused
+because of the rows. Prices are distances μ of Gaussian mechanisms, which add up as Σμ²; names of
+categories cost a δ besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.keys import Key
+from bdpvi.datasets import exact
+from bdpvi.datasets.cells import Cells, read_cells
+from bdpvi.datasets.columns import Column, Hashed, Numeric, OneHot
+from bdpvi.datasets.encoding import Encoding
+
+NUMBER, CATEGORY, UNDECLARED = "number", "category", "undeclared"
+SHARE = 0.2
+"""Share of μ² that buys constants; the rest is for the fit."""
+COUNTS = 0.1
+"""Share of the constants' μ² that buys N and what kind each column is."""
+NEED = 68.0
+"""Rows needed are this times √queries/μ: measured where bought constants begin to cost little."""
+TOO_FEW, FEW = 0.7, 1.5
+"""Below the first share of the need nothing is fitted; below the second a warning is given."""
+MAD = 1.4826
+"""Standard deviation of a Gaussian over its median absolute deviation, 1/Φ⁻¹(¾)."""
+SOURCE = (
+    "bought from the table as part of the mechanism: private medians, scales and category counts, "
+    "whose price is in ε"
+)
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """What is bought: it follows from the header, options and public constants alone.
+
+    Attributes:
+        names: columns that become features, in the order of the header.
+        kinds: of each: a number, a category, or undeclared, and then its kind is bought too.
+        public: constants that are public; their columns are not bought.
+        hashed: whether categories are hashed, which costs nothing, instead of counted.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    public: Encoding | None = None
+    hashed: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        header: Sequence[str],
+        *,
+        target: str,
+        public: Encoding | None = None,
+        drop: Sequence[str] = (),
+        categorical: Sequence[str] = (),
+        numeric: Sequence[str] = (),
+        hashed: bool = False,
+    ) -> Purchase:
+        """Return what has to be bought for a table with this header.
+
+        Args:
+            header: names of all columns.
+            target: the yes/no column.
+            public: public constants, for some columns or all.
+            drop: columns to leave out.
+            categorical, numeric: columns whose kind is public.
+            hashed: see above.
+
+        Raises:
+            ValueError: naming the argument that names a column which is not there, or there twice.
+
+        >>> Purchase.of(["age", "sex", "sick"], target="sick", categorical=["sex"]).kinds
+        ('undeclared', 'category')
+        """
+        names = [str(name).strip() for name in header]
+        listed = [column.name for column in public.columns] if public else []
+        for argument, some in (
+            ("target", [target]), ("drop", drop), ("categorical", categorical),
+            ("numeric", numeric), ("constants", listed),
+        ):  # fmt: skip
+            for name in some:
+                if names.count(name) != 1:
+                    raise ValueError(
+                        f"{argument}={name!r} must be a column of the table once, there are "
+                        f"{names.count(name)}"
+                    )
+        for argument, some in (("drop", drop), ("constants", listed)):
+            if target in some:
+                raise ValueError(f"{argument} names the target {target!r}")
+        if both := sorted(set(drop) & set(listed)):
+            raise ValueError(f"drop={both[0]!r} is among the public constants")
+        used = tuple(name for name in names if name != target and name not in drop)
+        if not used:
+            raise ValueError("no column is left to be a feature")
+        kinds = {name: UNDECLARED for name in used}
+        kinds |= dict.fromkeys(numeric, NUMBER) | dict.fromkeys(categorical, CATEGORY)
+        return cls(used, tuple(kinds[name] for name in used), public, hashed)
+
+    @property
+    def bought(self) -> dict[str, str]:
+        """The columns that are bought, with their kinds."""
+        public = {column.name for column in self.public.columns} if self.public else set()
+        pairs = zip(self.names, self.kinds, strict=True)
+        return {name: kind for name, kind in pairs if name not in public}
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has to be bought."""
+        return not self.bought
+
+    @property
+    def reserve(self) -> float:
+        """Queries set aside for numbers that are nearly always the same."""
+        numbers = sum(kind != CATEGORY for kind in self.bought.values())
+        return max(1.0, numbers / 4) if numbers else 0.0
+
+    @property
+    def queries(self) -> float:
+        """Parts that the price is divided into: 2 a number, 1 a category, and the reserve.
+
+        A column whose kind is not declared counts as a number.
+        """
+        counted = [1 - self.hashed if k == CATEGORY else 2 for k in self.bought.values()]
+        return sum(counted) + self.reserve
+
+    def need(self, distance: float) -> int:
+        """Return the rows from which on bought constants cost little.
+
+        Args:
+            distance: μ of everything together, constants and fit.
+
+        >>> numbers = Purchase.of(list("abcdeft"), target="t", numeric=list("abcdef"))
+        >>> numbers.queries, numbers.need(0.27)
+        (13.5, 926)
+        """
+        return math.ceil(NEED * math.sqrt(self.queries) / validate.positive("distance", distance))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The first half of a purchase, on which it depends whether the second is made.
+
+    Attributes:
+        records: noisy number of records.
+        purchase: with the kinds of all columns.
+        distance, rounding: what was paid: μ, and the total variation of the arithmetic.
+    """
+
+    records: float
+    purchase: Purchase
+    distance: float
+    rounding: float
+
+
+@dataclass(frozen=True)
+class BoughtConstants:
+    """The second half: how the table becomes features.
+
+    Attributes:
+        encoding: it knows every cell there can be.
+        distance, delta, rounding: what was paid for it, besides the first half: μ, δ for the names
+            of categories, and the total variation of the arithmetic.
+    """
+
+    encoding: Encoding
+    distance: float
+    delta: float
+    rounding: float
+
+
+def count(frame: pd.DataFrame, purchase: Purchase, *, distance: float, key: Key) -> Counted:
+    """Buy N and the kinds of columns that are not declared, half of μ² each.
+
+    A column is a number if the noisy count of its numbers is above that of its other cells.
+
+    Args:
+        frame: raw cells of the records.
+        purchase: what is bought.
+        distance: μ that is paid.
+        key: of this purchase alone.
+    """
+    open_ones = [name for name, kind in purchase.bought.items() if kind == UNDECLARED]
+    share = 0.5 if open_ones else 1.0
+    deviation = 1 / (distance * math.sqrt(share))
+    records = len(frame) + float(exact.count_noise(1, deviation, key.child("records"))[0])
+    rounding = exact.count_rounding(deviation)
+    kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
+    if open_ones:
+        deviation = math.sqrt(len(open_ones)) / (distance * math.sqrt(1 - share))
+        rounding += len(open_ones) * exact.count_rounding(deviation)
+        for name in open_ones:
+            one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
+            cells = read_cells(frame[name])
+            numbers = int(np.isfinite(cells.numbers).sum())
+            others = len(cells.blank) - numbers - int(cells.blank.sum())
+            kinds[name] = NUMBER if numbers - others + one > 0 else CATEGORY
+    found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
+    return Counted(records, found, distance, rounding)
+
+
+def buy(
+    frame: pd.DataFrame, purchase: Purchase, *, distance: float, delta: float, key: Key
+) -> BoughtConstants:
+    """Buy centres, scales and categories, in equal parts of μ², and return the encoding.
+
+    Args:
+        frame: raw cells of the records.
+        purchase: with the kinds of all columns, as :func:`count` returns it.
+        distance: μ that is paid.
+        delta: δ for the names of categories, in equal parts.
+        key: of this purchase alone.
+    """
+    bought = purchase.bought
+    each = distance / math.sqrt(purchase.queries) if bought else 0.0
+    cells = {name: read_cells(frame[name]) for name in bought}
+    named = [name for name, kind in bought.items() if kind == CATEGORY and not purchase.hashed]
+    made: dict[str, Column] = {
+        c.name: c for c in (purchase.public.columns if purchase.public else ())
+    }
+    flat: dict[str, float] = {}
+    for name, kind in bought.items():
+        if name in named:
+            made[name] = _categories(name, cells[name], each, delta / len(named), key)
+        elif kind == CATEGORY:
+            made[name] = Hashed(name)
+        else:
+            values = _numbers(cells[name])
+            centre = exact.median(values, each, key.child("centre", name))
+            away = np.abs(values - centre)
+            scale = exact.median(away, each, key.child("scale", name), positive=True)
+            made[name] = Numeric(name, centre, MAD * scale if scale else 1.0)
+            if not scale:
+                flat[name] = centre
+    for name, centre in flat.items():
+        away = np.abs(_numbers(cells[name]) - centre)
+        paid = each * math.sqrt(purchase.reserve / len(flat))
+        scale = exact.median(away[away > 0], paid, key.child("flat", name), positive=True)
+        made[name] = Numeric(name, centre, scale or 1.0)
+    rounding = len(bought) * 3 * exact.ROUNDING
+    rounding += len(named) * exact.count_rounding(1 / each) if named else 0.0
+    source = SOURCE if purchase.public is None else f"{purchase.public.source}; the others {SOURCE}"
+    columns = tuple(made[name] for name in purchase.names)
+    encoding = Encoding(columns, source, unknown="other")
+    return BoughtConstants(encoding, distance, delta if named else 0.0, rounding)
+
+
+def _numbers(cells: Cells) -> exact.Floats:
+    return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
+
+
+def _categories(name: str, cells: Cells, distance: float, delta: float, key: Key) -> Column:
+    """Return the names whose noisy count is above the threshold; all others are one level."""
+    deviation = 1 / distance
+    there = cells.labels[~cells.blank].astype(str)
+    names, counts = np.unique(there, return_counts=True)
+    # Each by its own name, so that nobody's category changes another's noise.
+    noise = [
+        exact.count_noise(1, deviation, key.child("category", name, str(one)))[0] for one in names
+    ]
+    kept = counts + np.array(noise) > exact.threshold(deviation, delta)
+    return OneHot(name, tuple(names[kept].tolist()))
+
+
+def public_encoding(public: Encoding) -> Encoding:
+    """Return public constants that know every cell there can be.
+
+    >>> public_encoding(Encoding((Numeric("age", 40.0, 10.0),), "By law.")).feature_names
+    ('age', 'age is missing')
+    """
+    return replace(public, unknown="other")
