@@ -51,26 +51,76 @@ def write(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[Path]:
-    """Create ``path`` for this process alone, and yield a temporary file as :func:`replacing` does.
+def claimed(path: Path, room: int = 0) -> Iterator[Path]:
+    """Claim ``path`` for this process alone, and yield a temporary file that becomes it at the end.
 
     Of several processes that want the same new file one gets it; the others fail before they have
-    done anything. If something goes wrong inside, no file is left.
+    done anything. The claim is a lock, which ends with the process, so a killed one leaves nothing
+    in the way. Nothing that has come to be at ``path`` meanwhile is replaced.
+
+    Args:
+        path: the file, which is not there; an empty one, or an empty folder, is taken for nothing.
+        room: bytes to set aside on the disk, before anything is done that must not be lost. Write
+            by :func:`fill`.
 
     Raises:
         ValueError: if something is at ``path`` already, a dangling link included.
-        OSError: if the folder cannot be written to.
+        OSError: if the folder cannot be written to, or the disk is full.
     """
+    _remove_dead(path)
+    lock = path.with_name(f".{path.name}.{_MARK}claim")
+    descriptor = _locked(lock, f"out={str(path)!r} is being written by another process")
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        if not nothing_at(path):
+            raise ValueError(f"out={str(path)!r} exists already; nothing is overwritten")
+        temporary, writing = _temporary(path)
+        try:
+            if room:
+                os.posix_fallocate(writing, 0, room)
+            yield temporary
+            sync(temporary)
+            _publish(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+            os.close(writing)
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def fill(path: Path, content: bytes) -> None:
+    """Write into a file that has space set aside, and give back what is not needed."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def nothing_at(path: Path) -> bool:
+    """Return whether nothing is there but an empty file or folder, which a killed process left."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return True
+    if stat.S_ISREG(found.st_mode):
+        return found.st_size == 0
+    return stat.S_ISDIR(found.st_mode) and not os.listdir(path)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give a file its name unless something is there; a link cannot overwrite."""
+    if os.path.lexists(path) and nothing_at(path):
+        path.rmdir() if path.is_dir() else path.unlink()
+    try:
+        os.link(temporary, path)
     except FileExistsError:
         raise ValueError(f"out={str(path)!r} exists already; nothing is overwritten") from None
-    try:
-        with replacing(path) as temporary:
-            yield temporary
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise ValueError(f"out={str(path)!r} exists already; nothing is overwritten") from None
+        os.rename(temporary, path)
+    sync(path.parent)
 
 
 @contextmanager
@@ -79,27 +129,33 @@ def claimed_folder(path: Path) -> Iterator[Path]:
 
     It lies in the same folder under a name that nobody can guess, with mode 0700 under any umask.
     Files written into it by :func:`write` are on the disk before it gets its name. Of several
-    processes that want the same path one gets it.
+    processes that want the same path one gets it. What a killed process has left is removed.
 
     Raises:
-        ValueError: if something is at ``path`` by then, even an empty folder.
+        ValueError: if something is at ``path`` by then, other than an empty folder.
     """
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    _remove_dead(path)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_MARK}", dir=path.parent))
+    descriptor = os.open(temporary, os.O_RDONLY)
     try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         temporary.chmod(0o700)
         yield temporary
         try:
-            path.mkdir(mode=0o700)  # a rename alone would replace an empty folder
-        except FileExistsError:
-            raise ValueError(f"path={str(path)!r} exists already; nothing is overwritten") from None
-        try:
-            temporary.rename(path)
-        except BaseException:
-            path.rmdir()
-            raise
+            if os.path.lexists(path) and not (path.is_dir() and not path.is_symlink()):
+                raise FileExistsError
+            os.rename(temporary, path)  # only an empty folder can be replaced
+        except OSError as error:
+            if not os.path.lexists(path):
+                raise
+            raise ValueError(
+                f"path={str(path)!r} exists already; nothing is overwritten"
+            ) from error
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
@@ -130,9 +186,7 @@ def held(folder: Path) -> Iterator[None]:
         ValueError: if another process holds it.
         OSError: if it cannot be made or written to.
     """
-    descriptor = None
-    while descriptor is None:
-        descriptor = _hold(folder)
+    descriptor = _hold(folder)
     try:
         yield
     finally:
@@ -143,29 +197,38 @@ def held(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _hold(folder: Path) -> int | None:
-    """Return the lock's descriptor; None if whoever held the folder has just removed it."""
-    make_folder(folder)
-    file = folder / _LOCK
-    try:
+def _hold(folder: Path) -> int:
+    """Return the descriptor of a folder's lock."""
+    while True:
+        make_folder(folder)
+        with suppress(FileNotFoundError):  # whoever held it has just removed it
+            return _locked(
+                folder / _LOCK,
+                f"{folder} is held by another process at the same work; wait for that, or choose "
+                "another out",
+            )
+
+
+def _locked(file: Path, refusal: str) -> int:
+    """Return the descriptor of a file that is locked until it is closed or the process dies.
+
+    Raises:
+        ValueError: with these words, if another process has it.
+        OSError: if it cannot be made.
+    """
+    while True:
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        os.fchmod(descriptor, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise ValueError(
-            f"{folder} is held by another process at the same work; wait for that, or choose "
-            "another out"
-        ) from None
-    if os.fstat(descriptor).st_nlink == 0:
-        os.close(descriptor)
-        return None
-    return descriptor
+        try:
+            os.fchmod(descriptor, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise ValueError(refusal) from None
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # it was removed by whoever had it
 
 
 def _temporary(path: Path) -> tuple[Path, int]:
@@ -181,7 +244,7 @@ def _temporary(path: Path) -> tuple[Path, int]:
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove temporary files for ``path`` whose writer is gone."""
+    """Remove temporary files and folders for ``path`` whose writer is gone."""
     for name in os.listdir(path.parent):
         if not name.startswith(f".{path.name}.{_MARK}"):
             continue
@@ -189,9 +252,12 @@ def _remove_dead(path: Path) -> None:
             other = path.parent / name
             descriptor = os.open(other, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mode = os.fstat(descriptor).st_mode
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if stat.S_ISREG(mode):
                     other.unlink()
+                elif stat.S_ISDIR(mode):
+                    shutil.rmtree(other)
             finally:
                 os.close(descriptor)
 

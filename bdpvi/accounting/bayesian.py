@@ -14,6 +14,7 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting import conversions, estimators
 from bdpvi.accounting.betting import betting
+from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.composition import ByPanel, Composition, Totals
 from bdpvi.accounting.conversions import Orders, minimise_delta, split_delta
 from bdpvi.accounting.estimators import Estimate, Estimator
@@ -40,7 +41,7 @@ from bdpvi.accounting.settling import (
     supported,
     tolerated_rate,
 )
-from bdpvi.accounting.worst_case import cap, rounding_delta, with_bought
+from bdpvi.accounting.worst_case import cap, rounding_delta
 from bdpvi.types import Exposure, Scope, Spent, WorstCase
 
 FOUND_FROM_DATA = (

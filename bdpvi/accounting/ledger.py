@@ -6,6 +6,7 @@ all before.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -14,7 +15,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,15 @@ from bdpvi._runtime import store, validate
 from bdpvi.types import Budget
 
 _FORMAT = 1
+_HEX = re.compile("[0-9a-f]{0,64}")
 _WRITTEN = re.compile(
     rb'\{"draws": (\d{1,15}), "temperature": ([0-9.e+-]{1,30}), ("from_data": f)?'
+)
+
+
+_NUMBER = rb"([0-9.e+-]{1,30})"
+_PAID = re.compile(
+    rb'\{"distance": ' + _NUMBER + rb', "delta": ' + _NUMBER + rb', "rounding": ' + _NUMBER + rb","
 )
 
 
@@ -38,17 +46,25 @@ class Charge:
         temperature: τ that they were drawn at.
         from_data: whether the temperature was found from the training data. It then says something
             of them itself, so no worst-case guarantee holds for anything released with it.
+        purpose: digest of what the draws are for, if they may be made again: by the same command
+            after an interruption, from the same key and at no further price.
+        key: secret, in hexadecimal; what all of these draws follow from.
     """
 
     draws: int
     temperature: float
     from_data: bool = False
+    purpose: str = ""
+    key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
         object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
         if not isinstance(self.from_data, bool):
             raise ValueError(f"from_data must be True or False, got {self.from_data!r}")
+        for name in ("purpose", "key"):
+            if not isinstance(text := getattr(self, name), str) or not _HEX.fullmatch(text):
+                raise ValueError(f"{name} must be hexadecimal digits, got {text!r:.80}")
 
 
 @dataclass(frozen=True)
@@ -60,14 +76,17 @@ class Bought:
     Attributes:
         distance: μ, as in μ-Gaussian DP.
         delta: δ besides.
+        rounding: total variation between what was learnt and what that price is for.
     """
 
     distance: float
     delta: float = 0.0
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
         distance = validate.non_negative("distance", self.distance)
         object.__setattr__(self, "distance", distance)
+        validate.non_negative("rounding", self.rounding)
         delta = validate.non_negative("delta", self.delta)
         if not delta < 1:
             raise ValueError(f"delta must be below 1, got {self.delta!r}")
@@ -132,7 +151,7 @@ class Ledger:
     >>> ledger = Ledger()
     >>> ledger.charge(Charge(draws=10, temperature=5.0))
     >>> ledger.charges()
-    (Charge(draws=10, temperature=5.0, from_data=False),)
+    (Charge(draws=10, temperature=5.0, from_data=False, purpose=''),)
     """
 
     def __init__(
@@ -186,11 +205,15 @@ class Ledger:
                 self._memory.append(charge)
                 return
             line, _ = _link(self._book().file.last, asdict(charge))
-            with self.path.open("r+b") as file:  # never creates it
-                file.seek(0, os.SEEK_END)
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+            with self.path.open("r+b", buffering=0) as file:  # never creates it
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    if file.write(line) != len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                    os.fsync(file.fileno())
+                except BaseException:
+                    file.truncate(end)  # nothing follows a charge that is not on the disk
+                    raise
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -314,13 +337,18 @@ def _follow(path: Path, binding: str | None) -> Book:
     return Book(budget, tuple(lines), made_for, found)
 
 
-def _torn(rest: Sequence[bytes]) -> tuple[Charge, ...]:
+def _torn(rest: Sequence[bytes]) -> tuple[Line, ...]:
     """Return the charge of a last line that was cut off, if all of it is still legible."""
-    found = _WRITTEN.match(rest[0]) if len(rest) == 1 and rest[0][-1:] != b"\n" else None
-    try:
-        return (Charge(int(found[1]), float(found[2]), found[3] is None),) if found else ()
-    except ValueError:
+    if len(rest) != 1 or rest[0][-1:] == b"\n":
         return ()
+    try:
+        if found := _WRITTEN.match(rest[0]):
+            return (Charge(int(found[1]), float(found[2]), found[3] is None),)
+        if found := _PAID.match(rest[0]):
+            return (Bought(*map(float, found.groups())),)
+    except ValueError:
+        pass
+    return ()
 
 
 def _link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:

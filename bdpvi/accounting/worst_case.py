@@ -26,8 +26,6 @@ from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 if TYPE_CHECKING:
     import dp_accounting  # takes most of a second
 
-    from bdpvi.accounting.ledger import Bought
-
 
 class Run(NamedTuple):
     """Steps of the Gaussian mechanism on Poisson samples, with sensitivity 1.
@@ -268,36 +266,6 @@ def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> 
             distance, name = math.sqrt(variance), GaussianAccountant.name
             return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
     return None
-
-
-def with_bought(guarantee: WorstCase, bought: Sequence[Bought], delta: float) -> WorstCase | None:
-    """Return the guarantee of a release together with what was bought before it.
-
-    Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
-    earlier ones gave (Dong, Roth and Su 2022, Corollary 2). A δ besides adds up.
-
-    Args:
-        guarantee: of the release alone, at any δ, with its distance.
-        bought: what was bought.
-        delta: δ of all together.
-
-    Returns:
-        None where the distance is not known, or nothing is left of δ.
-
-    >>> from bdpvi.accounting.ledger import Bought
-    >>> one = gaussian_guarantee(0.04, 1e-5)
-    >>> total = with_bought(one, [Bought(0.1, 1e-6)], 1e-5)
-    >>> total.epsilon == gaussian_guarantee(0.05, 0.9e-5).epsilon, total.delta
-    (True, 1e-05)
-    """
-    rest = delta - math.fsum(one.delta for one in bought)
-    if guarantee.distance is None or rest <= 0:
-        return None
-    variance = math.fsum([guarantee.distance**2, *(one.distance**2 for one in bought)])
-    if variance == 0:
-        return replace(guarantee, delta=delta)
-    total = gaussian_guarantee(variance, rest, guarantee.rounding)
-    return None if total is None else replace(total, delta=delta)
 
 
 def replace_one(guarantee: WorstCase) -> WorstCase | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -266,7 +265,9 @@ def _unfinished(out: Path) -> Path:
 
 def _check_new(out: Path) -> None:
     """Raise ValueError if something is at ``out`` already, a dangling link included."""
-    if os.path.lexists(out):
+    from bdpvi._runtime import store
+
+    if not store.nothing_at(out):
         unfinished = _unfinished(out)
         left = f"; {unfinished}/ is left of another run, secret too" if unfinished.exists() else ""
         raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{left}")

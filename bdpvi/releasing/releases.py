@@ -13,9 +13,10 @@ from torch import Tensor
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store, validate
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.settling import no_panel, nothing_spent
-from bdpvi.accounting.worst_case import with_bought
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.advice import advice
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
@@ -35,6 +36,7 @@ def release(
     accountant: Accountant | None = None,
     generator: torch.Generator | None = None,
     large_delta: bool = False,
+    purpose: str = "",
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
@@ -60,6 +62,8 @@ def release(
             system's secure randomness is used.
         large_delta: take a δ of 1/N or more, at which a Bayesian guarantee leaves room for one
             record to be exposed altogether.
+        purpose: hexadecimal digest of what the draws are for. Asked for again, they are made again
+            from the key that their charge was written down with, and nothing is charged.
 
     Raises:
         BudgetExceededError: if a budget does not suffice; nothing is charged or drawn.
@@ -77,7 +81,8 @@ def release(
     with log.step("release"), fit.ledger.locked():
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
-        if epsilon is not None:
+        before = _charged(fit, purpose)
+        if before is None and epsilon is not None:
             temperature = calibrate(
                 fit,
                 draws,
@@ -88,19 +93,28 @@ def release(
                 large_delta=large_delta,
             )
         tau = 1.0 if temperature is None else temperature
-        charge = Charge(draws, float(tau), from_data=isinstance(tau, FoundFromData))
+        found, key = isinstance(tau, FoundFromData), Key.fresh()
+        kept = key.secret.hex() if purpose else ""
+        charge = before or Charge(draws, float(tau), found, purpose, kept)
         total = spent(
-            fit, delta=delta, planned=charge, accountant=accountant, large_delta=large_delta
+            fit,
+            delta=delta,
+            planned=None if before else charge,
+            accountant=accountant,
+            large_delta=large_delta,
         )
         price = guarantee.price(total)
-        for limit in filter(None, (budget, fit.ledger.budget)):
-            _check(limit, guarantee, fit, charge, accountant)
-        if generator is not None:
-            _use_once(fit, generator)
-        fit.ledger.charge(charge)
-        number = len(fit.ledger.charges())
+        if before is None:
+            for limit in filter(None, (budget, fit.ledger.budget)):
+                _check(limit, guarantee, fit, charge, accountant)
+            if generator is not None:
+                _use_once(fit, generator)
+            fit.ledger.charge(charge)
+        number = 1 + fit.ledger.charges().index(charge)
     lattice = fit.guide.lattice(charge.temperature)
-    samples = secure.sample(fit.released, draws, charge.temperature, generator, lattice)
+    if charge.key:
+        key = Key(bytes.fromhex(charge.key))
+    samples = secure.sample(fit.released, draws, charge.temperature, generator, lattice, key)
     released = Release(
         samples=samples,
         latents=_unpack(fit, samples),
@@ -201,6 +215,12 @@ def calibrate(
     return guarantee.temperature(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accountant=accountant
     )
+
+
+def _charged(fit: Fit, purpose: str) -> Charge | None:
+    """Return the charge that was made for this purpose before, if there was one."""
+    made = (one for one in fit.ledger.charges() if purpose and one.purpose == purpose)
+    return next(made, None)
 
 
 def _check(

@@ -16,7 +16,6 @@ from safetensors.torch import save
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import store, validate
-from bdpvi._runtime.store import claimed
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
@@ -42,7 +41,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         extra: anything JSON that the caller needs to build model and guide again.
     """
     path = Path(path).resolve()
-    if path.exists():
+    if not store.nothing_at(path):
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     if fit.training is not None:
         raise ValueError("fit was trained with account_training, which cannot be saved")
@@ -168,7 +167,7 @@ def save_release(release: Release, path: str | Path) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with claimed(path) as temporary:
+    with store.claimed(path) as temporary:
         write_release(release, temporary)
 
 
@@ -186,7 +185,7 @@ def write_release(release: Release, path: Path) -> None:
         "feature_names": release.feature_names,
         "preprocessing": release.preprocessing,
     }
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
 
 
 _RELEASE_FORMAT = 2
