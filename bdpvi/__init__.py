@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
+    from bdpvi._pipeline import PrivacyUtilityWarning, TooFewRecordsError
+    from bdpvi._private import private
     from bdpvi.accounting.bayesian import BayesianAccountant
     from bdpvi.accounting.ledger import Charge
     from bdpvi.accounting.settings import Accounting
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "_fit": ("Fit", "fit"),
+    "_pipeline": ("PrivacyUtilityWarning", "TooFewRecordsError"),
+    "_private": ("private",),
     "accounting.bayesian": ("BayesianAccountant",),
     "accounting.ledger": ("Charge",),
     "accounting.settings": ("Accounting",),
@@ -76,12 +80,14 @@ __all__ = [
     "FederatedFit",
     "Fit",
     "Optimum",
+    "PrivacyUtilityWarning",
     "Release",
     "Remove",
     "Spent",
     "Split",
     "StreamAccounting",
     "Streaming",
+    "TooFewRecordsError",
     "WorstCase",
     "WorstCaseDP",
     "calibrate",
@@ -92,6 +98,7 @@ __all__ = [
     "load_fit",
     "load_release",
     "make_private",
+    "private",
     "recommended",
     "rehearse",
     "release",

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
 from bdpvi.datasets import exact
-from bdpvi.datasets.cells import Cells, read_cells
+from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Column, Hashed, Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 
@@ -178,13 +177,13 @@ class BoughtConstants:
     rounding: float
 
 
-def count(frame: pd.DataFrame, purchase: Purchase, *, distance: float, key: Key) -> Counted:
+def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> Counted:
     """Buy N and the kinds of columns that are not declared, half of μ² each.
 
     A column is a number if the noisy count of its numbers is above that of its other cells.
 
     Args:
-        frame: raw cells of the records.
+        table: cells of the records.
         purchase: what is bought.
         distance: μ that is paid.
         key: of this purchase alone.
@@ -192,7 +191,8 @@ def count(frame: pd.DataFrame, purchase: Purchase, *, distance: float, key: Key)
     open_ones = [name for name, kind in purchase.bought.items() if kind == UNDECLARED]
     share = 0.5 if open_ones else 1.0
     deviation = 1 / (distance * math.sqrt(share))
-    records = len(frame) + float(exact.count_noise(1, deviation, key.child("records"))[0])
+    size = len(next(iter(table.values())).codes)
+    records = size + float(exact.count_noise(1, deviation, key.child("records"))[0])
     rounding = exact.count_rounding(deviation)
     kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
     if open_ones:
@@ -200,21 +200,21 @@ def count(frame: pd.DataFrame, purchase: Purchase, *, distance: float, key: Key)
         rounding += len(open_ones) * exact.count_rounding(deviation)
         for name in open_ones:
             one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
-            cells = read_cells(frame[name])
+            cells = table[name]
             numbers = int(np.isfinite(cells.numbers).sum())
-            others = len(cells.blank) - numbers - int(cells.blank.sum())
+            others = size - numbers - int(cells.blank.sum())
             kinds[name] = NUMBER if numbers - others + one > 0 else CATEGORY
     found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
     return Counted(records, found, distance, rounding)
 
 
 def buy(
-    frame: pd.DataFrame, purchase: Purchase, *, distance: float, delta: float, key: Key
+    table: Columns, purchase: Purchase, *, distance: float, delta: float, key: Key
 ) -> BoughtConstants:
     """Buy centres, scales and categories, in equal parts of μ², and return the encoding.
 
     Args:
-        frame: raw cells of the records.
+        table: cells of the records.
         purchase: with the kinds of all columns, as :func:`count` returns it.
         distance: μ that is paid.
         delta: δ for the names of categories, in equal parts.
@@ -222,7 +222,6 @@ def buy(
     """
     bought = purchase.bought
     each = distance / math.sqrt(purchase.queries) if bought else 0.0
-    cells = {name: read_cells(frame[name]) for name in bought}
     named = [name for name, kind in bought.items() if kind == CATEGORY and not purchase.hashed]
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())
@@ -230,11 +229,11 @@ def buy(
     flat: dict[str, float] = {}
     for name, kind in bought.items():
         if name in named:
-            made[name] = _categories(name, cells[name], each, delta / len(named), key)
+            made[name] = _categories(name, table[name], each, delta / len(named), key)
         elif kind == CATEGORY:
             made[name] = Hashed(name)
         else:
-            values = _numbers(cells[name])
+            values = _numbers(table[name])
             centre = exact.median(values, each, key.child("centre", name))
             away = np.abs(values - centre)
             scale = exact.median(away, each, key.child("scale", name), positive=True)
@@ -242,7 +241,7 @@ def buy(
             if not scale:
                 flat[name] = centre
     for name, centre in flat.items():
-        away = np.abs(_numbers(cells[name]) - centre)
+        away = np.abs(_numbers(table[name]) - centre)
         paid = each * math.sqrt(purchase.reserve / len(flat))
         scale = exact.median(away[away > 0], paid, key.child("flat", name), positive=True)
         made[name] = Numeric(name, centre, scale or 1.0)
@@ -261,14 +260,13 @@ def _numbers(cells: Cells) -> exact.Floats:
 def _categories(name: str, cells: Cells, distance: float, delta: float, key: Key) -> Column:
     """Return the names whose noisy count is above the threshold; all others are one level."""
     deviation = 1 / distance
-    there = cells.labels[~cells.blank].astype(str)
-    names, counts = np.unique(there, return_counts=True)
+    found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
+    names = [name for name, number in zip(cells.names, found, strict=True) if number]
+    counts = found[found > 0]
     # Each by its own name, so that nobody's category changes another's noise.
-    noise = [
-        exact.count_noise(1, deviation, key.child("category", name, str(one)))[0] for one in names
-    ]
+    noise = [exact.count_noise(1, deviation, key.child("category", name, one))[0] for one in names]
     kept = counts + np.array(noise) > exact.threshold(deviation, delta)
-    return OneHot(name, tuple(names[kept].tolist()))
+    return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
 
 
 def public_encoding(public: Encoding) -> Encoding:

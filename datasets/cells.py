@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +29,26 @@ class Cells(NamedTuple):
 
     Attributes:
         numbers: (N,) float64, NaN where a cell is no finite number.
-        labels: (N,) texts; a number spelt 1 or 1.0 has the same, a blank has "".
-        blank: (N,) truth values.
+        names: distinct labels, sorted; a number spelt 1 or 1.0 has one label.
+        codes: (N,) each cell's place among them, -1 for a blank.
     """
 
     numbers: NDArray[np.float64]
-    labels: NDArray[np.object_]
-    blank: NDArray[np.bool_]
+    names: tuple[str, ...]
+    codes: NDArray[np.int64]
+
+    @property
+    def blank(self) -> NDArray[np.bool_]:
+        """Which cells have no value, (N,)."""
+        return self.codes < 0
+
+    def select(self, rows: NDArray[Any]) -> Cells:
+        """Return some of the cells."""
+        return self._replace(numbers=self.numbers[rows], codes=self.codes[rows])
+
+
+Columns = Mapping[str, Cells]
+"""A table's columns."""
 
 
 def read_cell(value: object) -> tuple[float, str, bool]:
@@ -72,8 +86,8 @@ def read_cells(values: pd.Series[Any]) -> Cells:
     """Read a column.
 
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
-    >>> cells.labels.tolist(), cells.blank.tolist()
-    (['1', '1', '', 'x'], [False, False, True, False])
+    >>> cells.names, cells.codes.tolist()
+    (('1', 'x'), [0, 0, -1, 1])
     """
     kept: dict[tuple[type, Any], tuple[float, str, bool]] = {}
     found = []
@@ -86,6 +100,13 @@ def read_cells(values: pd.Series[Any]) -> Cells:
         except TypeError:  # lists and dictionaries have no hash
             one = read_cell(str(value))
         found.append(one)
+    names = tuple(sorted({label for _, label, blank in found if not blank}))
+    places = {name: place for place, name in enumerate(names)}
+    codes = [-1 if blank else places[label] for _, label, blank in found]
     numbers = np.array([one[0] for one in found], dtype=np.float64)
-    labels = np.array([one[1] for one in found] + [""], dtype=object)[:-1]
-    return Cells(numbers, labels, np.array([one[2] for one in found], dtype=np.bool_))
+    return Cells(numbers, names, np.array(codes, dtype=np.int64))
+
+
+def read_columns(frame: pd.DataFrame) -> Columns:
+    """Read a table whose column names are texts."""
+    return {str(name): read_cells(frame[name]) for name in frame}

@@ -159,9 +159,9 @@ class OneHot:
         """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
         width = len(self.categories)
         places = {read_cell(name)[1]: place for place, name in enumerate(self.categories)}
-        codes = np.array([places.get(one, width) for one in cells.labels], dtype=np.int64)
-        codes[cells.blank] = width + 1
-        return np.eye(width + 2)[codes]
+        # The last place is that of the code -1.
+        known = [*(places.get(one, width) for one in cells.names), width + 1]
+        return np.eye(width + 2)[np.array(known, dtype=np.int64)[cells.codes]]
 
 
 @dataclass(frozen=True)
@@ -195,16 +195,13 @@ class Hashed:
 
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, buckets + 1), the last of which is for a blank."""
-        distinct, codes = np.unique(cells.labels.astype(str), return_inverse=True)
-        table = np.zeros((len(distinct), self.buckets + 1))
-        for row, name in enumerate(distinct):
+        table = np.zeros((len(cells.names) + 1, self.buckets + 1))
+        for row, name in enumerate(cells.names):
             digest = hashlib.sha256(name.encode()).digest()
             for part in (digest[:8], digest[8:16]):
                 table[row, int.from_bytes(part, "big") % self.buckets] += math.sqrt(0.5)
-        features = table[codes]
-        features[cells.blank] = 0.0
-        features[cells.blank, -1] = 1.0
-        return np.asarray(features)
+        table[-1, -1] = 1.0  # the place of the code -1
+        return np.asarray(table[cells.codes])
 
 
 Column = Numeric | Ordinal | OneHot | Hashed

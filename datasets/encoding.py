@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.cells import Columns, read_columns
 from bdpvi.datasets.columns import (
     Column,
     Hashed,
@@ -119,7 +119,7 @@ class Encoding:
         """
         frame = with_text_names(frame)
         if self.unknown == "other":
-            return self._whole(frame), {}
+            return self.whole(read_columns(frame)), {}
         parts: list[NDArray[np.float64]] = []
         counts: dict[str, int] = {}
         problems, unknown = [], []
@@ -154,12 +154,16 @@ class Encoding:
             raise ValueError("\n".join(problems))
         return torch.from_numpy(np.hstack(parts)), counts
 
-    def _whole(self, frame: pd.DataFrame) -> Tensor:
-        """Return the features where every cell has some."""
-        absent = tuple(c.name for c in self.columns if c.name not in frame.columns)
+    def whole(self, table: Columns) -> Tensor:
+        """Return the features of cells, (N, d), where ``unknown`` is ``"other"``: all have some.
+
+        Raises:
+            ValueError: naming columns that are not there.
+        """
+        absent = tuple(c.name for c in self.columns if c.name not in table)
         if absent:
             raise ValueError(f"the table has no column {some(absent)}")
-        parts = [column.encode_cells(read_cells(frame[column.name])) for column in self.columns]
+        parts = [column.encode_cells(table[column.name]) for column in self.columns]
         return torch.from_numpy(np.hstack(parts))
 
     def to_dict(self) -> dict[str, Any]:

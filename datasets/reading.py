@@ -16,7 +16,7 @@ _BY_NAME = {"tab": "\t", "\\t": "\t"}
 
 
 def read_table(
-    path: str | os.PathLike[str], *, separator: str = ",", text: bool = False
+    path: str | os.PathLike[str], *, separator: str = ",", text: bool = False, least: int = 1
 ) -> pd.DataFrame:
     """Read a CSV file with a header line, UTF-8, or a Parquet file (``.parquet``, ``.pq``).
 
@@ -24,6 +24,7 @@ def read_table(
         path: the file.
         separator: the character between the values of a CSV file; a tab may be written ``"tab"``.
         text: return the values of a CSV file as they are written, a blank as an empty text.
+        least: fewest rows that are taken.
 
     Raises:
         ValueError: naming the file, and the line where there is one: an empty file, a header
@@ -34,7 +35,7 @@ def read_table(
         OSError: if the file cannot be opened.
     """
     if Path(path).suffix.lower() in _PARQUET:
-        return _parquet(path)
+        return _parquet(path, least)
     separator = _BY_NAME.get(separator, separator)
     if len(separator) != 1 or separator in "\"'\r\n ":
         raise ValueError(f"separator must be one character such as , or ; got {separator!r}")
@@ -42,7 +43,7 @@ def read_table(
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
             rows = csv.reader(lines, skipinitialspace=True, strict=True, delimiter=separator)
-            _check_shape(rows, str(path), separator)
+            _check_shape(rows, str(path), separator, least)
         frame: pd.DataFrame = pd.read_csv(
             path,
             encoding="utf-8-sig",
@@ -56,7 +57,31 @@ def read_table(
     return frame
 
 
-def _parquet(path: str | os.PathLike[str]) -> pd.DataFrame:
+def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[str]:
+    """Return the column names of a CSV or Parquet file, and read no row.
+
+    Raises:
+        ValueError: if it has none.
+        OSError: if the file cannot be opened.
+    """
+    if Path(path).suffix.lower() in _PARQUET:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            return list(parquet.read_schema(path).names)
+        except ArrowException as error:
+            raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
+    with open(path, encoding="utf-8-sig", newline="") as lines:
+        rows = csv.reader(
+            lines, skipinitialspace=True, delimiter=_BY_NAME.get(separator, separator)
+        )
+        header = [name.strip() for name in next(rows, [])]
+    if not header:
+        raise ValueError(f"{path} is empty")
+    return header
+
+
+def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
     if importlib.util.find_spec("pyarrow") is None:
         raise ValueError(
             f"{path} is a Parquet file, which needs pyarrow: pip install 'bdpvi[stream]'"
@@ -67,12 +92,12 @@ def _parquet(path: str | os.PathLike[str]) -> pd.DataFrame:
         frame = pd.read_parquet(path, engine="pyarrow")
     except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's own are of these
         raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
-    if not len(frame):
+    if len(frame) < least:
         raise ValueError(f"{path} has no rows")
     return frame
 
 
-def _check_shape(rows: Any, path: str, separator: str) -> None:
+def _check_shape(rows: Any, path: str, separator: str, least: int) -> None:
     header = [name.strip() for name in next(rows, [])]
     if not header:
         raise ValueError(f"{path} is empty")
@@ -93,5 +118,5 @@ def _check_shape(rows: Any, path: str, separator: str) -> None:
                 f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns"
             )
         count += bool(row)
-    if not count:
+    if count < least:
         raise ValueError(f"{path} has a header but no rows")

@@ -18,11 +18,9 @@ from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_tab
 if TYPE_CHECKING:
     from bdpvi import BayesianLogisticRegression, Fit
     from bdpvi._runtime.workers import Reduction
-    from bdpvi.compare.methods.posterior import PosteriorRelease
-    from bdpvi.guides import GaussianGuide
     from bdpvi.neighbours.route import Neighbours
 
-GUIDES = {"full-rank": "FullRank", "mean-field": "MeanField"}
+GUIDES = ("full-rank", "mean-field")
 RATES = {"coupled": 0.1, "optimum": 1.0}
 """How neighbours are found, and the usual sampling rate there."""
 STEPS = 1000
@@ -152,6 +150,7 @@ def fit(
     """
     import bdpvi
     from bdpvi._runtime.workers import Alone
+    from bdpvi.releasing.made import described, guide_of
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -163,7 +162,7 @@ def fit(
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
     model = _with(chosen.model, given)
-    made = made_of(chosen) | {"model": asdict(model)}
+    made = described(chosen) | {"model": asdict(model)}
     made |= {"guide": guide} if guide else {}
     if noise_scale is not None:
         made["noise_scale"] = noise_scale or None
@@ -203,26 +202,6 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
     else:
         print(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
-
-
-def made_of(settings: PosteriorRelease) -> dict[str, Any]:
-    """Return what a saved fit keeps of its settings, to build model and guide again."""
-    names = {kind: name for name, kind in GUIDES.items()}
-    return {
-        "model": asdict(settings.model),
-        "guide": names[settings.guide.__name__],
-        "noise_scale": settings.noise_scale,
-        "ridge": settings.ridge,
-    }
-
-
-def guide_of(model: Any, made: Mapping[str, Any]) -> GaussianGuide:
-    """Return the guide that ``guide``, ``noise_scale`` and ``ridge`` of ``made`` describe."""
-    from bdpvi import guides
-
-    kind = getattr(guides, GUIDES[validate.choice("guide", made["guide"], GUIDES)])
-    guide: GaussianGuide = kind(model, noise_scale=made["noise_scale"], ridge=made["ridge"])
-    return guide
 
 
 def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.fit import made_of
-from bdpvi.commands.options import (
-    BaseRate,
-    Delta,
-    Json,
-    Quiet,
-    Settings,
-    Table,
-    reads_table,
-)
+from bdpvi.commands.options import BaseRate, Delta, Json, Quiet, Settings, Table, reads_table
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from bdpvi import Release
+    from bdpvi._private import Work
+    from bdpvi._scores import Scores
 
-    from bdpvi import Release, Split
-
-MODEL = "release.json"
-"""The file in the public folder."""
-SCORES = {"auc": "AUC", "log_score": "log score", "accuracy": "accuracy"}
+CATEGORIES = ("counted", "hashed")
 
 
 @reads_table
@@ -35,7 +28,10 @@ def private(
     table: Table,
     epsilon: Annotated[
         float,
-        typer.Option(help="ε of the model. 0.1 is strong, 1 is usual, above 3 promises little."),
+        typer.Option(
+            help="ε of all that is shared: constants and model. 0.1 is strong, 1 is usual, above 3 "
+            "promises little."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the model that may be shared.")],
     secret: Annotated[
@@ -45,108 +41,199 @@ def private(
             show_default=False,
         ),
     ] = None,
+    numeric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column of numbers; once for every column. Kinds that neither this nor "
+            "--categorical says are bought too.",
+            show_default=False,
+        ),
+    ] = None,
+    categories: Annotated[
+        str,
+        typer.Option(
+            help="Features of categories that are bought: counted, one for each name that is "
+            "common enough; hashed, which costs nothing and knows no names."
+        ),
+    ] = CATEGORIES[0],
+    from_data: Annotated[
+        bool,
+        typer.Option(
+            "--from-data",
+            help="Consent to exact means, deviations and categories of this table, which are "
+            "published and which ε does not cover.",
+        ),
+    ] = False,
     settings: Settings = "",
     base_rate: BaseRate = None,
     guarantee: Guarantee = "",
     draws: Draws = 0,
     delta: Delta = 1e-5,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan", help="Only say what it would take, from header and options. Charges nothing."
+        ),
+    ] = False,
+    scores: Annotated[
+        bool, typer.Option(help="Rehearse the release on held-out rows, for the owner alone.")
+    ] = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a table into a private model: fit, charge, draw, write what may be shared.
+    """Turn a table into a private model: buy constants, fit all rows, charge, draw, write.
 
-    The settings follow from ε alone, not from the table, unless --settings names others. ε is a
-    worst-case one if they allow it. It is stored as the budget of the secret folder: all later
-    releases from there count.
+    ε covers all that is shared, and is a worst-case one. Constants of columns that --constants
+    does not name are bought, a fifth of the price. After an interruption the same command goes on
+    and pays nothing twice.
 
-    Example: bdpvi private --data patients.csv --target sick --epsilon 1 --out shared
+    Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
-    import bdpvi
-    from bdpvi._runtime import store
-    from bdpvi.releasing import storage
+    from bdpvi._private import Work, places
 
     kind = guarantee_of(guarantee)
-    secret = secret or out.with_name(f"{out.name}.secret")
-    for name, path in (("out", out / MODEL), ("secret", secret)):
-        if path.exists():
-            raise ValueError(f"{name}: {path} exists already; choose another, nothing is replaced")
-    split = table.split()
-    chosen = options.settings_of(
-        settings, split.train.name, epsilon, delta=delta, draws=draws or 1, base_rate=base_rate
-    )
-    fitted = chosen.fit(
-        split.train, budget=bdpvi.Budget(epsilon, delta), progress=not quiet and not as_json
-    )
-    for folder in (secret.parent, out):
-        store.make_folder(folder)
-    storage.save_fit(fitted, secret, extra=made_of(chosen))
-    try:
-        with store.claimed(out / MODEL) as temporary:
-            released = bdpvi.release(
-                fitted, draws or chosen.draws, epsilon=epsilon, delta=delta, guarantee=kind
-            )
-            storage.write_release(released, temporary)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"the fit is kept in {secret}/ (secret); `bdpvi spent {secret}` says whether a release "
-            f"was charged, and `bdpvi release {secret} --epsilon {epsilon:g} --out {out / MODEL}` "
-            "goes on"
-        ) from None
-    where = {"out": out / MODEL, "secret": secret}
-    _report(split, released, scores(split, released), where, as_json)
-
-
-def _report(
-    split: Split, released: Release, scored: pd.DataFrame, where: dict[str, Path], as_json: bool
-) -> None:
-    if as_json:
-        receipt, spent = released.receipt.to_dict(), released.spent.to_dict()
-        rows = scored.to_dict("index")
-        options.print_json({**where, "receipt": receipt, "spent": spent, "scores": rows})
-        return
-    print(f"{len(split.train)} records of {split.train.name}, {len(split.test)} held out")
-    print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
-    if len(scored):
-        print(f"On the rows held out, for the owner only:\n{scored.round(4).to_string()}")
-    if worthless := no_better(scored):
-        print(f"WARNING: {worthless}")
-    print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret")
-
-
-def scores(split: Split, released: Release) -> pd.DataFrame:
-    """Score a release on held-out rows, beside the base rate and a fit without privacy."""
-    import pandas as pd
-    import torch
-    from sklearn.linear_model import LogisticRegression
-
-    from bdpvi.compare.metrics import metrics
-
-    train, test = split.train, split.test
-    usual = LogisticRegression(max_iter=10_000).fit(train.x.numpy(), train.y.numpy())
-    probabilities = {
-        "always the base rate": torch.full_like(test.y, float(train.y.mean())),
-        "this release": released.predict_proba(test.x)[:, 1],
-        "without privacy": torch.from_numpy(usual.predict_proba(test.x.numpy())[:, 1]),
+    validate.choice("categories", categories, CATEGORIES)
+    _check_options(table, from_data)
+    given = _given(table, from_data) | {
+        "epsilon": epsilon,
+        "delta": delta,
+        "draws": draws or 1,
+        "base_rate": base_rate,
+        "guarantee": kind,
+        "numeric": tuple(numeric or ()),
+        "hashed": categories == CATEGORIES[1],
+        "from_data": from_data,
     }
-    if len(torch.unique(test.y)) < 2:
-        return pd.DataFrame()  # nothing can be ranked
-    found = {name: metrics(value, test.y) for name, value in probabilities.items()}
-    return pd.DataFrame(found).T[list(SCORES)].rename(columns=SCORES)
-
-
-def no_better(table: pd.DataFrame) -> str:
-    """Say what of a release is no better than the base rate, "" if its AUC and log score are."""
-    if not len(table):
-        return "the rows held out have one class only, so nothing was scored"
-    better = table.loc["this release"] > table.loc["always the base rate"]
-    help_ = "more records, fewer columns or a larger ε would help"
-    if not better["AUC"]:
-        return f"this release predicts no better than the base rate; {help_}"
-    if not better["log score"]:
-        return (
-            "this release ranks rows better than chance, but its probabilities score no better "
-            f"than the base rate: use the ranking only; {help_}, and where one class is rare a "
-            "public --base-rate"
+    if settings:
+        given["settings"] = options.settings_of(
+            settings, table.name, epsilon, delta=delta, base_rate=base_rate
         )
-    return ""
+    if plan:
+        _print_plan(table, given, as_json)
+        return
+    public = table.data in options.TABLES
+    work = Work.of(
+        table.split().train if public else table.data,
+        separator=table.separator,
+        progress=not quiet and not as_json,
+        **given,
+    )
+    file, folder = places(out, secret)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        released = _go_on(work, file, folder)
+    for one in said:
+        print(f"bdpvi: {one.message}", file=sys.stderr)
+    where = {"out": file, "secret": folder}
+    if not as_json:
+        _report(released, where)
+    found = _scores(work, released) if scores else None
+    if as_json:
+        _print_json(released, where, found)
+    elif found is not None:
+        print(f"For the owner only: {found}")
+
+
+def _check_options(table: Table, from_data: bool) -> None:
+    """Refuse options that only exact constants have."""
+    usual = {option.name: option.default for option in fields(Table)}
+    for name in ("missing", "unknown", "encoding", "test_fraction"):
+        if getattr(table, name) != usual[name] and (name == "test_fraction" or not from_data):
+            why = (
+                "all rows are used, and scores come from rehearsals"
+                if name == "test_fraction"
+                else "blanks and unknown categories are levels of their own; it goes with "
+                "--from-data only"
+            )
+            raise ValueError(f"{name}={getattr(table, name)!r}: {why}; leave it out")
+
+
+def _given(table: Table, from_data: bool) -> dict[str, Any]:
+    """Return what the options of the table say."""
+    from bdpvi import datasets
+
+    if table.data in options.TABLES:
+        return {}
+    if not table.target:
+        raise ValueError(f"target is needed for data={table.data!r}: the name of the yes/no column")
+    given: dict[str, Any] = {
+        "target": table.target,
+        "positive": table.positive,
+        "drop": tuple(table.drop or ()),
+        "categorical": tuple(table.categorical or ()),
+    }
+    if table.constants:
+        given["constants"] = datasets.read_constants(table.constants)
+    if from_data:
+        names = ("missing", "encoding") + (("unknown",) if table.unknown else ())
+        given["table"] = {name: getattr(table, name) for name in names}
+    return given
+
+
+def _go_on(work: Work, file: Path, folder: Path) -> Release:
+    try:
+        return work.written(file, folder)
+    except KeyboardInterrupt:
+        kept = f"what is done is kept in {folder}/ (secret); the same command goes on there"
+        raise KeyboardInterrupt(f"{kept} and pays nothing twice") from None
+
+
+def _scores(work: Work, released: Release) -> Scores | None:
+    """Rehearse; an interruption loses the scores alone."""
+    from bdpvi._runtime import progress
+    from bdpvi._runtime.keys import Key
+    from bdpvi._scores import rehearsed
+
+    try:
+        track = progress.bar if work.progress else progress.silent
+        return rehearsed(work, released, Key.fresh(), track)
+    except KeyboardInterrupt:
+        whole = "the release is written and whole; only the scores are missing"
+        raise KeyboardInterrupt(whole) from None
+
+
+def _report(released: Release, where: dict[str, Path]) -> None:
+    print(f"Public: {released.receipt}")
+    print(f"  {released.receipt.meaning}")
+    print(f"For the owner only: {released.spent}")
+    print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret", flush=True)
+
+
+def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
+    public = {"out": where["out"], "receipt": released.receipt.to_dict()}
+    secret = {"folder": where["secret"], "spent": released.spent.to_dict()}
+    if found is not None:
+        secret["scores"] = found.to_dict()
+    options.print_json({"public": public, "secret": secret})
+
+
+def _print_plan(table: Table, given: dict[str, Any], as_json: bool) -> None:
+    """Say what it would take: from the header alone."""
+    from bdpvi._pipeline import Pipeline
+    from bdpvi.datasets import bought
+    from bdpvi.datasets.reading import read_header
+
+    if table.data in options.TABLES:
+        raise ValueError(f"plan: the constants of {table.data} are public, so nothing is bought")
+    pipeline = Pipeline(**given)
+    purchase = pipeline.purchase(read_header(table.data, separator=table.separator))
+    need = 0 if purchase.empty or pipeline.from_data else purchase.need(pipeline.distance)
+    facts = {
+        "epsilon": pipeline.epsilon,
+        "delta": pipeline.delta,
+        "bought": {} if pipeline.from_data else purchase.bought,
+        "records_needed": need,
+        "records_refused_below": round(bought.TOO_FEW * need),
+    }
+    if as_json:
+        options.print_json(facts)
+    elif not need:
+        print(f"Nothing is bought: all of ε = {pipeline.epsilon:g} is for the model")
+    else:
+        print(
+            f"{len(purchase.bought)} columns are bought for a fifth of the price: "
+            f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}\n"
+            f"ε = {pipeline.epsilon:g} needs about {need} records for that; below "
+            f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "
+            "as numbers. Nothing was read but the header, and nothing is charged"
+        )

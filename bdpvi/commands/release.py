@@ -13,7 +13,6 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.fit import guide_of
 from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unknown
 
 if TYPE_CHECKING:
@@ -96,13 +95,13 @@ def release(
     """
     import bdpvi
     from bdpvi._runtime import store
-    from bdpvi.releasing import storage
+    from bdpvi.releasing import made, storage
 
     if temperature == 0 and epsilon == 0:
         raise ValueError("temperature or epsilon must be given")
     kind = guarantee_of(guarantee)
     accountant = bdpvi.Accounting(conversion=conversion) if conversion else None
-    fitted = load(folder)
+    fitted = made.load(folder)
     if settings:
         chosen = options.settings_of(settings, fitted.data_name, epsilon or 1.0)
         draws, accountant = draws or chosen.draws, accountant or chosen.accountant
@@ -174,8 +173,9 @@ def guarantee_of(name: str) -> Promise | None:
 def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
     """Say what all releases from a fit have cost. For the owner only."""
     import bdpvi
+    from bdpvi.releasing import made
 
-    total = bdpvi.spent(load(folder), delta=delta)
+    total = bdpvi.spent(made.load(folder), delta=delta)
     if as_json:
         options.print_json(total.to_dict())
         return
@@ -275,27 +275,3 @@ def _identifiers(
         if name in taken:
             raise ValueError(f"id={name!r} is a column of the predictions too; rename it in {data}")
     return {name: table[name] for name in ids}
-
-
-def load(folder: Path) -> Fit:
-    """Read a fit that ``bdpvi fit`` wrote.
-
-    Raises:
-        ValueError: if the folder does not hold one.
-    """
-    from bdpvi import BayesianLogisticRegression
-    from bdpvi.releasing import storage
-
-    extra = storage.read_extra(folder)
-    if "model" not in extra:
-        raise ValueError(
-            f"{folder} was written by bdpvi.save_fit in Python, without the model that commands "
-            "need: give a folder that `bdpvi fit` wrote, or in Python "
-            f"bdpvi.spent(bdpvi.load_fit({str(folder)!r}, model, guide))"
-        )
-    try:
-        model = BayesianLogisticRegression(**extra["model"])
-        guide = guide_of(model, extra)
-    except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error!r}") from error
-    return storage.load_fit(folder, model, guide)

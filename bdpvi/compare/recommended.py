@@ -56,7 +56,19 @@ def recommended(
     multiplier = calibrate(
         GaussianAccountant(), epsilon=epsilon, delta=delta, rate=1.0, steps=draws
     )
-    sensitivity = NOISE / multiplier  # of the mean to one record: clip · prior_scale²
+    distance = math.sqrt(draws) / multiplier
+    return settings_for(distance, draws=draws, base_rate=base_rate, kind=kind)
+
+
+def settings_for(
+    distance: float,
+    *,
+    draws: int = 1,
+    base_rate: float | None = None,
+    kind: type[PosteriorRelease] = MeanFieldRelease,
+) -> PosteriorRelease:
+    """Return the settings of :func:`recommended` for draws of Gaussian distance μ together."""
+    sensitivity = NOISE * distance / math.sqrt(draws)  # of the mean: clip · prior_scale²
     clip = min(1.0, _rounded(sensitivity / PRIOR_SCALE**2))
     model = BayesianLogisticRegression(
         clip=clip,

@@ -26,6 +26,8 @@ from bdpvi.releasing.released import Release
 from bdpvi.releasing.saved import About, Numbers, typed
 
 _FORMAT = 1
+ROOM = 2**20
+"""Bytes set aside on the disk for a release before it is charged."""
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
 
@@ -43,6 +45,38 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
     path = Path(path).resolve()
     if not store.nothing_at(path):
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
+    numbers, about = _files(fit, extra)
+    store.make_folder(path.parent)
+    with fit.ledger.locked():
+        with store.claimed_folder(path) as folder:
+            _write(fit, folder, numbers, about)
+        fit.ledger.move(path / _LEDGER, _digest(about))
+
+
+def save_fit_in(fit: Fit, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+    """Write ``fit`` into a secret folder that the caller holds; the ledger comes last.
+
+    Until the ledger is there, nothing can be released from the folder.
+    """
+    numbers, about = _files(fit, extra)
+    with fit.ledger.locked():
+        _write(fit, path, numbers, about)
+        fit.ledger.move(path / _LEDGER, _digest(about))
+
+
+def is_fit(path: Path) -> bool:
+    """Return whether a folder holds a whole fit."""
+    return (path / _LEDGER).exists()
+
+
+def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
+    store.write(folder / _TENSORS, numbers)
+    store.write(folder / _ABOUT, about)
+    store.write(folder / _LEDGER, fit.ledger.content(_digest(about)))
+
+
+def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
+    """Return the contents of a saved fit's two files."""
     if fit.training is not None:
         raise ValueError("fit was trained with account_training, which cannot be saved")
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
@@ -73,13 +107,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         About.parse(about)  # what could not be read back is not written
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"fit or extra cannot be saved: {error}") from error
-    store.make_folder(path.parent)
-    with fit.ledger.locked():
-        with store.claimed_folder(path) as folder:
-            store.write(folder / _TENSORS, numbers)
-            store.write(folder / _ABOUT, about)
-            store.write(folder / _LEDGER, fit.ledger.content(_digest(about)))
-        fit.ledger.move(path / _LEDGER, _digest(about))
+    return numbers, about
 
 
 def read_extra(path: str | Path) -> dict[str, Any]:
@@ -167,7 +195,7 @@ def save_release(release: Release, path: str | Path) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with store.claimed(path) as temporary:
+    with store.claimed(path, ROOM) as temporary:
         write_release(release, temporary)
 
 

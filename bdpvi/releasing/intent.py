@@ -1,0 +1,56 @@
+"""What a command set out to do, on the disk before anything random is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from bdpvi._runtime import store
+from bdpvi._runtime.keys import Key
+
+_FILE = "intent.json"
+
+
+def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]) -> Key:
+    """Return the key that all draws of this work follow from: the one kept, or a fresh one.
+
+    So the same command makes the same draws after an interruption, and has nothing to pay twice.
+    An old key never meets another table or other options: the difference of two outputs would show
+    what the noise hides.
+
+    Args:
+        folder: secret, held by the caller (:func:`bdpvi._runtime.store.held`).
+        table: digest of the table.
+        options: digest of all that decides what is done with it.
+        charge: ε and δ of everything, for the owner to read.
+
+    Raises:
+        ValueError: if the folder was begun with another table or other options, or is used for
+            something else.
+    """
+    file = folder / _FILE
+    asked = {"format": 1, "table": table, "options": options}
+    if not file.exists():
+        others = [one.name for one in folder.iterdir() if not one.name.startswith(".")]
+        if others:
+            raise ValueError(
+                f"{folder} exists already and holds {others[0]}; choose another, nothing is "
+                "replaced"
+            )
+        key = Key.fresh()
+        store.write(
+            file, json.dumps({**asked, "charge": dict(charge), "key": key.secret.hex()}).encode()
+        )
+        return key
+    kept = store.read_json(file)
+    for name, value in asked.items():
+        if kept.get(name) != value:
+            raise ValueError(
+                f"{folder} was begun with another {name}: what was paid there is paid; choose "
+                "another place for this work. Both cost together what they cost one by one"
+            )
+    try:
+        return Key(bytes.fromhex(str(kept["key"])))
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{file} was changed: it has no key") from error
