@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class Pipeline:
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
-    @property
+    @cached_property
     def distance(self) -> float:
         """Distance μ of everything together, where constants are bought."""
         return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)

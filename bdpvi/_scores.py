@@ -25,16 +25,16 @@ from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track, silent
 from bdpvi.compare.metrics import auc, fraction_correct, log_score
 from bdpvi.models.contract import predictive_means
-from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
+from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
+from bdpvi.neighbours.optimum.elbo import Records
 from bdpvi.releasing.released import Release
 from bdpvi.types import Dataset
 
 FOLDS, TURNS = 5, 20
 LOW, HIGH = 0.05, 0.95
 """The range that is shown: nine of ten rehearsals lie in it."""
-NEAR = 0.05
-"""Gradient at which a rehearsal's fit ends, in standard deviations of the posterior."""
+NEAR, STEPS = 1e-3, 50
+"""A rehearsal's fit ends where a step promises less than this, in nats, or after so many."""
 RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
 MEASURES = ("AUC", "log score", "accuracy")
 CAUTION = (
@@ -165,11 +165,35 @@ def _parts(
 
 
 def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
-    """Return the mean of the ELBO's maximiser, near enough for a rehearsal."""
-    objective = Objective(
-        Records.of(model, data), model.prior_scale**-2, True, last=model.intercept_mean
-    )
-    return climb(start(objective), NEAR, enough=lambda point: True)[-1].mean
+    """Return the posterior's mode by Newton's method: near enough to the mean for a rehearsal.
+
+    Steps are halved until the log joint rises, as a tight clip leaves little curvature far out.
+    """
+    records, precision = Records.of(model, data), model.prior_scale**-2
+    signed, bound = records.x, records.bound.clamp(max=1)
+    prior = torch.zeros(signed.shape[1], dtype=torch.float64)
+    prior[-1] = model.intercept_mean
+    ones = torch.ones_like(bound)
+
+    def joint(mode: Tensor) -> float:
+        likelihood = ClippedBernoulli(signed @ mode, bound).log_prob(ones).sum()
+        return float(likelihood - precision * (mode - prior).square().sum() / 2)
+
+    mode, height = prior, joint(prior)
+    for _ in range(STEPS):
+        slope = torch.sigmoid(-(signed @ mode))
+        curved = slope * (1 - slope) * (slope < bound)
+        uphill = signed.T @ torch.minimum(slope, bound) - precision * (mode - prior)
+        curvature = (signed.T * curved) @ signed + precision * torch.eye(len(mode)).double()
+        step = torch.linalg.solve(curvature, uphill)
+        gain, size = float(step @ uphill), 1.0
+        while joint(mode + size * step) < height and size > 1e-6:
+            size /= 2
+        mode = mode + size * step
+        height = joint(mode)
+        if gain < NEAR:
+            break
+    return mode
 
 
 def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:
