@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 
 from bdpvi import guides
 from bdpvi._runtime import progress as bars
+from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
@@ -67,6 +68,11 @@ class Fit:
     generators: set[str] = field(default_factory=set)
 
     @property
+    def experiment(self) -> bool:
+        """Whether a public seed decided about split or batches, so that nothing may be released."""
+        return self.plan.experiment or bool(self.preprocessing.get(EXPERIMENT))
+
+    @property
     def posterior(self) -> Distribution:
         """The fitted Gaussian over the flat vector of latents, detached."""
         return self.guide.posterior(self.parameters)
@@ -85,7 +91,7 @@ def fit(
     *,
     steps: int = 1000,
     rate: float = 1.0,
-    seed: int = 0,
+    seed: int | Key | None = None,
     optim: PyroOptim | None = None,
     neighbours: Neighbours | None = None,
     accounting: Accounting | None = None,
@@ -105,7 +111,10 @@ def fit(
             frames, tensors or lists, of which :meth:`Dataset.of` makes them.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches; 1 is full batch.
-        seed: determines batches, base noise and so, on the CPU, the result bit for bit.
+        seed: of batches and base noise. None: a secret key, which is kept with the fit, so that the
+            batches are independent secret coins, one a record and step. A number makes an
+            experiment, the same on the CPU bit for bit; with ``rate`` below 1 nothing may be
+            released from it.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         neighbours: how the fits with a record left out are found. By default ``Optimum()``, every
             record left out once with proven errors, where it applies: a full-rank or mean-field
@@ -142,12 +151,11 @@ def fit(
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
         data = Dataset.of(*data)
-    plan = Plan(steps=steps, rate=rate, seed=seed)
+    plan = Plan(steps=steps, rate=rate, seed=0 if not isinstance(seed, int) else seed)
     moved = data.to(_device(device), dtype)
     check(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
-    problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
     track = bars.bar if progress else bars.silent
     if neighbours is None:
         exact = optim is None and not account_training and Optimum.takes(model, guide, rate)
@@ -155,6 +163,10 @@ def fit(
     if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
         # Where the worst case is known, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {len(data)} records; at least 3 are needed")
+    key = neighbours.key() if seed is None else seed
+    if isinstance(key, Key):
+        plan = replace(plan, seed=int(key), secret=not key.experiment)
+    problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
     trained = neighbours.train(problem, track, account_training=account_training)
     if accounting is None:
         accounting = Accounting() if account_training else Accounting.of(trained.panels)

@@ -57,7 +57,8 @@ class Pipeline:
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.
-        table: further options of :func:`bdpvi.datasets.dataset_from_frame`, with ``from_data``.
+        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
+            ``from_data``.
     """
 
     target: str
@@ -75,12 +76,14 @@ class Pipeline:
     settings: PosteriorRelease | None = None
     guarantee: Guarantee | None = None
     name: str = "data"
-    table: Mapping[str, Any] = field(default_factory=dict)
+    measuring: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         validate.positive("epsilon", self.epsilon)
         validate.probability("delta", self.delta)
         validate.positive_int("draws", self.draws)
+        if self.base_rate is not None:
+            validate.probability("base_rate", self.base_rate)
         if self.positive in (None, "") or read_cell(self.positive)[2]:
             raise ValueError(
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "

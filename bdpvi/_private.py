@@ -18,6 +18,7 @@ from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.neighbours.optimum.route import Optimum
@@ -135,22 +136,41 @@ class Work:
         assert not isinstance(self.table, Dataset)
         return Rows.of(self.table, self.pipeline)
 
-    @property
-    def given(self) -> bool:
-        """Whether the constants are given with the table, or read from it by consent."""
-        return isinstance(self.table, Dataset) or self.pipeline.from_data
+    @cached_property
+    def records(self) -> Dataset | None:
+        """All records where constants are given, None where the table is encoded by others."""
+        if isinstance(self.table, Dataset):
+            return self.table
+        pipeline = self.pipeline
+        if not pipeline.from_data:
+            return None
+        given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
+        return dataset_from_frame(
+            self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
+        )
+
+    def check(self) -> None:
+        """Say what is wrong with header, constants or options, before anything is bought or kept.
+
+        Raises:
+            ValueError: naming it.
+        """
+        if self.records is not None:
+            return
+        assert not isinstance(self.table, Dataset)
+        purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
+        kind = self.pipeline.guarantee or WorstCaseDP()
+        if kind.name != WorstCaseDP.name and not purchase.empty:
+            raise ValueError(
+                f"guarantee: {kind.name} needs public constants for all columns, as bought ones "
+                "are an output too; give --constants, or leave the guarantee out"
+            )
 
     def dataset(self, key: Key) -> tuple[Dataset, Encoded | None]:
         """Return all records, and how they were encoded unless constants are given."""
         pipeline = self.pipeline
-        if isinstance(self.table, Dataset):
-            return self.table, None
-        if pipeline.from_data:
-            given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.table}
-            data = dataset_from_frame(
-                self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
-            )
-            return data, None
+        if self.records is not None:
+            return self.records, None
         found = encode(self.rows, pipeline, key)
         meaning = {"column": pipeline.target, "positive": read_cell(pipeline.positive)[1]}
         data = Dataset(
@@ -168,15 +188,10 @@ class Work:
     def fitted(self, key: Key) -> Fit:
         """Return the fit to all records, with its constants charged."""
         pipeline = self.pipeline
+        self.check()
         data, found = self.dataset(key)
         paid = found.paid if found else ()
-        kind = pipeline.guarantee or WorstCaseDP()
-        bayesian = kind.name != WorstCaseDP.name
-        if bayesian and paid:
-            raise ValueError(
-                f"guarantee: {kind.name} needs public constants for all columns, as bought ones "
-                "are an output too; give --constants, or leave the guarantee out"
-            )
+        bayesian = pipeline.guarantee is not None and pipeline.guarantee.name != WorstCaseDP.name
         if found and found.records is not None and found.records < bought.FEW * found.need:
             warnings.warn(
                 f"about {found.records:.0f} records, and ε = {pipeline.epsilon:g} wants about "
@@ -219,6 +234,7 @@ class Work:
                 raise ValueError(f"{name}={str(path)!r} is a link that leads nowhere")
         if not store.nothing_at(file):
             raise ValueError(f"out: {file} exists already; choose another, nothing is replaced")
+        self.check()
         table, options = self.digests()
         store.make_folder(file.parent)
         with store.held(secret), store.claimed(file, room=storage.ROOM) as temporary:

@@ -125,7 +125,7 @@ def rehearsed(work: Work, release: Release, key: Key, track: Track[Any] = silent
     model, noise = release.model, release.receipt.noise_scale
     if noise is None or not isinstance(model, BayesianLogisticRegression):
         return None
-    given = work.dataset(key)[0] if work.given else None
+    given = work.records
     size = len(given) if given is not None else len(work.rows)
     found = []
     for number in track(range(FOLDS * TURNS), "rehearsals"):

@@ -179,6 +179,8 @@ class Diagnostics:
 
 ADD_OR_REMOVE = "add or remove one record"
 REPLACE = "replace one record"
+GIVEN = ", given constants that were read from this table"
+"""What no ε covers where means, deviations and categories of the rows are published."""
 
 
 class Scope(str, Enum):
@@ -226,6 +228,7 @@ class WorstCase:
             DP); None where that is not known.
         rounding: total variation between what was released and what ``epsilon`` was computed for;
             ``delta`` pays for it.
+        given: what it is conditional on, :data:`GIVEN` or nothing.
     """
 
     epsilon: float
@@ -234,11 +237,12 @@ class WorstCase:
     relation: str = ADD_OR_REMOVE
     distance: float | None = None
     rounding: float = 0.0
+    given: str = ""
 
     def __str__(self) -> str:
         return (
-            f"worst-case DP: ε = {self.epsilon:.4g} at δ = {self.delta:g} ({self.accountant}, to "
-            f"{self.relation})"
+            f"worst-case DP{self.given}: ε = {self.epsilon:.4g} at δ = {self.delta:g} "
+            f"({self.accountant}, to {self.relation})"
         )
 
 

@@ -17,7 +17,7 @@ from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.mnist import load_mnist
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.spambase import load_spambase
-from bdpvi.datasets.split import first_rows, folds, shuffled
+from bdpvi.datasets.split import by_coins, first_rows, folds, shuffled
 from bdpvi.datasets.tables import TableOptions, dataset_from_frame, from_csv, from_frame
 from bdpvi.types import Split
 
@@ -41,6 +41,7 @@ __all__ = [
     "OneHot",
     "Ordinal",
     "TableOptions",
+    "by_coins",
     "constants_of",
     "dataset_from_frame",
     "first_rows",

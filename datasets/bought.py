@@ -32,8 +32,8 @@ TOO_FEW, FEW = 0.7, 1.5
 MAD = 1.4826
 """Standard deviation of a Gaussian over its median absolute deviation, 1/Φ⁻¹(¾)."""
 SOURCE = (
-    "bought from the table as part of the mechanism: private medians, scales and category counts, "
-    "whose price is in ε"
+    "bought from the table, which ε covers: private medians and scales, and categories by noisy "
+    "counts"
 )
 
 

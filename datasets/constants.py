@@ -78,6 +78,8 @@ def _column(name: str, entry: object) -> Column:
             raise ValueError(f"column {name!r}: bounds must be [low, high], got {entry!r}")
         return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12))
     if isinstance(entry, list) and all(isinstance(v, str | bool) for v in entry):
+        if not entry:
+            raise ValueError(f"column {name!r} must have at least one category, got []")
         return OneHot(name, tuple(label(v) for v in entry))
     raise ValueError(
         f'column {name!r} must be [low, high], {{"mean": …, "sd": …}} or a list of texts, '

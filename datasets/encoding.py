@@ -34,6 +34,10 @@ UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
 
 
+MEASURED = "Computed from the rows of the data; treated as public."
+"""Source of constants that were read from the table itself."""
+
+
 @dataclass(frozen=True)
 class Encoding:
     """The features of a table: its columns in order, and where their constants come from.

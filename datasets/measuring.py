@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
-from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.encoding import MEASURED, Encoding
 
 MOST_CATEGORIES = 100
 _FEW = 10
@@ -63,9 +63,7 @@ def measured(
         raise ValueError("\n".join(problems))
     if not columns:
         raise ValueError("no column is left to be a feature")
-    return Encoding(
-        tuple(columns), "Computed from the rows of the data; treated as public.", unknown
-    )
+    return Encoding(tuple(columns), MEASURED, unknown)
 
 
 def whole(values: pd.Series[Any]) -> pd.Series[Any]:

@@ -1,5 +1,10 @@
 """Training and test rows of one table.
 
+Where a row goes must not depend on the other rows: without one of them, the training rows would be
+others, and no guarantee about one row would hold. So each row has a coin of its own, which is
+secret (:func:`by_coins`). The other splits are public. They serve published tables, whose
+guarantees are about the training rows alone, and experiments.
+
 What is noted about a split is published with every release, so it does not say how many rows there
 are: a neighbour has one row more or less.
 """
@@ -16,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.keys import EXPERIMENT
 from bdpvi.types import Dataset, Split
 
 
@@ -30,6 +36,28 @@ def permutation(length: int, seed: int) -> Tensor:
     """
     keys = np.random.PCG64(seed).random_raw(length)
     return torch.from_numpy(np.argsort(keys, kind="stable"))
+
+
+def by_coins(data: Dataset, coins: Tensor, test_fraction: float = 0.2) -> Split:
+    """Split by the records' own coins: without record i the others go where they went.
+
+    Args:
+        data: the records; their ids say which coins are theirs.
+        coins: independent and uniform on [0, 1), one for each id up to the largest. Secret.
+        test_fraction: a record is for test where its coin is below this.
+
+    Raises:
+        ValueError: if ``test_fraction`` is not strictly between 0 and 1, or a coin is missing.
+
+    >>> data = Dataset(torch.zeros(3, 1), torch.zeros(3))
+    >>> by_coins(data, torch.tensor([0.5, 0.1, 0.9])).train.ids.tolist()
+    [0, 2]
+    """
+    validate.probability("test_fraction", test_fraction)
+    if len(data) and int(data.ids.max()) >= len(coins):
+        raise ValueError(f"coins has {len(coins)} entries; the largest id is {int(data.ids.max())}")
+    test = coins.to(data.ids.device)[data.ids] < test_fraction
+    return Split(data.select(~test), data.select(test))
 
 
 def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
@@ -70,6 +98,15 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     share = f"{1 - test_fraction:.15g} of the rows"
     note = f"{share}, permuted with seed {seed}, are for training"
     return Split(_noted(split.train, note), _noted(split.test, note))
+
+
+def experiment(split: Split) -> Split:
+    """Return the split of somebody's own table, marked as one that nothing may be released from."""
+
+    def marked(data: Dataset) -> Dataset:
+        return replace(data, preprocessing={**data.preprocessing, EXPERIMENT: True})
+
+    return Split(marked(split.train), marked(split.test))
 
 
 def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.keys import Key
 from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.reading import read_table
-from bdpvi.datasets.split import shuffled
+from bdpvi.datasets.split import by_coins, experiment, shuffled
 from bdpvi.types import Dataset, Split
 
 _SHOWN = 20
@@ -68,28 +70,45 @@ class TableOptions:
 
 
 def from_frame(
-    frame: pd.DataFrame, target: str, *, test_fraction: float = 0.2, seed: int = 0, **options: Any
+    frame: pd.DataFrame,
+    target: str,
+    *,
+    test_fraction: float = 0.2,
+    seed: int | Key | None = None,
+    coins: Tensor | None = None,
+    **options: Any,
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
 
-    Rows are permuted with ``seed`` before the split, because tables are often sorted by outcome.
+    Each row is for test with probability ``test_fraction``, by a secret coin of its own: without
+    one row the others go where they went, as the guarantee of a release needs.
 
     Args:
         frame: one row for each record.
         target: the yes/no column.
-        test_fraction: fraction of the rows kept for test, strictly between 0 and 1.
-        seed: of the permutation; it is public.
+        test_fraction: strictly between 0 and 1.
+        seed: makes an experiment, from which nothing may be released: the rows are permuted with
+            it, and this fraction of them, to the row, is for test. Or the key of the coins; by
+            default a new one, from the operating system's cryptographic generator.
+        coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
         options: fields of :class:`TableOptions`.
 
     Raises:
-        ValueError: as :func:`dataset_from_frame`, or if the split leaves one side empty.
+        ValueError: as :func:`dataset_from_frame`, or if a seeded split leaves one side empty.
 
     >>> frame = pd.DataFrame({"age": range(20, 30), "sick": ["no", "yes"] * 5})
-    >>> split = from_frame(frame, target="sick")
+    >>> split = from_frame(frame, target="sick", seed=0)
     >>> len(split.train), len(split.test), split.train.preprocessing["target"]["positive"]
     (8, 2, 'yes')
     """
-    return shuffled(dataset_from_frame(frame, target, **options), test_fraction, seed)
+    if seed is not None and coins is not None:
+        raise ValueError(f"seed={seed!r} and coins were both given; give one")
+    data = dataset_from_frame(frame, target, **options)
+    if isinstance(seed, int):
+        return experiment(shuffled(data, test_fraction, seed))
+    if coins is None:
+        coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
+    return by_coins(data, coins, test_fraction)
 
 
 def from_csv(

@@ -23,7 +23,7 @@ from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options, show
 from bdpvi.commands import release as releasing
-from bdpvi.releasing import storage
+from bdpvi.releasing import made, storage
 from bdpvi.studies import catalogue
 
 
@@ -67,7 +67,7 @@ def test_fit_release_predict(
     out = tmp_path / "release.json"
     options = ["--draws", 3, "--temperature", 2, "--json"]
     assert run("release", fitted, "--out", out, *options) == 0
-    spent = json.loads(capsys.readouterr().out)["spent"]
+    spent = json.loads(capsys.readouterr().out)["secret"]["spent"]
     assert spent["guarantee"].startswith("Bayesian differential privacy, not worst-case")
     assert spent["worst_case"] is None
 
@@ -90,7 +90,7 @@ def test_fit_release_predict(
 
     capsys.readouterr()
     assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 0
-    assert json.loads(capsys.readouterr().out)["spent"]["epsilon"] > spent["epsilon"]
+    assert json.loads(capsys.readouterr().out)["secret"]["spent"]["epsilon"] > spent["epsilon"]
     assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 2
     assert "exists already" in capsys.readouterr().err
     assert run("spent", fitted) == 0
@@ -133,7 +133,7 @@ def test_public_noise_is_reliable_by_the_hockey_stick(
     assert run(*command, "magic", "--out", tmp_path / "a.json") == 2
     assert "conversion must be one of" in capsys.readouterr().err
     assert run(*command, "hockey-stick", "--out", tmp_path / "b.json", "--json") == 0
-    spent = json.loads(capsys.readouterr().out)["spent"]
+    spent = json.loads(capsys.readouterr().out)["secret"]["spent"]
     assert spent["reliable"]
     assert 0.499 <= spent["worst_case"]["epsilon"] <= 0.5
     assert spent["epsilon"] <= spent["worst_case"]["epsilon"]
@@ -145,7 +145,7 @@ def test_release_for_an_epsilon_keeps_to_it(
 ) -> None:
     copy = shutil.copytree(fitted, tmp_path / "fit")
     assert run("release", copy, "--out", tmp_path / "a.json", "--epsilon", 3, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["spent"]["epsilon"] <= 3
+    assert json.loads(capsys.readouterr().out)["secret"]["spent"]["epsilon"] <= 3
     code = run(
         "release", copy, "--out", tmp_path / "b.json", "--epsilon", 3, "--temperature", 9,
         "--draws", 30,
@@ -194,7 +194,8 @@ def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert run("ledger", "repair", fit, "--charge", "ten") == 2
     assert "charge must be like 10,5.0, got 'ten'" in capsys.readouterr().err
     content = shown("repair", "--charge", "7,2.5", "--charge", "1,1e9")
-    assert [tuple(one.values()) for one in content["charges"]] == [(7, 2.5, True), (1, 1e9, True)]
+    charges = [(one["draws"], one["temperature"], one["from_data"]) for one in content["charges"]]
+    assert charges == [(7, 2.5, True), (1, 1e9, True)]
     assert run("ledger", "show", fit) == 0
     assert "1. 7 draws at temperature 2.5, found from the data" in capsys.readouterr().out
 
@@ -310,7 +311,7 @@ def test_version_as_a_module() -> None:
     ("command", "keys"),
     [
         (["fit", "{csv}", "--out", "{new}", "--steps", "5"], "held_out out records"),
-        (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "out receipt spent"),
+        (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "public secret"),
         (["spent", "{fit}"], ""),
         (["predict", "{release}", "{csv}"], "class probability receipt spread"),
         (["study", "orders", "--scale", "0.01", "--out", "{new}"], "files text"),
@@ -318,8 +319,8 @@ def test_version_as_a_module() -> None:
           "--epsilons", "0.05"], "files headline out summary"),
         (["tune", "{csv}", "--out", "{new}", "--methods", "non-private", "--seeds", "1",
           "--configurations", "1", "--refinements", "0", "--folds", "2"], "out result"),
-        (["ledger", "show", "{fit}"], "added budget charges path"),
-        (["ledger", "repair", "{fit}"], "added budget charges path"),
+        (["ledger", "show", "{fit}"], "added bought budget charges path"),
+        (["ledger", "repair", "{fit}"], "added bought budget charges path"),
     ],
 )  # fmt: skip
 def test_json_is_one_object_and_nothing_else(
@@ -404,7 +405,8 @@ def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
     assert tuple(catalogue.STUDIES) == tuple(show.STUDIES)
     assert releasing.CONVERSIONS == bayesian.CONVERSIONS
-    assert set(fitting.GUIDES.values()) <= set(dir(guides))
+    assert set(made.GUIDES.values()) <= set(dir(guides))
+    assert set(fitting.GUIDES) == set(made.GUIDES)
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
 
 
@@ -454,7 +456,8 @@ def test_every_command_that_reads_a_table_has_its_options(
 ) -> None:
     new = tmp_path / "new"
     options = ["--data", odd, "--target", "sick", "--separator", ";", "--out", new]
-    options += ["--epsilon", 1] if command == "private" else []
+    private = ["--epsilon", 1, "--positive", 1, "--from-data"]
+    options += private if command == "private" else []
     assert run(command, *options) == 2
     error = capsys.readouterr().err
     assert "'age' has 1 missing values, the first in row 3; missing='drop'" in error
@@ -474,7 +477,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
         tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
     )
     content = json.loads(file.read_text("utf-8"))
-    assert content["receipt"]["meaning"].endswith("Given the constants of the encoding: By law.")
+    assert content["receipt"]["meaning"].endswith("Constants of the encoding: By law.")
     assert "Computed from the rows" not in file.read_text("utf-8")
 
 
@@ -517,7 +520,7 @@ def test_predictions_of_new_rows(
     [
         (["--id", "nobody"], "id='nobody' is no column"),
         (["--id", "class"], "id='class' is a column of the predictions too"),
-        (["--unknown", "mean"], "unknown must be one of ['refuse', 'base'], got 'mean'"),
+        (["--unknown", "mean"], "unknown must be one of ['refuse', 'base', 'other'], got 'mean'"),
     ],
 )
 def test_predictions_that_cannot_be_asked_for(

@@ -29,12 +29,12 @@ from bdpvi import (
 from bdpvi._runtime.progress import silent
 from bdpvi._runtime.workers import Alone
 from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.commands import release
 from bdpvi.guides import FullRank
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.route import Kind
 from bdpvi.neighbours.sharding import Sharded, part
+from bdpvi.releasing.made import load
 
 ROOT = Path(bdpvi.__file__).parents[1]
 DYING = """
@@ -66,7 +66,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     frame = {"age": age, "dose": dose, "sick": np.where(sick, "yes", "no")}
     pd.DataFrame(frame).to_csv(path, index=False)
     table = ["--data", str(path), "--target", "sick", "--positive", "yes", "--intercept"]
-    return [*table, "--steps", "60", "--device", "cpu", "--quiet"]
+    return [*table, "--steps", "60", "--device", "cpu", "--seed", "0", "--quiet"]
 
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -85,7 +85,7 @@ def alone(out: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> Fit
     monkeypatch.setattr(sys, "argv", ["bdpvi", "fit", "--out", str(out), *options])
     with pytest.raises(SystemExit, match="0"):
         cli.main()
-    return release.load(out)
+    return load(out)
 
 
 def priced(fit: Fit, draws: int, temperature: float) -> float:
@@ -122,7 +122,7 @@ def test_a_rank_that_dies_ends_the_job_and_the_same_command_then_goes_on(
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("Wrote") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"two", "dying.py"}
-    assert_same(release.load(out), alone(tmp_path / "one", options, monkeypatch))
+    assert_same(load(out), alone(tmp_path / "one", options, monkeypatch))
 
 
 def test_two_processes_find_the_same_optimum_panel_as_one(
@@ -131,7 +131,7 @@ def test_two_processes_find_the_same_optimum_panel_as_one(
     options = [*options, "--neighbours", "optimum", "--records", "81"]
     ended = torchrun("-m", "bdpvi.distributed", "--out", str(tmp_path / "two"), *options)
     assert ended.returncode == 0, ended.stderr
-    two, one = release.load(tmp_path / "two"), alone(tmp_path / "one", options, monkeypatch)
+    two, one = load(tmp_path / "two"), alone(tmp_path / "one", options, monkeypatch)
     (a,), (b,) = two.panels, one.panels
     assert torch.equal(a.ids, b.ids)
     assert len(a.ids) % 2 == 1

@@ -29,7 +29,7 @@ def blocks(page: Path) -> list[tuple[str, str, int]]:
 
 def patients(folder: Path) -> None:
     """Write the tables that the pages' commands read."""
-    data = logistic_data(300, 3)
+    data = logistic_data(2_000, 3)
     rows = [
         ",".join([*(f"{value:.3f}" for value in x), "yes" if y else "no"])
         for x, y in zip(data.x.tolist(), data.y.tolist(), strict=True)

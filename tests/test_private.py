@@ -1,9 +1,11 @@
-"""``bdpvi private`` and the settings that it takes."""
+"""``bdpvi private``: one command, one ε for all that leaves the house."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,72 +15,171 @@ from simulated import logistic_data
 from test_cli import run
 
 import bdpvi
-from bdpvi.commands.private import no_better
+from bdpvi._private import Work
+from bdpvi._runtime.keys import Key
+from bdpvi._scores import FOLDS, TURNS, Scores, rehearsed
 from bdpvi.compare.methods.posterior import FullRankRelease
+from bdpvi.datasets import constants_of
 from bdpvi.guides import MeanField
+from bdpvi.releasing import made, storage
 from bdpvi.releasing.advice import advice
+from bdpvi.types import GIVEN
+
+ROWS = 3_000
+"""Four times what ε = 1 needs for these columns: noise changes nothing of what is asserted."""
+
+
+def patients(rows: int = ROWS) -> pd.DataFrame:
+    """Return a table with blanks, an id, a category with one member, and a rare class."""
+    generator = np.random.default_rng(3)
+    age, dose = generator.normal(50, 12, rows), generator.normal(2, 1, rows)
+    sex = generator.choice(["F", "M"], rows)
+    odds = -4 + 0.1 * (age - 50) + (sex == "M") + 0.5 * dose
+    sick = np.where(generator.random(rows) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    frame = pd.DataFrame(
+        {"id": np.arange(rows), "age": age, "dose": dose.round(2), "sex": sex, "sick": sick}
+    )
+    frame.loc[1, "age"] = np.nan
+    frame.loc[2, "sex"] = "hospice"
+    frame.loc[4, "sick"] = None
+    return frame
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with a category and a rare class."""
-    generator = np.random.default_rng(3)
-    age, dose = generator.normal(50, 12, 900), generator.normal(2, 1, 900)
-    sex = generator.choice(["F", "M"], 900)
-    odds = -2 + 0.1 * (age - 50) + (sex == "M") + 0.5 * dose
-    sick = np.where(generator.random(900) < 1 / (1 + np.exp(-odds)), "yes", "no")
     path = tmp_path_factory.mktemp("private") / "patients.csv"
-    pd.DataFrame({"age": age, "dose": dose, "sex": sex, "sick": sick}).to_csv(path, index=False)
+    patients().to_csv(path, index=False)
     return path
 
 
 def private(table: Path, out: Path, *more: object) -> int:
-    return run("private", "--data", table, "--target", "sick", "--out", out, "--quiet", *more)
+    given = ("--target", "sick", "--positive", "yes", "--drop", "id", "--out", out, "--quiet")
+    return run("private", "--data", table, *given, *more)
 
 
 def test_one_command_makes_a_model_that_may_be_shared(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "shared"
-    assert private(table, out, "--epsilon", 1) == 0
+    assert private(table, out, "--epsilon", 1, "--delta", 1e-8) == 0
     said = capsys.readouterr().out
     assert "worst-case DP ε = 1 (aimed at)" in said
-    assert "reliable" in said
-    assert "NOT RELIABLE" not in said
-    assert "always the base rate" in said
-    assert "WARNING" not in said
+    assert "no Bayesian ε" in said
+    assert f"{FOLDS * TURNS} rehearsals" in said
+    assert "no ε pays for them" in said
     assert [path.name for path in out.iterdir()] == ["release.json"]
+    shared = (out / "release.json").read_text("utf-8")
     release = bdpvi.load_release(out / "release.json")
-    assert "Computed from the rows of the data" in release.receipt.meaning
-    # The budget is spent, and nothing is overwritten.
+    assert "bought from the table, which ε covers" in release.receipt.meaning
+    assert release.receipt.given == ""
+    # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
+    # scores, nor the number of records.
+    encoding = release.encoding
+    assert encoding is not None
+    age = patients()["age"]
+    for name in ("hospice", "AUC", "log score", str(age.mean()), str(age.std()), str(ROWS)):
+        assert name not in shared
+    assert set(release.feature_names) >= {"age", "dose", "sex=F", "sex=M"}
+    # A blank, a stray text and an unknown category are predicted, not refused.
+    new = pd.DataFrame({"age": [np.nan, "old", 1e300], "dose": [1, 2, 3], "sex": ["X", None, "F"]})
+    assert release.predict_mean(new).between(0, 1).all()
+
     secret = tmp_path / "shared.secret"
-    assert run("release", secret, "--epsilon", 2, "--out", tmp_path / "more.json") == 2
+    fit = made.load(secret)
+    assert fit.records == ROWS - 1  # all rows with a target
+    assert len(fit.ledger.bought()) == 2
+    total = bdpvi.spent(fit, delta=1e-8)
+    assert total.worst_case is not None
+    assert 0.97 < total.worst_case.epsilon <= 1
+    # The budget is spent, and nothing is overwritten.
+    assert run("release", secret, "--epsilon", 2, "--delta", 1e-8, "--out", tmp_path / "m") == 2
     assert "budget" in capsys.readouterr().err
     assert private(table, out, "--epsilon", 1) == 2
     assert "exists already" in capsys.readouterr().err
-    # What rounding left of the budget pays for noise.
-    assert run("release", secret, "--epsilon", 1, "--out", tmp_path / "more.json") == 0
-    assert "says hardly anything" in capsys.readouterr().out
 
 
-def test_scores_and_both_guarantees_are_there_as_json(
+def test_json_keeps_public_and_secret_apart(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--epsilon", 1, "--guarantee", "bayesian", "--json")
+    options = ("--epsilon", 1, "--no-scores", "--json")
     assert private(table, tmp_path / "shared", *options) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["receipt"]["guarantee"] == "Bayesian DP"
-    assert result["spent"]["reliable"]
-    scores = result["scores"]
-    assert scores["always the base rate"]["AUC"] == 0.5
-    assert scores["this release"]["AUC"] > scores["without privacy"]["AUC"] - 0.05
-    assert scores["without privacy"]["log score"] > scores["always the base rate"]["log score"]
+    assert set(result) == {"public", "secret"}
+    assert result["public"]["receipt"]["guarantee"] == "worst-case DP"
+    assert set(result["secret"]) == {"folder", "spent"}
+
+
+def test_what_it_would_take_follows_from_the_header(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = tmp_path / "header.csv"
+    header.write_text(",".join(patients().columns) + "\n")
+    found = []
+    for file in (table, header):
+        assert private(file, tmp_path / "shared", "--epsilon", 1, "--plan", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert set(found[0]["bought"]) == {"age", "dose", "sex"}
+    assert 100 < found[0]["records_needed"] < ROWS / 2
+    assert [path.name for path in tmp_path.iterdir()] == ["header.csv"]
+
+
+def test_too_few_records_are_said_before_the_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "few.csv", tmp_path / "shared"
+    patients(60).to_csv(file, index=False)
+    for _ in range(2):  # the second time it is the same answer, from the same key
+        assert private(file, out, "--epsilon", 1) == 2
+        error = capsys.readouterr().err
+        assert "Three ways" in error
+        for way in ("--constants FILE", "--drop COLUMN", "--epsilon"):
+            assert way in error
+        assert "Nothing was fitted" in error
+        assert not (out / "release.json").exists()
+    constants = tmp_path / "constants.json"
+    public = {"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]}
+    constants.write_text(json.dumps(public))
+    assert private(file, tmp_path / "public", "--epsilon", 1, "--constants", constants) == 0
+
+
+def test_exact_constants_are_asked_for_and_named_everywhere(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--epsilon", 1, "--from-data", "--missing", "level", "--no-scores")
+    frame = patients().dropna(subset="sick")
+    frame.to_csv(tmp_path / "whole.csv", index=False)
+    assert private(tmp_path / "whole.csv", tmp_path / "shared", *more) == 0
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if "worst-case" in line.lower()]
+    assert lines
+    assert all(GIVEN in line for line in lines if "ε =" in line)
+    release = bdpvi.load_release(tmp_path / "shared" / "release.json")
+    assert release.receipt.given == GIVEN
+    assert run("spent", tmp_path / "shared.secret") == 0
+    assert GIVEN in capsys.readouterr().out
+
+
+def test_a_bayesian_guarantee_needs_public_constants(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--epsilon", 1, "--guarantee", "bayesian", "--no-scores", "--json")
+    assert private(table, tmp_path / "one", *more) == 2
+    assert "needs public constants" in capsys.readouterr().err
+    constants = tmp_path / "constants.json"
+    public = {"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]}
+    constants.write_text(json.dumps(public))
+    assert private(table, tmp_path / "two", *more, "--constants", constants) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["public"]["receipt"]["guarantee"] == "Bayesian DP"
+    assert result["secret"]["spent"]["reliable"]
 
 
 def test_a_declared_base_rate_is_the_intercepts_prior_mean(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert private(table, tmp_path / "shared", "--epsilon", 0.1, "--base-rate", 0.2) == 0
+    more = ("--epsilon", 1, "--base-rate", 0.2, "--no-scores")
+    assert private(table, tmp_path / "shared", *more) == 0
     release = bdpvi.load_release(tmp_path / "shared/release.json")
     assert isinstance(release.model, bdpvi.BayesianLogisticRegression)
     assert release.model.intercept_mean == pytest.approx(np.log(0.25))
@@ -96,29 +197,135 @@ def test_settings_that_were_tuned_are_taken(
 ) -> None:
     model = {"clip": 0.37, "prior_scale": 0.2}
     tuned = {"model": model, "noise_scale": 0.3, "draws": 2}
-    entry = {"chosen": {}, "methods": {"bdp-vi-full-rank": tuned}}
     file = tmp_path / "tuned.json"
-    file.write_text(json.dumps({"patients": entry}))
-    options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--json")
+    file.write_text(
+        json.dumps({"patients": {"chosen": {}, "methods": {"bdp-vi-full-rank": tuned}}})
+    )
+    options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--json", "--no-scores")
     assert private(table, tmp_path / "shared", *options) == 0
-    receipt = json.loads(capsys.readouterr().out)["receipt"]
+    receipt = json.loads(capsys.readouterr().out)["public"]["receipt"]
     assert receipt["draws"] == 2
     assert bdpvi.load_release(tmp_path / "shared" / "release.json").model.clip == 0.37  # type: ignore[attr-defined]
     assert private(table, tmp_path / "x", "--epsilon", 1, "--settings", f"{file}:dp-gd") == 2
     assert "method must be one of" in capsys.readouterr().err
 
 
-def test_a_release_that_is_worth_nothing_is_called_so() -> None:
-    names = ("always the base rate", "this release", "without privacy")
+def test_after_an_interruption_the_same_draws_come_and_nothing_is_paid(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
 
-    def said(auc: float, log_score: float) -> str:
-        rows = [(0.5, -0.6, 0.7), (auc, log_score, 0.7), (0.8, -0.5, 0.8)]
-        columns = ["AUC", "log score", "accuracy"]
-        return no_better(pd.DataFrame(rows, index=list(names), columns=columns))
+    def interrupted(release: bdpvi.Release, path: Path) -> None:
+        drawn.append(release.samples)
+        raise KeyboardInterrupt
 
-    assert said(0.7, -0.55) == ""
-    assert "ranking only" in said(0.7, -0.61)
-    assert "no better than the base rate" in said(0.49, -0.55)
+    more = ("--epsilon", 1, "--no-scores")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_release", interrupted)
+        assert private(table, tmp_path / "shared", *more) == 130
+    assert not (tmp_path / "shared" / "release.json").exists()
+    secret = tmp_path / "shared.secret"
+    before = made.load(secret).ledger
+    # Another option must not meet the old key: two draws with one noise would show the mean.
+    assert private(table, tmp_path / "shared", "--epsilon", 1.5, "--no-scores") == 2
+    assert private(table, tmp_path / "shared", *more) == 0
+    release = bdpvi.load_release(tmp_path / "shared" / "release.json")
+    assert release.samples.equal(drawn[0])
+    after = made.load(secret).ledger
+    assert after.charges() == before.charges()
+    assert after.bought() == before.bought()
+
+
+def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
+    for one in (patients(), table):
+        release = bdpvi.private(one, progress=False, **given)
+        assert release.receipt.epsilon == 1
+    public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bdpvi.private(patients(), progress=False, constants=public, **given)
+        bdpvi.private(logistic_data(50, 2), epsilon=1, progress=False)
+    with pytest.raises(ValueError, match="positive=None: say which value"):
+        bdpvi.private(patients(), target="sick", epsilon=1, progress=False)
+    with pytest.raises(ValueError, match="from_data=True and constants were both given"):
+        bdpvi.private(patients(), constants=public, from_data=True, **given)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None:
+    public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
+    frame = patients().iloc[:rows][["age", "sex", "sick"]]
+    release = bdpvi.private(
+        frame, target="sick", positive="yes", epsilon=1, constants=public, progress=False
+    )
+    assert str(release.receipt).startswith("worst-case DP ε = 1 (aimed at)")
+
+
+def odd(frame: pd.DataFrame, row: int) -> pd.DataFrame:
+    """Return the table, one row of which is as odd as can be."""
+    frame, index = frame.astype(object).copy(), frame.index[row]
+    for name, value in (("age", 1e300), ("dose", "a lot"), ("sex", "=cmd()")):
+        frame.loc[index, name] = value
+    return frame
+
+
+@pytest.mark.parametrize("row", [0, 1, 2, 3, 4, ROWS // 2, ROWS - 1])
+def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> None:
+    """Given the same key, what was bought is nearly the same, and all other rows are as before."""
+    frame = odd(patients(), row)
+    frame["sick"] = "no"
+    frame.loc[frame.index[row], "sick"] = "yes"  # the only one
+    less = frame.drop(index=frame.index[row])
+    public = constants_of({"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]})
+    for constants in (public, None):
+        given: dict[str, Any] = {"drop": ("id",), "constants": constants}
+        works = [
+            Work.of(one, target="sick", positive="yes", epsilon=1.0, progress=False, **given)
+            for one in (frame, less)
+        ]
+        data, other = (work.dataset(Key.of_seed(row))[0] for work in works)
+        kept = [i for i in range(len(data)) if not np.array_equal(data.y[i], 1)]
+        assert len(other) == len(kept)
+        assert data.feature_names == other.feature_names
+        x = data.x[kept]
+        if constants is None:  # bought ones are as public once they are bought
+            encoding = bdpvi.datasets.Encoding.from_dict(data.preprocessing["encoding"])
+            assert encoding.whole(works[1].rows.columns).equal(x)
+        else:
+            assert other.x.equal(x)
+        assert other.y.equal(data.y[kept])
+
+
+def test_rehearsals_are_repeated_and_each_measure_has_its_range() -> None:
+    work = Work.of(
+        patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
+    )
+    release = work.released(Key.of_seed(0))
+    one, two = (rehearsed(work, release, Key.of_seed(seed)) for seed in (1, 1))
+    assert one is not None
+    assert two is not None
+    pd.testing.assert_frame_equal(one.values, two.values)
+    table = one.table()
+    assert list(table.index) == ["a release like this", "always the base rate", "without privacy"]
+    assert len(one.values.loc[["a release like this"]]) == FOLDS * TURNS
+    assert (table["AUC"].loc["always the base rate"] == 0.5).all()
+    assert table["AUC"].loc["without privacy", "median"] > 0.75
+    low, high = (table["AUC"].loc["a release like this", at] for at in (0.05, 0.95))
+    assert low < table["AUC"].loc["a release like this", "median"] < high
+
+
+def test_five_positives_are_not_called_better_than_chance() -> None:
+    def said(auc: list[float], log_score: float) -> str:
+        rows = [("a release like this", one, log_score, 0.7) for one in auc]
+        rows += [("always the base rate", 0.5, -0.6, 0.7)] * len(auc)
+        values = pd.DataFrame(rows, columns=["of", "AUC", "log score", "accuracy"])
+        return "\n".join(Scores(values.set_index("of")).warnings())
+
+    assert said([0.7] * 100, -0.55) == ""
+    assert "score no better than the base rate" in said([0.7] * 100, -0.61)
+    assert "6% of the rehearsals rank no better than chance" in said([0.7] * 94 + [0.4] * 6, -0.55)
+    assert "too rare to say anything" in said([float("nan")] * 5, -0.55)
 
 
 def delta(noise: float, epsilon: float) -> float:

@@ -203,6 +203,12 @@ def alike(
             )
 
 
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Return the settings of the run whose parts a folder holds, {} where there is none."""
+    file = folder / _SETTINGS
+    return store.read_json(file) if file.exists() else {}
+
+
 def forget(folder: str | Path) -> None:
     """Delete a checkpoint; one that is not there, or that another worker deletes, is no error."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BYTES = 32
+EXPERIMENT = "experiment"
+"""Marks the preprocessing of records that a seed chose from a table: nothing may be released."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,15 @@ class Key:
         """Return the key of an experiment: whoever knows the seed knows all that follows."""
         return cls(hashlib.sha256(f"bdpvi experiment {int(seed)}".encode()).digest(), True)
 
+    @classmethod
+    def of_int(cls, number: int) -> Key:
+        """Return the secret key that ``int`` made this number.
+
+        >>> Key.of_int(5) == Key((5).to_bytes(32, "big"))
+        True
+        """
+        return cls(number.to_bytes(_BYTES, "big"))
+
     def child(self, *labels: str | int) -> Key:
         """Return the key of one purpose; other labels give keys that look independent."""
         person = hashlib.blake2b(repr(labels).encode(), digest_size=_BYTES).digest()
@@ -69,3 +80,14 @@ class Key:
         """
         stream = hashlib.shake_256(b"words" + self.secret).digest(8 * count)
         return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+    def coins(self, count: int) -> NDArray[np.float64]:
+        """Return ``count`` uniform numbers of [0, 1), multiples of 2⁻⁵³: one secret coin a record.
+
+        >>> Key.of_seed(0).coins(2).round(3).tolist()
+        [0.529, 0.81]
+        """
+        return np.asarray((self.words(count) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+    def __int__(self) -> int:
+        return int.from_bytes(self.secret, "big")

@@ -135,11 +135,8 @@ def claimed_folder(path: Path) -> Iterator[Path]:
         ValueError: if something is at ``path`` by then, other than an empty folder.
     """
     _remove_dead(path)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_MARK}", dir=path.parent))
-    descriptor = os.open(temporary, os.O_RDONLY)
+    temporary, descriptor = _temporary_folder(path)
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         temporary.chmod(0o700)
         yield temporary
         try:
@@ -241,6 +238,19 @@ def _temporary(path: Path) -> tuple[Path, int]:
         if os.fstat(descriptor).st_nlink:
             return Path(name), descriptor
         os.close(descriptor)  # taken for dead before it was locked
+
+
+def _temporary_folder(path: Path) -> tuple[Path, int]:
+    """Return a new folder beside ``path``, and a descriptor, as :func:`_temporary` does."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_MARK}", dir=path.parent))
+        with suppress(FileNotFoundError):  # taken for dead before it was locked
+            descriptor = os.open(made, os.O_RDONLY)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if made.exists():
+                return made, descriptor
+            os.close(descriptor)
 
 
 def _remove_dead(path: Path) -> None:

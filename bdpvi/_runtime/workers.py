@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from bdpvi._runtime.keys import Key
 
 
 class Reduction(Protocol):
@@ -50,6 +54,16 @@ class Alone:
     def join(self, value: Tensor) -> Tensor:
         """Return the tensor."""
         return value
+
+
+def shared(key: Key, workers: Reduction) -> Key:
+    """Return the key of worker 0, whichever keys the others have.
+
+    >>> shared(Key.of_seed(0), Alone()) == Key.of_seed(0)
+    True
+    """
+    mine = torch.tensor(list(key.secret)) * (workers.rank == 0)
+    return replace(key, secret=bytes(workers.sum(mine).tolist()))
 
 
 def share(count: int, workers: Reduction) -> range:

@@ -90,7 +90,7 @@ def compare(
     )
     with options.resumable(out / "cells"):
         comparison.compare(
-            table.split(),
+            table.split(options.PUBLIC_SEED),
             plan,
             out,
             chosen={"data": chosen.data, **chosen.how},
@@ -165,7 +165,7 @@ def tune(
     )
     with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
-            table.split().train,
+            table.split(options.PUBLIC_SEED).train,
             hyperparameters.load(table.name, out if out.exists() else hyperparameters.FILE),
             _words(methods),
             search,

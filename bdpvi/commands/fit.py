@@ -136,7 +136,7 @@ def fit(
     records: Records = 0,
     budget: Budget = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
-    seed: Seed = 0,
+    seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -149,12 +149,16 @@ def fit(
     Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
     """
     import bdpvi
+    from bdpvi._runtime.keys import Key
     from bdpvi._runtime.workers import Alone
     from bdpvi.releasing.made import described, guide_of
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
-    split = table.split()
+    workers: Reduction = context.obj or Alone()
+    way = _route(route, out, records, workers)
+    key = way.key() if seed is None else seed
+    split = table.split(key.child("split") if isinstance(key, Key) else key)
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -166,7 +170,6 @@ def fit(
     made |= {"guide": guide} if guide else {}
     if noise_scale is not None:
         made["noise_scale"] = noise_scale or None
-    workers: Reduction = context.obj or Alone()
     run = partial(
         bdpvi.fit,
         model,
@@ -174,8 +177,8 @@ def fit(
         split.train,
         steps=STEPS if steps is None else steps,
         rate=RATES[route] if rate is None else rate,
-        seed=seed,
-        neighbours=_route(route, out, records, workers),
+        seed=key,
+        neighbours=way,
         accounting=chosen.accountant,
         budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
         device=device,

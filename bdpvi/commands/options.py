@@ -15,6 +15,7 @@ import typer
 from bdpvi._runtime.store import json_text
 
 if TYPE_CHECKING:
+    from bdpvi._runtime.keys import Key
     from bdpvi.compare.methods.posterior import PosteriorRelease
     from bdpvi.types import Split
 
@@ -50,7 +51,16 @@ Settings = Annotated[
 Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
-Seed = Annotated[int, typer.Option(help="Seed of batches and base noise.")]
+PUBLIC_SEED = 0
+"""Decides which rows of a file an experiment trains on, such as a comparison."""
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Seed of split, batches and base noise, for an experiment: nothing may be released "
+        "from it. Without it they are secret.",
+        show_default=False,
+    ),
+]
 BaseRate = Annotated[
     float | None,
     typer.Option(
@@ -121,8 +131,11 @@ class Table:
         """What reports call the data."""
         return self.data if self.data in TABLES else Path(self.data).stem
 
-    def split(self) -> Split:
-        """Return the training and test records."""
+    def split(self, seed: Key | int) -> Split:
+        """Return the training and test records, those of a file by the coins of a key.
+
+        By a number it is an experiment. Public tables have published splits.
+        """
         from bdpvi import datasets
 
         if self.data in datasets.LOADERS:
@@ -134,7 +147,7 @@ class Table:
         given = {name: value for name, value in vars(self).items() if value not in ("", None)}
         if self.constants:
             given["constants"] = datasets.read_constants(self.constants)
-        return datasets.from_csv(given.pop("data"), given.pop("target"), **given)
+        return datasets.from_csv(given.pop("data"), given.pop("target"), seed=seed, **given)
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:

@@ -113,7 +113,7 @@ def private(
         return
     public = table.data in options.TABLES
     work = Work.of(
-        table.split().train if public else table.data,
+        table.split(options.PUBLIC_SEED).train if public else table.data,
         separator=table.separator,
         progress=not quiet and not as_json,
         **given,
@@ -166,7 +166,7 @@ def _given(table: Table, from_data: bool) -> dict[str, Any]:
         given["constants"] = datasets.read_constants(table.constants)
     if from_data:
         names = ("missing", "encoding") + (("unknown",) if table.unknown else ())
-        given["table"] = {name: getattr(table, name) for name in names}
+        given["measuring"] = {name: getattr(table, name) for name in names}
     return given
 
 

@@ -124,7 +124,8 @@ def release(
             storage.write_release(released, temporary)
         if as_json:
             public = {"out": out, "receipt": released.receipt.to_dict()}
-            options.print_json({**public, "spent": released.spent.to_dict()})
+            secret = {"spent": released.spent.to_dict()}
+            options.print_json({"public": public, "secret": secret})
             return
         _report(fitted, released, out)
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from bdpvi.inference.svi import Problem, isolated
 
+SECRET = "secret "
+"""Stands before a seed that is one."""
 _PROBED = 64
 """Records that a model is tried on."""
 
@@ -44,7 +46,7 @@ def identity(problem: Problem) -> dict[str, str]:
         "guide": guide,
         "steps": str(plan.steps),
         "rate": repr(plan.rate),
-        "seed": str(plan.seed),
+        "seed": SECRET * plan.secret + str(plan.seed),
         "optim": _optimiser(problem.optim),
         "torch": torch.__version__,
         "bdpvi": version("bdpvi"),

@@ -29,6 +29,9 @@ class Plan:
         steps: number of optimiser steps.
         rate: Poisson sampling rate q in (0, 1]; 1 is full batch.
         seed: any non-negative integer.
+        secret: whether the seed is a secret of the run. Then the coins are; otherwise a run by
+            batches is an experiment: the row numbers, which a row's absence shifts, decide who is
+            in them.
 
     >>> plan = Plan(steps=10, rate=0.5, seed=0)
     >>> ids = torch.arange(100)
@@ -40,11 +43,17 @@ class Plan:
     steps: int
     rate: float = 1.0
     seed: int = 0
+    secret: bool = False
 
     def __post_init__(self) -> None:
         validate.positive_int("steps", self.steps)
         validate.rate("rate", self.rate)
         validate.positive_int("seed", self.seed, least=0)
+
+    @property
+    def experiment(self) -> bool:
+        """Whether batches follow a public seed."""
+        return self.rate < 1 and not self.secret
 
     def batch(self, step: int, ids: Tensor) -> Tensor:
         """Return which of the records ``ids`` are in the batch of ``step``, a boolean mask."""

@@ -14,15 +14,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._runtime import log, secure, validate
-from bdpvi._runtime.checkpoint import Checkpoint, Once, always
+from bdpvi._runtime.checkpoint import Checkpoint, Once, always, settings_of
+from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.workers import Alone, Reduction, share
+from bdpvi._runtime.workers import Alone, Reduction, share, shared
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.composition import ByHolder
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
-from bdpvi.inference.fingerprint import described, identity
+from bdpvi.inference.fingerprint import SECRET, described, identity
 from bdpvi.inference.optimisers import check_elementwise
 from bdpvi.inference.svi import Convergence, Kept, Problem, run_svi
 from bdpvi.neighbours.published import ORDERS, Training
@@ -66,6 +67,14 @@ class Coupled:
         self.chunk = validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.reduction = reduction or Alone()
+
+    def key(self) -> Key:
+        """Return the secret key of the batches: the unfinished run's, or a new one."""
+        kept = "" if self.checkpoint is None else str(settings_of(self.checkpoint).get("seed"))
+        number = kept.removeprefix(SECRET)
+        if number == kept or not number.isdecimal():
+            return shared(Key.fresh(), self.reduction)
+        return shared(Key.of_int(int(number)), self.reduction)
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False

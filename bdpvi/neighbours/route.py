@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.svi import Convergence, Problem
@@ -102,6 +103,12 @@ class Kind(Protocol):
 
 class Neighbours(Protocol):
     """A way to fit that also finds out how far single records move the posterior."""
+
+    def key(self) -> Key:
+        """Return the secret key of a run's batches: an interrupted run's, or a new one.
+
+        All workers of one job get the same.
+        """
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Reduction, share
 from bdpvi.inference.fingerprint import identity
@@ -66,6 +67,10 @@ class Sharded:
 
     def __init__(self, route: Callable[..., Neighbours], *kinds: Kind, workers: Reduction) -> None:
         self.route, self.kinds, self.workers = route, kinds, workers
+
+    def key(self) -> Key:
+        """Return the key of the way to find neighbours, the same for all workers."""
+        return self.route(*self.kinds, reduction=self.workers).key()
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False

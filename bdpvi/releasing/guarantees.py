@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from bdpvi._fit import Fit
@@ -18,8 +18,9 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.ledger import Charge
+from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.types import Spent, WorstCase
+from bdpvi.types import GIVEN, Spent, WorstCase
 
 BAYESIAN = "Bayesian DP"
 WORST_CASE = "worst-case DP"
@@ -57,7 +58,9 @@ class Receipt:
         temperature: τ; on a coarse grid if it was found from the data.
         noise_scale: standard deviation of the noise in each coordinate, if it is public.
         step: the samples are multiples of this.
-        experiment: whether the samples follow a seed: then nothing is promised at all.
+        given: what the guarantee is conditional on, :data:`bdpvi.types.GIVEN` or nothing.
+        experiment: whether the samples, the batches or the choice of training rows follow a seed:
+            then nothing is promised at all.
     """
 
     guarantee: str
@@ -71,15 +74,16 @@ class Receipt:
     temperature: float
     noise_scale: float | None
     step: float
+    given: str = ""
     experiment: bool = False
 
     def __str__(self) -> str:
         if self.experiment:
-            return "an EXPERIMENT: drawn by a seeded generator, so nothing is promised"
+            return "an EXPERIMENT: it follows a seed, so nothing is promised"
         trust = {None: "", True: ", reliable", False: ", NOT RELIABLE"}[self.reliable]
         return (
             f"{self.guarantee} ε = {self.epsilon:.4g} ({self.source}) at δ = {self.delta:g}, to "
-            f"{self.relation}{trust}"
+            f"{self.relation}{self.given}{trust}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,8 +192,8 @@ class BayesianDP:
         """
 
         def suffices(place: int) -> bool:
-            total = account(fit, Charge(draws, on_grid(place), from_data=True), accountant)
-            return total.get_delta(epsilon, near=delta) <= delta
+            spent = account(fit, Charge(draws, on_grid(place), from_data=True), accountant)
+            return spent.get_delta(epsilon, near=delta) <= delta
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
         places = [high]
@@ -199,7 +203,7 @@ class BayesianDP:
         high = next((place for place in places if suffices(place)), low)
         if high == low:
             charged = bool(fit.ledger.charges()) or fit.training is not None
-            before = str(account(fit, None, accountant).spent(delta)) if charged else None
+            before = str(total(fit, delta, None, accountant)) if charged else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
         colder = range(low + 1, high)
         return FoundFromData(on_grid(low + 1 + bisect_left(colder, True, key=suffices)))
@@ -209,9 +213,9 @@ class BayesianDP:
         return total
 
     def _floor(self, fit: Fit, draws: int, delta: float, accountant: Accountant | None) -> str:
-        hottest = account(fit, Charge(draws, _HOTTEST, from_data=True), accountant)
+        hottest = total(fit, delta, Charge(draws, _HOTTEST, from_data=True), accountant)
         return (
-            f"with {draws} draws the covariances alone cost {hottest.spent(delta)}. Fewer draws, a "
+            f"with {draws} draws the covariances alone cost {hottest}. Fewer draws, a "
             "lower clip or a stronger prior lower that floor"
         )
 
@@ -253,12 +257,34 @@ def account(
     return ledger
 
 
+def total(
+    fit: Fit,
+    delta: float,
+    planned: Charge | None = None,
+    accountant: Accountant | None = None,
+) -> Spent:
+    """Return what all releases have cost, with ``planned`` on top."""
+    found = account(fit, planned, accountant).spent(delta)
+    return replace(found, worst_case=conditional(fit, found.worst_case))
+
+
 def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCase | None:
     """Return the worst-case guarantee of all releases: a function of public constants alone.
 
     None without any release, or where there is no such guarantee.
     """
-    return account(fit, planned).worst_case(delta)
+    return conditional(fit, account(fit, planned).worst_case(delta))
+
+
+def conditional(fit: Fit, found: WorstCase | None) -> WorstCase | None:
+    """Return the guarantee with what it is conditional on."""
+    return found and replace(found, given=given(fit))
+
+
+def given(fit: Fit) -> str:
+    """Return :data:`bdpvi.types.GIVEN` if the constants of the encoding were read from the rows."""
+    encoding = fit.preprocessing.get("encoding")
+    return GIVEN if encoding and encoding["source"] == MEASURED else ""
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
@@ -290,10 +316,14 @@ def require_worst_case(fit: Fit) -> None:
         raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
 
 
-def meaning(total: Spent, guarantee: Guarantee, source: object) -> str:
-    """Return the guarantee in words, with where the constants of the encoding come from."""
+def meaning(total: Spent, guarantee: Guarantee, preprocessing: Mapping[str, Any]) -> str:
+    """Return the guarantee in words, with what D is and where its constants come from."""
     words = WORST_CASE_GUARANTEE if guarantee.name == WORST_CASE else total.guarantee
-    return f"{words}. Given the constants of the encoding: {source}" if source else words
+    if split := preprocessing.get("split"):
+        words += f". D is the training part of a published table alone: {split}"
+    if encoding := preprocessing.get("encoding"):
+        words += f". Constants of the encoding: {encoding['source']}"
+    return words
 
 
 def _event(fit: Fit, charge: Charge) -> PosteriorDraws:

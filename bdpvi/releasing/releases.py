@@ -111,6 +111,7 @@ def release(
                 _use_once(fit, generator)
             fit.ledger.charge(charge)
         number = 1 + fit.ledger.charges().index(charge)
+    experiment = fit.experiment or generator is not None
     lattice = fit.guide.lattice(charge.temperature)
     if charge.key:
         key = Key(bytes.fromhex(charge.key))
@@ -118,7 +119,7 @@ def release(
     released = Release(
         samples=samples,
         latents=_unpack(fit, samples),
-        receipt=_receipt(fit, charge, guarantee, price, total, epsilon, generator is not None),
+        receipt=_receipt(fit, charge, guarantee, price, total, epsilon, experiment),
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=fit.preprocessing,
@@ -156,6 +157,7 @@ def spent(
         return no_panel(delta, with_bought(nothing.worst_case, bought, delta))
     total = account(fit, planned, accountant)
     found = total.spent(delta)
+    found = replace(found, worst_case=guarantees.conditional(fit, found.worst_case))
     if found.sample_size:
         found = replace(found, exposure=total.exposure(delta))
     if found.reliable:
@@ -227,7 +229,7 @@ def _check(
     limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accountant: Accountant | None
 ) -> None:
     """Raise unless everything together, ``charge`` included, is within the limit."""
-    total = account(fit, charge, accountant).spent(limit.delta)
+    total = guarantees.total(fit, limit.delta, charge, accountant)
     price = guarantee.price(total)
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
@@ -278,11 +280,10 @@ def _receipt(
     if aimed is None and not public:
         source, epsilon = guarantees.COMPUTED, _two_digits(price.epsilon)
     kinds = sorted(panel.kind for panel in fit.panels)
-    encoding = fit.preprocessing.get("encoding")
     lattice, noise_scale = fit.guide.lattice(charge.temperature), fit.guide.noise_scale
     return Receipt(
         guarantee=guarantee.name,
-        meaning=guarantees.meaning(total, guarantee, encoding and encoding["source"]),
+        meaning=guarantees.meaning(total, guarantee, fit.preprocessing),
         relation=ADD_OR_REMOVE if public else f"{' or '.join(kinds)} one record",
         epsilon=epsilon,
         delta=price.delta,
@@ -292,6 +293,7 @@ def _receipt(
         temperature=charge.temperature,
         noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
         step=lattice.step,
+        given=guarantees.given(fit),
         experiment=experiment,
     )
 

@@ -20,7 +20,7 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class About:
                     steps=typed(plan, "steps", int),
                     rate=_number("rate", plan.get("rate")),
                     seed=typed(plan, "seed", int),
+                    secret=typed(plan, "secret", bool),
                 ),
                 data_name=typed(content, "data_name", str),
                 feature_names=tuple(names),

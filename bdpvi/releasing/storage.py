@@ -42,9 +42,9 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         path: a folder that does not exist yet: an old fit and its ledger are never overwritten.
         extra: anything JSON that the caller needs to build model and guide again.
     """
-    path = Path(path).resolve()
-    if not store.nothing_at(path):
+    if not store.nothing_at(Path(path)):  # a link that leads nowhere is something
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
+    path = Path(path).resolve()
     numbers, about = _files(fit, extra)
     store.make_folder(path.parent)
     with fit.ledger.locked():
@@ -179,6 +179,7 @@ ORIGINS = {
     "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
     "receipt.noise_scale": "the guide's public number and the temperature",
     "receipt.step": "public constants and the temperature",
+    "receipt.given": "whether constants of the encoding were read from the table",
     "receipt.experiment": "false",
     "model": "hyper-parameters, chosen without looking at the data",
     "feature_names": "public constants of the encoding",
@@ -202,7 +203,10 @@ def save_release(release: Release, path: str | Path) -> None:
 def write_release(release: Release, path: Path) -> None:
     """Write the release to an open place of its own; see :func:`save_release`."""
     if release.receipt.experiment:
-        raise ValueError("release is an experiment: its samples follow a seed, so it is not saved")
+        raise ValueError(
+            "release is an experiment: samples, batches or the choice of training rows follow a "
+            "seed, so it is not saved; leave the seed out"
+        )
     model = release.model
     content = {
         "format": _RELEASE_FORMAT,
@@ -216,7 +220,7 @@ def write_release(release: Release, path: Path) -> None:
     store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
 
 
-_RELEASE_FORMAT = 2
+_RELEASE_FORMAT = 3
 
 
 def load_release(path: str | Path, model: Model | None = None) -> Release:

@@ -46,6 +46,7 @@ def run(
         guides.FullRank(model, init_scale=0.05),
         simulated(given.records, 0),
         steps=given.steps,
+        seed=0,  # of the search alone: no batch is drawn
         optim=default_optimiser(given.steps, lr=0.1, decay=0.05),
         accounting=bdpvi.Accounting(only_reliable=True, failure_probability=1e-30),
     )

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     clipped = Clipped(model, clip=2.0)
     guide = guides.FullRank(clipped)
-    fit = bdpvi.fit(clipped, guide, simulate(given.records), steps=given.steps)
+    fit = bdpvi.fit(clipped, guide, simulate(given.records), steps=given.steps, seed=0)
     release = bdpvi.release(fit, draws=5, temperature=20.0)
     print(release)
     print("for the owner only:", release.spent)  # few records: not reliable, as it says

@@ -22,15 +22,16 @@ from torch import Tensor
 
 import bdpvi.neighbours.coupled
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove, cli
+from bdpvi._runtime import checkpoint
 from bdpvi._runtime.checkpoint import Checkpoint, forget
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.panel import Panel
-from bdpvi.commands import release
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.inference.fingerprint import described, identity
+from bdpvi.inference.fingerprint import SECRET, described, identity
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.rows import Rows, train_rows
+from bdpvi.releasing.made import load
 
 STEPS = 20
 
@@ -278,10 +279,14 @@ def test_interrupted_command_goes_on_when_given_again_and_leaves_nothing(
     assert "steps=21 cannot go on" in error
     assert "delete the folder" in error
 
+    kept = checkpoint.settings_of(next(unfinished.rglob("settings.json")).parent)
     assert fit(out) == 0
-    assert fit(again) == 0
+    plan = load(out).plan  # the batches follow the secret coins that were kept
+    assert plan.secret
+    assert kept["seed"] == f"{SECRET}{plan.seed}"
+    assert fit(again, "--seed", str(plan.seed)) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"fit", "again"}
-    assert_identical(release.load(out).panels[0], release.load(again).panels[0])
+    assert_identical(load(out).panels[0], load(again).panels[0])
 
 
 def test_a_route_that_does_not_exist_is_refused(

@@ -31,11 +31,11 @@ from bdpvi import Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import silent
-from bdpvi.commands import release
 from bdpvi.compare import tuning
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.neighbours import coupled
 from bdpvi.releasing import storage
+from bdpvi.releasing.made import load
 from bdpvi.studies.catalogue import STUDIES
 
 
@@ -292,7 +292,7 @@ def test_of_several_processes_with_one_out_one_succeeds(tmp_path: Path) -> None:
             assert "is held by" in error or "exists already" in error
             assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(release.load(tmp_path / "out").panels[0].ids) == 10
+    assert len(load(tmp_path / "out").panels[0].ids) == 10
 
 
 def modes(folder: Path) -> set[tuple[bool, int]]:

@@ -113,4 +113,6 @@ def distance(variance: float, rounding: float) -> float:
 @pytest.mark.parametrize("name", answers())
 def test_an_answer_is_what_it_was(name: str) -> None:
     expected = json.loads(WRITTEN.read_text())[name]
-    assert answers()[name]() == pytest.approx(expected, rel=1e-9)
+    # Loss distributions go through Fourier transforms, whose rounding is the processor's.
+    close = 1e-6 if PrivacyLossAccountant.name in name else 1e-9
+    assert answers()[name]() == pytest.approx(expected, rel=close)

@@ -68,7 +68,7 @@ def test_the_long_form_is_the_encodings(tmp_path: Path) -> None:
         ({"age": {"mean": 1, "sd": "2"}}, "column 'age': mean and sd must be numbers, got '2'"),
         ({"age": {"mean": 1, "sd": 0}}, "sd of column 'age'"),
         ({"age": [0, float("inf")]}, "column 'age'"),
-        ({"sex": []}, "sex must have at least one entry"),
+        ({"sex": []}, "column 'sex' must have at least one category"),
         ({"sex": ["F", "F"]}, "none twice"),
         ({"columns": [{"kind": "numeric"}]}, "not the dictionary of an encoding"),
     ],

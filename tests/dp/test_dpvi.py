@@ -390,7 +390,13 @@ def test_without_privacy_it_is_variational_inference(data: Dataset) -> None:
     outcome = dpvi(model, guide, data, noise_multiplier=0.0, settings=settings, seed=0)
     assert outcome.price is None
     fit = bdpvi.fit(
-        model, guide, data, steps=400, neighbours=bdpvi.Coupled(bdpvi.Remove(3)), progress=False
+        model,
+        guide,
+        data,
+        steps=400,
+        seed=0,
+        neighbours=bdpvi.Coupled(bdpvi.Remove(3)),
+        progress=False,
     )
     torch.testing.assert_close(outcome.latents["w"][0], fit.posterior.mean, atol=0.05, rtol=0)
 

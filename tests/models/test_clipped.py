@@ -38,7 +38,9 @@ def test_logistic_regression_is_trained_as_by_its_clipped_likelihood(guide: Any)
     data = logistic_data(20, 3)
     plain = BayesianLogisticRegression()
     by_score, by_likelihood, unclipped = (
-        bdpvi.fit(model, guide(model), data, steps=15, rate=0.5, progress=False, device="cpu")
+        bdpvi.fit(
+            model, guide(model), data, steps=15, rate=0.5, seed=0, progress=False, device="cpu"
+        )
         for model in (Clipped(plain, 0.3), BayesianLogisticRegression(clip=0.3), plain)
     )
     for name, value in by_likelihood.parameters.items():
@@ -109,7 +111,12 @@ def test_no_record_moves_a_step_by_more_than_the_clip() -> None:
     x = torch.cat([data.x, torch.full((1, 3), 50.0).double()])
     joined = Dataset(x, torch.cat([data.y, torch.tensor([-1e4]).double()]))
     train = partial(
-        bdpvi.fit, steps=1, optim=SGD({"lr": rate}), neighbours=Coupled(Remove(3)), progress=False
+        bdpvi.fit,
+        steps=1,
+        seed=0,
+        optim=SGD({"lr": rate}),
+        neighbours=Coupled(Remove(3)),
+        progress=False,
     )
     for model, within in ((Clipped(linear, C), True), (linear, False)):
         a, b = (train(model, MeanField(model), one).parameters["loc"] for one in (data, joined))
@@ -121,7 +128,7 @@ def test_no_record_moves_a_step_by_more_than_the_clip() -> None:
 def test_it_is_a_model_of_records_as_its_model_is() -> None:
     data, model = logistic_data(12, 3), Clipped(linear, C)
     bdpvi.check(model, MeanField(model), data)
-    fit = bdpvi.fit(model, MeanField(model), data, steps=3, progress=False)
+    fit = bdpvi.fit(model, MeanField(model), data, steps=3, seed=0, progress=False)
     released = bdpvi.release(fit, temperature=100.0)
     assert released.receipt.guarantee == "Bayesian DP"
     expected = data.x @ released.latents["w"][0]

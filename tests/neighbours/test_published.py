@@ -26,7 +26,7 @@ STEPS = 12
 def fit() -> bdpvi.Fit:
     model = bdpvi.BayesianLogisticRegression(clip=0.3)
     return bdpvi.fit(
-        model, FullRank(model), logistic_data(40, 2), steps=STEPS, rate=0.5,
+        model, FullRank(model), logistic_data(40, 2), steps=STEPS, rate=0.5, seed=0,
         account_training=True, progress=False, device="cpu",
     )  # fmt: skip
 

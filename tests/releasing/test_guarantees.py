@@ -368,7 +368,8 @@ def test_mutated_files_are_value_errors(data: Dataset, tmp_path: Path) -> None:
         try:
             loaded = storage.load_release(path)
             loaded.predict_proba(torch.zeros(2, len(loaded.feature_names)))
-            Encoding.from_dict(loaded.preprocessing["encoding"]).apply(pd.DataFrame({"a": [1]}))  # type: ignore[arg-type]
+            if loaded.encoding is not None:
+                loaded.encoding.apply(pd.DataFrame({"a": [1]}))
         except ValueError:
             pass
 

@@ -23,6 +23,7 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi._runtime import store
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.ledger import Charge, Ledger
 from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
@@ -35,7 +36,13 @@ FILES = {"fit.json", "fit.safetensors", "ledger.jsonl"}
 @pytest.fixture(scope="module")
 def trained() -> bdpvi.Fit:
     return bdpvi.fit(
-        MODEL, FullRank(MODEL), logistic_data(20, 2), steps=5, rate=0.5, progress=False
+        MODEL,
+        FullRank(MODEL),
+        logistic_data(20, 2),
+        steps=5,
+        rate=0.5,
+        seed=Key(bytes(32)),
+        progress=False,
     )
 
 
@@ -163,18 +170,33 @@ def test_an_existing_folder_is_never_replaced(
 ) -> None:
     path, write = tmp_path / "fit", store.write
 
-    def slow(file: Path, content: bytes) -> None:
+    def put() -> None:
         path.mkdir(exist_ok=True)
+        (path / "mine").write_text("kept")
+
+    def slow(file: Path, content: bytes) -> None:
+        put()
         write(file, content)
 
     if when == "before":
-        path.mkdir()
+        put()
     monkeypatch.setattr(store, "write", slow)
     with pytest.raises(ValueError, match="exists already"):
         save_fit(fit, path)
     assert list(tmp_path.iterdir()) == [path]
-    assert list(path.iterdir()) == []
+    assert [one.read_text() for one in path.iterdir()] == ["kept"]
     assert fit.ledger.path is None
+
+
+def test_an_empty_folder_is_taken_for_nothing_and_a_link_is_not(
+    fit: bdpvi.Fit, tmp_path: Path
+) -> None:
+    (tmp_path / "fit").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="exists already"):
+        save_fit(fit, tmp_path / "link")
+    save_fit(fit, tmp_path / "fit")
+    assert load_fit(tmp_path / "fit", MODEL, FullRank(MODEL)).records == fit.records
 
 
 def test_of_many_that_save_to_one_path_one_does(trained: bdpvi.Fit, tmp_path: Path) -> None:
@@ -279,8 +301,8 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.update(format=1), "format must be 3, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 3, got None"),
+        (lambda a: a.update(format=1), "format must be 4, got 1: another version"),
+        (lambda a: a.pop("format"), "format must be 4, got None"),
         (lambda a: a.update(plan=[1]), "plan must be a JSON object"),
         (lambda a: a["plan"].update(steps="5"), "steps must be int, got '5'"),
         (lambda a: a["plan"].update(steps=True), "steps must be int, got True"),

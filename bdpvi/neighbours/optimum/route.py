@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import torch
 
 from bdpvi._runtime import log, validate
+from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track, silent
 from bdpvi._runtime.threads import each, slices
-from bdpvi._runtime.workers import Alone, Reduction
+from bdpvi._runtime.workers import Alone, Reduction, shared
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.guide import Guide
@@ -94,6 +95,10 @@ class Optimum:
     def bounds(model: Model, guide: Guide) -> bool:
         """Return whether clip and noise scale bound what any record does: see :func:`largest`."""
         return isinstance(model, BayesianLogisticRegression) and largest(model, guide) is not None
+
+    def key(self) -> Key:
+        """Return a new key: there are no batches, so it decides nothing about the fit."""
+        return shared(Key.fresh(), self.reduction)
 
     def train(
         self, problem: Problem, track: Track[Any], *, account_training: bool = False
