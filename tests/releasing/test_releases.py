@@ -19,6 +19,7 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.ledger import Charge, Ledger
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
