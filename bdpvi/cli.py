@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
@@ -73,13 +74,21 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
     be waiting for another one that has died.
     """
     try:
-        with _stoppable() if workers is None else nullcontext():
+        with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
             program(standalone_mode=True, obj=workers)
     except (ValueError, OSError, FloatingPointError) as error:
         lines = (" ".join(line.split()) for line in str(error).splitlines())
         print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Show warnings as errors are shown, without a place in the code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"bdpvi: {message}", file=sys.stderr)
+        yield
 
 
 @contextmanager

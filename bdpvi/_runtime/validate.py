@@ -6,6 +6,7 @@ Comparisons are written as ``not x > 0`` so that NaN fails them too.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -67,18 +68,20 @@ def probability(name: str, value: float) -> float:
 
 
 def mean_delta(delta: float, records: int, allowed: bool) -> float:
-    """Return a δ that is a mean over ``records``, if it leaves no single one unprotected.
+    """Return a δ that is a mean over ``records``; warn if it leaves a single one unprotected.
 
-    Of N records one may be exposed altogether at the price of 1/N, so that is refused unless
-    ``allowed``.
+    Of N records one may be exposed altogether at the price of 1/N. N is secret, and a refusal would
+    be an output, so it is the owner who has to decide; ``allowed`` says that it is decided.
 
     >>> mean_delta(1e-5, 30_000, allowed=False)
     1e-05
     """
     if probability("delta", delta) * records >= 1 and not allowed:
-        raise ValueError(
+        warnings.warn(
             f"delta={delta:g} is at least 1/N = {1 / records:.2g}: as δ is a mean over records, "
-            "one of them could be exposed altogether. Choose a smaller δ, or pass large_delta=True"
+            "one of them could be exposed altogether. Choose a smaller δ, or pass large_delta=True",
+            UserWarning,
+            stacklevel=3,
         )
     return float(delta)
 

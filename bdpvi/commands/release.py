@@ -44,7 +44,7 @@ Guarantee = Annotated[
 LargeDelta = Annotated[
     bool,
     typer.Option(
-        "--large-delta", help="Take a δ of 1/N or more for a Bayesian guarantee, knowingly."
+        "--large-delta", help="Take a δ of 1/N or more for a Bayesian guarantee without a warning."
     ),
 ]
 Conversion = Annotated[

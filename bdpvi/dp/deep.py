@@ -38,6 +38,7 @@ def make_private(
     panel: Source | None = None,
     rate: float,
     clip: float,
+    records: int | None = None,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     steps: int | None = None,
@@ -58,9 +59,13 @@ def make_private(
         optimizer: any that needs no closure, over all trainable weights. Its learning rate must
             follow from public constants.
         loss: of outputs and targets, such as ``F.cross_entropy``, for one record at a time.
-        data: tensors (x, y), or a torch Dataset of pairs with a fixed length N. N counts as public.
-        panel: 100 records or more of the same kind, never trained on or tested with; their
-            gradients say what records such as these pay. None with ``individual`` alone.
+        data: tensors (x, y), or a torch Dataset of pairs with a fixed length; x is a tuple of
+            tensors for a module of several inputs.
+        records: N as it is declared, by which the expected batch size is qN. By default the length
+            of ``data``, which then counts as public.
+        panel: 100 records or more of the same kind, never trained on or tested with: their
+            gradients, taken at every step, say what records such as these paid on the path that
+            ran. A diagnostic, usually 0 to 10 % below the worst-case ε. By default there is none.
         rate: Poisson sampling rate q; qN is the expected batch size.
         clip: C, bound on the L2 norm of each record's gradient. Chosen from public knowledge.
         noise_multiplier: z; the sum of a batch's gradients gets noise of standard deviation zC.
@@ -117,9 +122,14 @@ def make_private(
         raise ValueError("give noise_multiplier, or both epsilon and steps")
     held = Records.of_source("data", data)
     mechanism = Mechanism(
-        rate=rate, clip=clip, noise_multiplier=noise_multiplier, records=len(held), seed=seed
+        rate=rate,
+        clip=clip,
+        noise_multiplier=noise_multiplier,
+        records=len(held) if records is None else records,
+        length=len(held),
+        seed=seed,
     )
-    counted = held
+    counted: Records | None = None
     rule: Filter | IndividualFilter | None = stopping
     if individual is not None:
         if rate != 1:
@@ -127,13 +137,12 @@ def make_private(
         if steps is not None or not (panel is None and budget is None and stopping is None):
             raise ValueError("individual= takes noise_multiplier, and no panel, budget or stopping")
         rule = IndividualFilter.of(individual, noise_multiplier)
-    elif panel is None:
-        raise ValueError("panel must be given: 100 records or more, kept out of the training data")
-    else:
+    elif panel is not None:
         counted = Records.of_source("panel", panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
-    some = counted.take(torch.arange(_TRIED) % len(counted), trainable(module)[0].device)
+    tried = held if counted is None else counted
+    some = tried.take(torch.arange(_TRIED) % len(tried), trainable(module)[0].device)
     check_module(module, some)
     check_loss(loss, module, some)
     gradients = make_gradients(grad_sample_mode, module, loss, physical_batch, some)

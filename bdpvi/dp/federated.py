@@ -29,6 +29,9 @@ from bdpvi.dp.private import as_experiment
 from bdpvi.dp.updates import Message, Released, Rounds
 from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
 
+NOBODY = -1
+"""Stands in ``Released.refused`` for whoever sent something that is no message."""
+
 
 class Federation:
     """The server's side of all rounds, with the ledger of what was charged.
@@ -108,8 +111,9 @@ class Federation:
     def aggregate(self, round: int, messages: Iterable[Message]) -> Released:
         """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered, and in any order.
 
-        A message counts as zero, and is named, if its update is None, not finite or of another
-        size, its client was not asked or answers twice, or it answers another round. An update that
+        A message counts as zero, and is named, if its update is None, no tensor, not finite or of
+        another size, its client was not asked or answers twice, or it answers another round; what
+        is no :class:`Message` is named under :data:`NOBODY`. An update that
         is too long is clipped. The round stays charged whatever happens.
 
         Args:
@@ -150,7 +154,9 @@ class Federation:
         refused: dict[int, str] = {}
         valid: list[Message] = []
         for one in messages:
-            if one.client not in asked:
+            if not isinstance(one, Message) or type(one.client) is not int:
+                refused[NOBODY] = f"no message of a client: {type(one).__name__}"
+            elif one.client not in asked:
                 refused[one.client] = "was not asked"
             elif one.round != round:
                 refused[one.client] = f"stale: answers round {one.round}, not {round}"
@@ -163,6 +169,8 @@ class Federation:
                 refused[one.client] = "answered twice: no answer counts"
             elif one.update is None:
                 refused[one.client] = "lost: no update"
+            elif not isinstance(one.update, Tensor) or one.update.is_complex():
+                refused[one.client] = "its update is no tensor of real numbers"
             else:
                 try:
                     counted[one.client] = self._taken(one.update)

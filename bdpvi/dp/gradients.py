@@ -8,7 +8,7 @@ weights together, and the sum of the gradients after each was clipped by itself.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Literal, Protocol
@@ -16,11 +16,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
 from bdpvi._runtime import validate
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs (B, ...) and targets (B, ...)."""
+Batch = tuple[Any, Tensor]
+"""Inputs (B, ...), a tensor or a tuple of several, and targets (B, ...)."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From a module's output and the targets to a loss; it only ever sees one record at a time."""
@@ -40,14 +41,18 @@ class RecordGradients(Protocol):
     """What a private step needs of a network."""
 
     def norms(self, batch: Batch) -> Tensor:
-        """Return the L2 norm of each record's gradient, over all trainable weights, (B,)."""
+        """Return the L2 norm of each record's gradient, over all trainable weights, (B,).
+
+        0 where a gradient is not finite, as it then counts as zero.
+        """
 
     def clipped_sum(
         self, batch: Batch, clip: float, admit: Admission | None = None
     ) -> list[Tensor]:
         """Return Σ g · min(1, clip/‖g‖), one tensor for each trainable weight of the module.
 
-        An empty batch has the sum 0. Where a gradient is not finite, neither is the sum.
+        An empty batch has the sum 0. A gradient that is not finite counts as zero: a record must
+        not be able to stop the run.
 
         Args:
             batch: inputs and targets.
@@ -107,7 +112,8 @@ class FunctionalGradients:
         weights = {n: w.detach() for n, w in self.module.named_parameters() if w.requires_grad}
 
         def value(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return self.loss(functional_call(self.module, weights, (x[None],)), y[None]).sum()
+            inputs = tuple(one[None] for one in tree_leaves(x))
+            return self.loss(functional_call(self.module, weights, inputs), y[None]).sum()
 
         gradients = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
         for x, y in _split(batch, self.physical_batch):
@@ -161,7 +167,7 @@ class OpacusGradients:
         for part in _split(batch, self.physical_batch):
             with self._hooked() as hooks:
                 torch.autograd.grad(self._values(part).sum(), self._probes)
-                found.append(self._found(hooks))
+                found.append(self._found(hooks).nan_to_num(posinf=0.0))
         return torch.cat(found) if found else torch.zeros(0)
 
     def clipped_sum(
@@ -177,12 +183,35 @@ class OpacusGradients:
                 if not self.ghost:
                     _add_clipped(total, _samples(weights), clip, admit)
                     continue
-                factors = _factors(self._found(hooks), clip, admit)
-                hooks.disable_hooks()
-                sums = torch.autograd.grad((factors * values).sum(), weights)
-            for whole, one in zip(total, sums, strict=True):
-                whole += one
+                self._add_sums(total, part, values, hooks, clip, admit)
         return total
+
+    def _add_sums(
+        self,
+        total: Sequence[Tensor],
+        part: Batch,
+        values: Tensor,
+        hooks: Any,
+        clip: float,
+        admit: Admission | None,
+    ) -> None:
+        """Add the clipped gradients by a second backward pass, now that norms are known."""
+        norms = self._found(hooks)
+        bad = ~norms.isfinite()
+        if bool(bad.any()):
+            # A second pass would carry NaN into the sum even at weight zero. So such records are
+            # replaced by zeros, with norms and values found anew: dropout is drawn again.
+            x = tree_map(lambda one: _blanked(one, bad), part[0])
+            values = self._values((x, part[1]))
+            torch.autograd.grad(values.sum(), self._probes, retain_graph=True)
+            norms = self._found(hooks)
+            if not bool(norms.isfinite().all()):  # the weights themselves are not finite
+                return
+        hooks.disable_hooks()
+        factors = _factors(norms.nan_to_num(posinf=0.0), clip, admit) * ~bad
+        sums = torch.autograd.grad((factors * values).sum(), trainable(self.module))
+        for whole, one in zip(total, sums, strict=True):
+            whole += one
 
     def _attach(self, module: nn.Module) -> Any:
         return self._hooks(module, loss_reduction="sum", strict=False)
@@ -213,37 +242,83 @@ class OpacusGradients:
 
     def _values(self, batch: Batch) -> Tensor:
         """Return each record's loss, computed from its own output alone, (B,)."""
-        values: Tensor = vmap(lambda out, y: self.loss(out[None], y[None]).sum())(
-            self.module(batch[0]), batch[1]
-        )
+
+        def value(out: Any, y: Tensor) -> Tensor:
+            return self.loss(tree_map(lambda one: one[None], out), y[None]).sum()
+
+        values: Tensor = vmap(value)(self.module(*tree_leaves(batch[0])), batch[1])
         return values
+
+
+_TRIED_STEPS, _TRIED_RATE = 3, 10.0
+"""Steps of a copy of the module before training, long enough to meet what large weights do."""
 
 
 def make_gradients(
     mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None, batch: Batch
 ) -> RecordGradients:
-    """Make gradients and ask for them once: what cannot be done is known before any charge.
+    """Make gradients, after a copy of the module took some steps: what cannot be done is known
+    before any charge.
 
     Raises:
         ValueError: naming ``grad_sample_mode``, or ``module`` if it has no such gradients.
         ImportError: if Opacus is asked for and not there.
     """
     validate.choice("grad_sample_mode", mode, GRAD_SAMPLE_MODES)
-    with torch.random.fork_rng([batch[0].device] if batch[0].is_cuda else []):
+    with torch.random.fork_rng([batch[1].device] if batch[1].is_cuda else []):
         try:
-            made: RecordGradients
-            if mode == "functorch":
-                made = FunctionalGradients(module, loss, physical_batch)
-            else:
-                made = OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
-            made.clipped_sum(batch, 1.0)
+            tried = deepcopy(module)
+            made = _made(mode, tried, loss, physical_batch)
+            for _ in range(_TRIED_STEPS):
+                before = {name: value.detach().clone() for name, value in tried.named_parameters()}
+                made.norms(batch)
+                total = made.clipped_sum(batch, 1.0)
+                check_unchanged(module, before, dict(tried.named_parameters()))
+                with torch.no_grad():
+                    for weight, one in zip(trainable(tried), total, strict=True):
+                        weight.add_(one, alpha=_TRIED_RATE / len(batch[1]))
+            return _made(mode, module, loss, physical_batch)
         except (NotImplementedError, AttributeError, RuntimeError, TypeError) as error:
-            other = "hooks" if mode == "functorch" else "functorch"
             raise ValueError(
                 f"module has no gradients of single records with grad_sample_mode={mode!r} "
-                f"({error}); try {other!r}"
+                f"({error}); {_instead(module, mode)}"
             ) from error
-    return made
+
+
+def _made(
+    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None
+) -> RecordGradients:
+    if mode == "functorch":
+        return FunctionalGradients(module, loss, physical_batch)
+    return OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
+
+
+def check_unchanged(
+    module: nn.Module, before: Mapping[str, Tensor], now: Mapping[str, Tensor]
+) -> None:
+    """Refuse a module whose weights change in its forward pass, without clip and noise.
+
+    Raises:
+        ValueError: naming the weight and its layer.
+    """
+    for name, value in now.items():
+        if not torch.equal(before[name], value.detach()):
+            owner = name.rpartition(".")[0]
+            kind = type(module.get_submodule(owner)).__name__
+            raise ValueError(
+                f"module changes its weight {name!r} outside the optimiser's step, by records and "
+                f"without noise; {kind} may do that on its own, as Embedding(max_norm=...) does"
+            )
+
+
+def _instead(module: nn.Module, mode: str) -> str:
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.RNNBase):
+            return (
+                f"put opacus.layers.DP{layer.mode.split('_')[0]} in the place of layer {name!r} "
+                f"({type(layer).__name__}), which trains in every mode"
+            )
+    return f"try {'hooks' if mode == 'functorch' else 'functorch'!r}"
 
 
 def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
@@ -260,18 +335,19 @@ def _samples(weights: Sequence[Any]) -> list[Tensor]:
 
 
 def _split(batch: Batch, size: int) -> Iterator[Batch]:
-    if len(batch[0]):
-        yield from zip(batch[0].split(size), batch[1].split(size), strict=True)
+    for start in range(0, len(batch[1]), size):
+        some = slice(start, start + size)
+        yield tree_map(lambda one: one[some], batch[0]), batch[1][some]  # noqa: B023
 
 
 def _norms(each: Sequence[Tensor]) -> Tensor:
-    """Return the norm over all weights of gradients (B, ...), in float32 at least."""
+    """Return the norm over all weights of gradients (B, ...), in float32 at least; 0 for NaN."""
     norms: Tensor = torch.stack([_wide(g).flatten(1).norm(dim=1) for g in each]).norm(dim=0)
-    return norms
+    return norms.nan_to_num(posinf=0.0)
 
 
 def _factors(norms: Tensor, clip: float, admit: Admission | None) -> Tensor:
-    """Return min(1, clip/norm), 0 for a record that is not admitted, and NaN where the norm is."""
+    """Return min(1, clip/norm), 0 for a record that is not admitted."""
     factors = (clip * (1 - MARGIN) / norms).clamp(max=1.0)
     return factors if admit is None else factors * admit(norms).to(factors.device)
 
@@ -279,11 +355,18 @@ def _factors(norms: Tensor, clip: float, admit: Admission | None) -> Tensor:
 def _add_clipped(
     total: Sequence[Tensor], each: Sequence[Tensor], clip: float, admit: Admission | None
 ) -> None:
-    factors = _factors(_norms(each), clip, admit)
+    norms = _norms(each)
+    factors = _factors(norms, clip, admit)
     # By mv, not einsum, and without autocast: it would be done in half precision.
     with torch.autocast(factors.device.type, enabled=False):
         for whole, one in zip(total, each, strict=True):
-            whole += (_wide(one).flatten(1).T @ factors).view_as(whole)
+            kept = _blanked(_wide(one).flatten(1), norms == 0)  # 0 · NaN would be NaN
+            whole += (kept.T @ factors).view_as(whole)
+
+
+def _blanked(values: Tensor, rows: Tensor) -> Tensor:
+    """Return (B, ...) with zeros in these rows."""
+    return values.masked_fill(rows.view(-1, *[1] * (values.ndim - 1)), 0)
 
 
 def _wide(values: Tensor) -> Tensor:

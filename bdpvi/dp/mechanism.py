@@ -26,6 +26,7 @@ class Mechanism:
         clip: C, bound on the norm of each record's gradient.
         noise_multiplier: z; the noise has standard deviation zC.
         records: N, public: the sum is divided by qN.
+        length: number of records there are, secret unless it is N; N by default.
         seed: None draws batches from a secret seed and noise from the operating system's
             cryptographic generator. A number is for experiments.
     """
@@ -34,13 +35,14 @@ class Mechanism:
     clip: float
     noise_multiplier: float
     records: int
+    length: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
         validate.rate("rate", self.rate)
         validate.positive("clip", self.clip)
         validate.positive("noise_multiplier", self.noise_multiplier)
-        validate.positive_int("data", self.records)
+        validate.positive_int("records", self.records)
         if self.seed is not None:
             validate.positive_int("seed", self.seed, least=0)
 
@@ -51,7 +53,7 @@ class Mechanism:
 
     def batch(self, step: int) -> Tensor:
         """Return the positions of the records in the batch of ``step``, perhaps none."""
-        return self._plan.chosen(step, self.records)
+        return self._plan.chosen(step, self.records if self.length is None else self.length)
 
     def seed_of(self, step: int) -> int:
         """Return the seed of what ``step`` draws besides: dropout, and noise if it is seeded."""

@@ -22,6 +22,8 @@ from bdpvi.dp.mechanism import Mechanism
 from bdpvi.dp.records import Records
 from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
 
+_NOBODY = 3
+"""Records of an event that stands for every conceivable one."""
 EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
 
 
@@ -42,7 +44,7 @@ class Private:
         optimizer: Optimizer,
         gradients: RecordGradients,
         data: Records,
-        counted: Records,
+        counted: Records | None,
         mechanism: Mechanism,
         allowed: float = math.inf,
         stopping: Filter | IndividualFilter | None = None,
@@ -55,6 +57,7 @@ class Private:
         self._weights = trainable(module)
         self._modes = [(layer, layer.training) for layer in module.modules()]
         self._counts = self._no_counts()
+        self._versions = self._now()
         self._stopped = ""
 
     @property
@@ -72,17 +75,20 @@ class Private:
 
         The network trains in the mode (``train`` or ``eval``) that each layer had at first.
 
+        A gradient that is not finite counts as zero.
+
         Raises:
             BudgetExceededError: if the step would cost more than is left, or the filter stops the
                 run before it. Nothing is charged or drawn.
-            ValueError: if the data have another length than at first. Nothing is charged.
-            FloatingPointError: if a gradient is not finite. The step is charged, no weight is
-                changed, ``batch`` stays for a look at it, and the run goes no further: that it
-                stopped is not covered by ε.
+            ValueError: if the data have another length than at first, other weights are trainable,
+                or a weight was changed since the last step. Nothing is charged. Or if the forward
+                pass changes a weight: then the network must not be released.
+            FloatingPointError: if a weight is not finite after the step, which the weights show.
         """
         if self._stopped:
-            raise FloatingPointError(self._stopped)
+            raise ValueError(self._stopped)
         self._data.check_length("data")
+        self._check_weights()
         if self.steps >= self._allowed:
             raise BudgetExceededError(
                 f"budget: step {self.steps + 1} would cost more than is left. Nothing was charged"
@@ -93,34 +99,57 @@ class Private:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             step = self.steps
             torch.manual_seed(self.mechanism.seed_of(step))
-            where = self._charge(device)
+            self._charge(device)
             self.batch = self.mechanism.batch(step)
             total = self._sum(self._data.take(self.batch, device))
-            if not where and not all(bool(one.isfinite().all()) for one in total):
-                where = "batch (its positions: .batch)"
-            if where:
+            if self._now() != self._versions:
                 self._stopped = (
-                    f"step {step + 1} met a gradient that is not finite, in the {where}; it is "
-                    "charged and the run is over. Try a smaller learning rate, or mend the record"
+                    f"step {step + 1}: the forward pass changed a weight or a buffer, by records "
+                    "and without noise. Do not release the network; the run is over"
                 )
-                raise FloatingPointError(self._stopped)
+                raise ValueError(self._stopped)
             for weight, one in zip(self._weights, total, strict=True):
                 weight.grad = self.mechanism.mean(one).to(weight)
             self.optimizer.step()
+            self._versions = self._now()
+        if not all(bool(weight.isfinite().all()) for weight in self._weights):
+            raise FloatingPointError(
+                f"step {step + 1} made a weight that is not finite; use a smaller learning rate"
+            )
 
-    def _charge(self, device: torch.device) -> str:
-        """Charge a step by the panel's norms; return "panel" if one of them is not finite."""
+    def _now(self) -> list[int]:
+        """Return how often each weight and buffer was changed."""
+        return [one._version for one in (*self.module.parameters(), *self.module.buffers())]
+
+    def _check_weights(self) -> None:
+        """Refuse weights that are not those of the last step."""
+        if [id(one) for one in trainable(self.module)] != [id(one) for one in self._weights]:
+            raise ValueError(
+                "module has other trainable weights than at first: what is frozen on the way would "
+                "still be trained and charged. Make it private anew. Nothing was charged"
+            )
+        if self._now() != self._versions:
+            raise ValueError(
+                "module has a weight or a buffer that was changed outside step(), and nothing "
+                "vouches that it was without looking at records. Nothing was charged"
+            )
+
+    def _charge(self, device: torch.device) -> None:
+        """Charge a step, by the panel's norms if there is one."""
         if isinstance(self._counts, IndividualCosts):
-            return ""
-        self._counted.check_length("panel")
-        everybody = torch.arange(len(self._counted))
-        norms = self._gradients.norms(self._counted.take(everybody, device))
+            return
         ahead = copy(self._counts)  # add() puts a new tensor in place of the old one
-        ahead.add(self._in_clips(norms))
+        if self._counted is None:
+            ahead.counts = ahead.counts.clone()
+            ahead.add_largest()
+        else:
+            self._counted.check_length("panel")
+            everybody = torch.arange(len(self._counted))
+            norms = self._gradients.norms(self._counted.take(everybody, device))
+            ahead.add(self._in_clips(norms))
         if isinstance(self._rule, Filter):
             self._rule.check(self._event(ahead))
         self._counts = ahead
-        return "" if norms.isfinite().all() else "panel"
 
     def _sum(self, taken: Batch) -> list[Tensor]:
         """Return the sum of clipped gradients; a filter of single records is charged with it."""
@@ -147,8 +176,13 @@ class Private:
 
     def _no_counts(self) -> LevelCounts | IndividualCosts:
         if isinstance(self._rule, IndividualFilter):
-            return IndividualCosts(self._rule, len(self._counted))
-        return LevelCounts(LEVELS, len(self._counted))
+            return IndividualCosts(self._rule, len(self._data))
+        return LevelCounts(LEVELS, len(self._ids))
+
+    @property
+    def _ids(self) -> Tensor:
+        """Identities of the panel; without one, of as many as an event must have."""
+        return torch.arange(_NOBODY) if self._counted is None else self._counted.ids
 
     def event(self) -> SampledGaussianSteps:
         """Return all steps so far as an event for an accountant. Secret.
@@ -163,7 +197,7 @@ class Private:
         return self._event(self._counts)
 
     def _event(self, counts: LevelCounts) -> SampledGaussianSteps:
-        return counts.event(self._counted.ids, self.mechanism.noise_multiplier, self.mechanism.rate)
+        return counts.event(self._ids, self.mechanism.noise_multiplier, self.mechanism.rate)
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.
@@ -191,11 +225,11 @@ class Private:
         return found if self.mechanism.seed is None else experimental(found)
 
     def spent(self, delta: float) -> Spent:
-        """Return what all steps cost: the worst-case ε, and what the path that ran cost.
+        """Return what all steps cost: the worst-case ε, and with a panel what the path cost.
 
         ``worst_case``, by privacy loss distributions, holds for every record and is the one to
-        publish. ``path_epsilon`` is what a random record like the panel's paid on the path that
-        this run took: a diagnostic, and no guarantee about the algorithm.
+        publish. ``path_epsilon``, None without a panel, is what a random record like the panel's
+        paid on the path that this run took: a diagnostic, and no guarantee about the algorithm.
 
         With a filter, ε is the filter's Bayesian one instead, a constant of its settings that holds
         on every path, and ``worst_case`` is that of all steps it could have allowed.
@@ -210,6 +244,9 @@ class Private:
             found = self._rule.spent(self.event(), delta)
         else:
             found = self._accountant().spent(delta)
+            if self._counted is None:
+                reason = "no panel: it is the worst-case ε"
+                found = replace(found, sample_size=0, path_epsilon=None, reason=reason)
         return found if self.mechanism.seed is None else as_experiment(found)
 
     def per_record(self, delta: float) -> Tensor:
@@ -219,9 +256,9 @@ class Private:
             delta: δ of each.
 
         Raises:
-            ValueError: before the first step.
+            ValueError: before the first step, or without a panel.
         """
-        return self._accountant().per_record(delta)
+        return self._of_panel().per_record(delta)
 
     def exposure(self, delta: float) -> Exposure:
         """Return what most records like the panel's pay at most, on the path that ran. Secret.
@@ -230,9 +267,14 @@ class Private:
             delta: δ of each record's own ε.
 
         Raises:
-            ValueError: before the first step.
+            ValueError: before the first step, or without a panel.
         """
-        return self._accountant().exposure(delta)
+        return self._of_panel().exposure(delta)
+
+    def _of_panel(self) -> BayesianAccountant:
+        if self._counted is None:
+            raise ValueError("panel is None: make_private(panel=...) says what its records pay")
+        return self._accountant()
 
     def _accountant(self) -> BayesianAccountant:
         accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
@@ -255,7 +297,7 @@ class Private:
                 "mechanism": self._settings(),
                 "module": self.module.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "counted": self._counted.ids,
+                "counted": self._ids,
                 "counts": self._counts.state_dict(),
                 "stopped": self._stopped,
             }
@@ -273,7 +315,7 @@ class Private:
                     f"state has {name}={state['mechanism'][name]!r}, this run {here!r}; make it as "
                     "it was made before"
                 )
-        if not torch.equal(state["counted"], self._counted.ids):
+        if not torch.equal(state["counted"], self._ids):
             raise ValueError("state has the counts of another panel or data; give what it had")
         own = self.module.state_dict()
         if {n: v.shape for n, v in state["module"].items()} != {n: v.shape for n, v in own.items()}:
@@ -283,6 +325,7 @@ class Private:
         self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # refuses before it changes
         self.module.load_state_dict(state["module"])
         self._counts, self._stopped = counts, state["stopped"]
+        self._versions = self._now()
 
     def __repr__(self) -> str:
         kind = "" if self.mechanism.seed is None else f", {EXPERIMENT}"

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from bdpvi._runtime import validate
 from bdpvi.dp.gradients import Batch
 
-Source = Sequence[Tensor] | Dataset[Any]
-"""Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y)."""
+Source = Sequence[Any] | Dataset[Any]
+"""Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y). A
+module of several inputs has a tuple of tensors for x."""
 
 LEAST_PANEL = 100
 
@@ -30,7 +32,7 @@ class Records:
             they are just positions.
     """
 
-    source: tuple[Tensor, Tensor] | Dataset[Any]
+    source: tuple[Any, Tensor] | Dataset[Any]
     ids: Tensor
     of: object = None
 
@@ -39,7 +41,7 @@ class Records:
         """Return the records of ``source``.
 
         Raises:
-            ValueError: naming ``name``, if lengths differ, a value is not finite, ids repeat, or
+            ValueError: naming ``name``, if lengths differ, ids repeat, or
                 there is no length.
 
         >>> Records.of_source("data", (torch.zeros(3, 2), torch.zeros(3))).ids
@@ -47,23 +49,22 @@ class Records:
         """
         ids: Tensor | None = None
         of: object = None
-        kept: tuple[Tensor, Tensor] | Dataset[Any]
+        kept: tuple[Any, Tensor] | Dataset[Any]
         if isinstance(source, TensorDataset):
             source = list(source.tensors)
         if isinstance(source, (tuple, list)):
-            if len(source) not in (2, 3) or not all(isinstance(t, Tensor) for t in source):
+            leaves = tree_leaves(source)
+            if len(source) not in (2, 3) or not all(isinstance(t, Tensor) for t in leaves):
                 raise ValueError(
                     f"{name} must be tensors (x, y) or (x, y, ids), or a Dataset, got "
                     f"{len(source)} of {', '.join(type(t).__name__ for t in source)}"
                 )
             x, y, *rest = source
-            validate.same_length(f"{name}: y", y, "x", x)
-            for tensor in (x, y):
-                if tensor.is_floating_point():
-                    validate.finite(name, tensor)
+            for part in tree_leaves(x):
+                validate.same_length(f"{name}: y", y, "x", part)
             if rest:
                 ids, of = rest[0].cpu(), "ids"
-                validate.same_length(f"{name}: ids", ids, "x", x)
+                validate.same_length(f"{name}: ids", ids, "x", y)
             kept = (x, y)
         elif isinstance(source, Dataset) and hasattr(source, "__len__"):
             kept = source
@@ -95,13 +96,14 @@ class Records:
 
     def take(self, positions: Tensor, device: torch.device) -> Batch:
         """Return the records at ``positions``, (B,), on ``device``; for none two empty tensors."""
+        x: Any
         if isinstance(self.source, tuple):
-            x, y = (t[positions.to(t.device)] for t in self.source)
+            x, y = tree_map(lambda one: one[positions.to(one.device)], self.source)
         elif len(positions):
             x, y = default_collate([self.source[i] for i in positions.tolist()])
         else:
             x = y = torch.zeros(0)
-        return x.to(device), y.to(device)
+        return tree_map(lambda one: one.to(device), x), y.to(device)
 
 
 def check_panel_size(panel: Records) -> None:
@@ -147,10 +149,10 @@ def check_panel(panel: Records, data: Records) -> None:
             )
 
 
-def _contents(source: tuple[Tensor, Tensor]) -> list[int]:
-    x, y = (tensor.detach().cpu().flatten(1 if tensor.ndim > 1 else 0).numpy() for tensor in source)
-    return [hash((a.tobytes(), b.tobytes())) for a, b in zip(x, y, strict=True)]
+def _contents(source: tuple[Any, Tensor]) -> list[int]:
+    parts = [one.detach().cpu().numpy() for one in tree_leaves(source)]
+    return [hash(tuple(one.tobytes() for one in row)) for row in zip(*parts, strict=True)]
 
 
 def _length(source: Any) -> int:
-    return len(source[0]) if isinstance(source, tuple) else len(source)
+    return len(source[1]) if isinstance(source, tuple) else len(source)

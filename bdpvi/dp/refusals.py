@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves, tree_map
 
 from bdpvi.dp.gradients import Batch, Loss, trainable
 
@@ -55,10 +56,10 @@ def check_module(module: nn.Module, batch: Batch) -> None:
     x = batch[0]
     runs = []
     with torch.no_grad(), torch.random.fork_rng(_devices(weights[0])):
-        for part in (x[[0, 1, 2]], x[[0, 3, 4]]):
+        for part in ([0, 1, 2], [0, 3, 4]):
             torch.manual_seed(0)
             seen.clear()
-            copy(part)
+            copy(*(one[part] for one in tree_leaves(x)))
             runs.append(list(seen))
     # The module's own output, last of all, decides; the first layer that differs is to blame.
     pairs = [(name, layer, a, b) for (name, layer, a), (*_, b) in zip(*runs, strict=True)]
@@ -78,8 +79,12 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
         ValueError: naming ``loss``.
     """
     with torch.no_grad(), torch.random.fork_rng(_devices(next(module.parameters()))):
-        output, y = module(batch[0]), batch[1]
-        alone = [loss(output[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+        # A copy, as a forward pass may change the module.
+        output, y = deepcopy(module)(*tree_leaves(batch[0])), batch[1]
+        alone = [
+            loss(tree_map(lambda one, i=i: one[i : i + 1], output), y[i : i + 1])
+            for i in range(len(y))
+        ]
         together = loss(output, y)
     if any(value.numel() != 1 for value in alone):
         raise ValueError(f"loss has {alone[0].numel()} values for one record; it needs one")
@@ -119,8 +124,9 @@ def _devices(weight: Tensor) -> list[torch.device]:
 
 def _keep(name: str, seen: list[tuple[str, nn.Module, Tensor]]) -> Callable[..., None]:
     def hook(layer: nn.Module, _: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.ndim:
-            seen.append((name, layer, output[0].clone()))
+        for one in tree_leaves(output):
+            if isinstance(one, Tensor) and one.ndim:
+                seen.append((name, layer, one[0].clone()))
 
     return hook
 

@@ -288,10 +288,9 @@ def given(fit: Fit) -> str:
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
-    """Refuse a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
+    """Warn of a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
 
-    A worst-case δ bounds what each record has to fear and is not refused: the refusal would say
-    something of N.
+    A worst-case δ bounds what each record has to fear.
     """
     if guarantee.name == BAYESIAN:
         validate.mean_delta(delta, fit.records, allowed)

@@ -60,8 +60,8 @@ def release(
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
             result is no release, says so, and cannot be saved as one. By default the operating
             system's secure randomness is used.
-        large_delta: take a δ of 1/N or more, at which a Bayesian guarantee leaves room for one
-            record to be exposed altogether.
+        large_delta: take a δ of 1/N or more without a warning. A Bayesian guarantee then leaves
+            room for one record to be exposed altogether.
         purpose: hexadecimal digest of what the draws are for. Asked for again, they are made again
             from the key that their charge was written down with, and nothing is charged.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import beta, binom, chi2, kstest, norm
@@ -21,8 +22,10 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from bdpvi import Budget, BudgetExceededError, make_private
 from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
+from bdpvi.dp.gradients import make_gradients
 from bdpvi.dp.mechanism import Mechanism
 from bdpvi.dp.private import Private
+from bdpvi.inference.plan import Plan
 from bdpvi.types import Scope, WorstCase
 
 Z, Q = 2.0, 0.1
@@ -288,32 +291,207 @@ class Squares(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("mode", ["functorch", "hooks", "ghost"])
-def test_a_gradient_that_is_not_finite_is_charged_and_ends_the_run(mode: str) -> None:
+MODES = ["functorch", "hooks", "ghost"]
+
+
+def in_mode(mode: str) -> str:
     if mode != "functorch":
         pytest.importorskip("opacus")
+    return mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_that_is_not_finite_counts_as_zero(mode: str) -> None:
+    """So a record can neither stop the run nor be told by whether it stopped."""
+    gradients = make_gradients(in_mode(mode), Squares(), F.cross_entropy, None, simulated(8))  # type: ignore[arg-type]
+    x, y = poisoned(7)
+    others = torch.arange(len(x)) != 7
+    assert gradients.norms((x, y))[7] == 0
+    found, expected = (
+        gradients.clipped_sum(batch, 0.1) for batch in ((x, y), (x[others], y[others]))
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
     private = run(Squares(), data=poisoned(7), rate=1.0, grad_sample_mode=mode)
-    before = weights(private)
-    with pytest.raises(FloatingPointError, match=r"step 1 met a gradient .* in the batch"):
-        private.step()
-    assert private.steps == 1
+    private.step()
     assert 7 in private.batch.tolist()
-    assert torch.equal(weights(private), before)
-    again = run(Squares(), data=poisoned(7), rate=1.0, grad_sample_mode=mode)
-    again.load_state_dict(private.state_dict())
-    for stopped in (private, again):
-        with pytest.raises(FloatingPointError):
-            stopped.step()
-        assert stopped.steps == 1
+    assert bool(weights(private).isfinite().all())
 
 
-def test_a_panel_record_without_a_finite_gradient_is_charged_the_most() -> None:
-    x, y = simulated(100, seed=1)
-    x[3, 0] = 1e30
-    private = run(Squares(), panel=(x, y))
-    with pytest.raises(FloatingPointError, match="in the panel"):
+def test_weights_that_are_not_finite_are_said() -> None:
+    module = Squares()
+    private = run(module, torch.optim.SGD(module.parameters(), lr=float("inf")))
+    with pytest.raises(FloatingPointError, match="step 1 made a weight that is not finite"):
         private.step()
-    assert private.event().counts[3, -1] == 1
+
+
+class Words(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 3, max_norm=1.0)
+        nn.init.normal_(self.embedding.weight, std=scale)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.embedding(x).mean(1))
+        return out
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scale", [5.0, 0.01])
+def test_a_module_that_rewrites_its_weights_is_refused(mode: str, scale: float) -> None:
+    """Also where they have to grow before it does."""
+    x = torch.arange(400).remainder(6)[:, None].repeat(1, 2)
+    with pytest.raises(ValueError, match=r"changes its weight 'embedding.weight'|no gradients"):
+        run(
+            Words(scale), data=(x, x[:, 0].remainder(2)), panel=None,
+            grad_sample_mode=in_mode(mode),
+        )  # fmt: skip
+
+
+class Counting(nn.Linear):
+    """Changes a weight after some passes, when nobody looks any more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes = getattr(self, "passes", 0) + 1
+        if self.passes > 60:
+            with torch.no_grad():
+                self.bias.add_(0)
+        return super().forward(x)
+
+
+def test_a_weight_that_changes_in_a_later_pass_ends_the_run() -> None:
+    private = run(Counting(5, 2), grad_sample_mode="functorch")
+
+    def train() -> None:
+        for _ in range(100):
+            private.step()
+
+    with pytest.raises(ValueError, match="the forward pass changed a weight"):
+        train()
+    with pytest.raises(ValueError, match="Do not release the network"):
+        private.step()
+
+
+def test_what_changes_between_steps_is_refused_uncharged() -> None:
+    private = run()
+    private.step()
+    first, *_ = private.module.parameters()
+    first.requires_grad_(False)
+    with pytest.raises(ValueError, match="other trainable weights"):
+        private.step()
+    first.requires_grad_(True)
+    private.step()
+    with torch.no_grad():
+        first.add_(1)
+    with pytest.raises(ValueError, match=r"changed outside step\(\)"):
+        private.step()
+    assert private.steps == 2
+
+
+def test_without_a_panel_there_is_the_worst_case_alone() -> None:
+    private, other = run(panel=None), run()
+    for one in (private, other):
+        for _ in range(3):
+            one.step()
+    spent = private.spent(1e-5)
+    assert spent.path_epsilon is None
+    assert spent.worst_case == other.spent(1e-5).worst_case == private.worst_case(1e-5)
+    assert spent.epsilon == pytest.approx(private.worst_case(1e-5).epsilon)
+    assert str(spent).endswith("no panel, so no Bayesian ε")
+    for ask in (private.exposure, private.per_record):
+        with pytest.raises(ValueError, match="panel is None"):
+            ask(1e-5)
+    again = run(panel=None)
+    again.load_state_dict(private.state_dict())
+    assert again.worst_case(1e-5) == private.worst_case(1e-5)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.one(x) + self.two(z), "extra": x}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_inputs_and_outputs_by_name(mode: str) -> None:
+    x, y = simulated(400)
+    z = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+    private = run(
+        TwoInputs(), data=((x, z), y), panel=None, rate=0.3, grad_sample_mode=in_mode(mode),
+        loss=lambda out, y: F.cross_entropy(out["logits"], y),
+    )  # fmt: skip
+    joined = nn.Linear(8, 2)
+    gradients = make_gradients(mode, joined, F.cross_entropy, None, (torch.cat([x, z], 1), y))  # type: ignore[arg-type]
+    with torch.no_grad():
+        layers: list[Any] = [*private.module.children()]
+        joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))
+        joined.bias.copy_(layers[0].bias + layers[1].bias)
+    found = private._gradients.norms(((x, z), y))
+    expected = gradients.norms((torch.cat([x, z], 1), y))
+    # The joined layer has one bias, where the two have one each.
+    assert bool((found > expected).all())
+    private.step()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(nn.GRU, "DPGRU"), (nn.RNN, "DPRNN")])
+def test_a_recurrent_layer_gets_a_hint_that_is_true(kind: Any, name: str) -> None:
+    layers = pytest.importorskip("opacus.layers")
+
+    class Recurrent(nn.Module):
+        def __init__(self, kind: Any) -> None:
+            super().__init__()
+            self.layer, self.out = kind(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.out(self.layer(x)[0][:, -1])
+            return out
+
+    x, y = torch.randn(400, 6, 3), torch.arange(400).remainder(2)
+    for mode in ("hooks", "ghost"):
+        with pytest.raises(ValueError, match=f"opacus.layers.{name} in the place of layer 'layer'"):
+            run(Recurrent(kind), data=(x, y), panel=None, grad_sample_mode=mode)
+    for mode in MODES:
+        replaced = Recurrent(getattr(layers, name))
+        run(replaced, data=(x, y), panel=None, grad_sample_mode=mode).step()
+
+
+@pytest.mark.parametrize("row", [0, 57, 399])
+def test_without_a_record_and_its_coins_training_is_the_same(
+    row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = simulated(400)
+    others = torch.arange(400) != row
+    coins = Plan._coins
+
+    def trained(data: tuple[Tensor, Tensor], deleted: bool) -> tuple[Tensor, list[Tensor]]:
+        def own(plan: Plan, step: int, limit: int) -> Any:
+            found = coins(plan, step, 400)
+            return np.delete(found, row) if deleted else found
+
+        monkeypatch.setattr(Plan, "_coins", own)
+        torch.manual_seed(
+            0
+        )  # one start; without dropout, whose coins are drawn one after the other.
+        module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+        private = run(module, data=data, panel=None, records=400, rate=0.3)
+        chosen = []
+        for _ in range(4):
+            private.step()
+            chosen.append(private.batch)
+        return weights(private), chosen
+
+    poison = x.clone()
+    poison[row] = float("nan")  # is there, and counts as zero
+    with_it, there = trained((poison, y), False)
+    without, left = trained((x[others], y[others]), True)
+    torch.testing.assert_close(with_it, without)
+    kept = torch.arange(400)[others]
+    for one, other in zip(there, left, strict=True):
+        assert one[one != row].tolist() == kept[other].tolist()
 
 
 class Growing(Dataset[Any]):
@@ -406,7 +584,6 @@ TIED = simulated(400)
         ({"data": Subset(WHOLE, [1, 1, 2])}, "data has a record twice"),
         ({"data": Stream()}, "data must be tensors .* with a length"),
         ({"data": (torch.zeros(3, 5), torch.zeros(2))}, "data: y has 2 entries, x has 3"),
-        ({"data": (torch.full((9, 5), math.nan), torch.zeros(9))}, "data has a value that is not"),
         ({"data": torch.zeros(3, 5)}, "data must be tensors"),
     ],
 )  # fmt: skip

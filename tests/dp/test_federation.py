@@ -17,7 +17,7 @@ from torch import Tensor
 from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
-from bdpvi.dp.federated import Federation
+from bdpvi.dp.federated import NOBODY, Federation
 from bdpvi.dp.updates import Message, Released, Rounds
 from bdpvi.types import Budget, BudgetExceededError, Relation, Scope
 
@@ -121,6 +121,8 @@ BAD = {
     "stale": (wrong(torch.ones(SIZE), 0), "stale: answers round 0"),
     "ahead": (wrong(torch.ones(SIZE), 2), "stale: answers round 2"),
     "twice": (lambda answers, _: [answers[0], *answers], "answered twice"),
+    "text": (wrong("weights"), "no tensor"),  # type: ignore[arg-type]
+    "complex": (wrong(torch.ones(SIZE) * 1j), "no tensor of real numbers"),
     "silent": (lambda answers, _: answers[1:], "lost: no answer"),
 }
 
@@ -139,6 +141,15 @@ def test_a_bad_answer_counts_as_zero_is_named_and_charged(name: str) -> None:
     distances = released.distances(N)
     assert float(distances[asked[0]]) == 1.0
     assert distances.shape == (N,)
+
+
+@pytest.mark.parametrize("sent", [None, "hello", 7, Message([0], 1, torch.ones(SIZE))])  # type: ignore[arg-type]
+def test_what_is_no_message_does_not_stop_a_round(sent: Any) -> None:
+    released, plain = round_of(rounds(), lambda a, _: [sent, *a]), round_of(rounds())
+    assert list(released.refused) == [NOBODY]
+    assert released.update is not None
+    assert plain.update is not None
+    assert torch.equal(released.update, plain.update)
 
 
 @pytest.mark.parametrize("stranger", ["not asked", "no client"])
