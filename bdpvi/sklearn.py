@@ -26,7 +26,9 @@ except ImportError:  # scikit-learn 1.5
 
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import BayesianLogisticRegression, Dataset, Release
+    from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
+    from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.ledger import Bought
     from bdpvi.compare.methods.posterior import PosteriorRelease
     from bdpvi.releasing.guarantees import Guarantee
 
@@ -34,6 +36,8 @@ __all__ = ["PrivacyLeakWarning", "PrivateLogisticRegression"]
 
 Floats = NDArray[np.float64]
 GUIDES = ("mean-field", "full-rank")
+FURTHEST = 1e12
+"""Standardised features are cut off there, so that a rough scale makes none infinite."""
 
 
 class PrivacyLeakWarning(UserWarning):
@@ -43,13 +47,17 @@ class PrivacyLeakWarning(UserWarning):
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Bayesian logistic regression of two classes, fitted in secret and released with a known ε.
 
-    Every call of ``fit`` is a release of its own, and what several of them cost adds up; no budget
-    is kept between them. Only the release stays on the estimator, which may be pickled and shared:
-    the posterior's parameters and what single records cost are dropped.
+    Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
+    one ``ledger``. Only the release stays on the estimator, which may be pickled and shared: the
+    posterior's parameters and what single records cost are dropped.
+
+    Centres and scales of the columns are bought: private medians of the columns, and of the
+    distances from them, for a fifth of the price, so that ε covers all that ``fit`` gives. Public
+    ``bounds`` or ``scales`` cost nothing.
 
     Args:
-        epsilon: ε of the release.
-        delta: δ of the release.
+        epsilon: ε of everything together, constants and release.
+        delta: δ of everything.
         guarantee: :class:`bdpvi.WorstCaseDP` or :class:`bdpvi.BayesianDP`, whose ε is about a
             record drawn at random. None is the former.
         draws: number of posterior samples k to release; predictions average over them.
@@ -63,15 +71,21 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             are standardised by the middle and a quarter of the range, a rule of thumb for the
             standard deviation. Values outside are allowed.
         scales: instead of ``bounds``: (centres, standard deviations), numbers or arrays of d.
-        classes: the two labels.
+        from_data: the consent to exact means and deviations of the rows, which no ε covers;
+            ``guarantee_`` then says so.
+        classes: the two labels. Without them they are taken from y, with a
+            :class:`PrivacyLeakWarning`.
         guide: "mean-field" or "full-rank".
+        ledger: path of a file that every ``fit`` writes its price to, before anything is drawn;
+            ``guarantee_`` then says what all of them cost together. Keep it secret, and give one to
+            each table of people. It is made if it is not there.
         random_state: None draws from the operating system's secure randomness. A seed makes an
             experiment: who knows it can subtract the noise, so nothing is promised.
 
     ``clip``, ``prior_scale``, ``limit`` and ``noise_scale`` are those of :func:`bdpvi.recommended`
     where they are None. All arguments count as public: choose them without looking at the data.
-    Without ``bounds`` or ``scales``, and without ``classes``, ``fit`` takes these from the data and
-    says so by a :class:`PrivacyLeakWarning`.
+    Few records are no error: bought constants are then rough, and a
+    :class:`bdpvi.PrivacyUtilityWarning` says so.
 
     Attributes:
         coef_: (1, d), mean over the draws, on the scale of X, for X cut off at
@@ -80,7 +94,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         coef_samples_, intercept_samples_: (k, d) and (k,), of each draw.
         classes_: the two labels, sorted.
         center_, scale_: (d,), what X was standardised by.
-        epsilon_, delta_: of the release; ε is +inf for an experiment.
+        epsilon_, delta_: of constants and release together; ε is +inf for an experiment.
         guarantee_: what is promised, in words.
         reliable_: whether ε can be relied on.
         release_: the :class:`bdpvi.Release` that may be shared, of standardised features.
@@ -110,8 +124,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         fit_intercept: bool = True,
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         scales: tuple[ArrayLike, ArrayLike] | None = None,
+        from_data: bool = False,
         classes: ArrayLike | None = None,
         guide: str = GUIDES[0],
+        ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -125,36 +141,56 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.fit_intercept = fit_intercept
         self.bounds = bounds
         self.scales = scales
+        self.from_data = from_data
         self.classes = classes
         self.guide = guide
+        self.ledger = ledger
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateLogisticRegression:
         """Fit in secret and release.
 
         Args:
-            X: features, (N, d), finite; N ≥ 3.
-            y: labels, (N,), two different ones.
+            X: features, (N, d), finite.
+            y: labels, (N,), two different ones; with ``classes`` one of them alone will do.
 
         Returns:
             The estimator itself.
 
         Raises:
             ValueError: naming the argument and its value.
+
+        Warns:
+            PrivacyUtilityWarning: if there are few records for bought constants.
+            PrivacyLeakWarning: if classes are taken from y, or a seed was given.
         """
-        settings = self._settings()
-        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=3)
+        from bdpvi._runtime.keys import Key
+
+        rows, labels = validate_data(self, X, y, dtype=np.float64)
         classes = self._labels(labels)
-        center, scale = self._standard(rows)
-        data = self._dataset(rows, labels == classes[1], center, scale)
-        if leaks := self._leaks():
+        key, seed = Key.fresh(), None
+        if self.random_state is not None:
             warnings.warn(
-                f"the guarantee does not cover what fit took from the data ({leaks}): give "
-                "bounds (or scales) and classes that are public",
+                f"random_state={self.random_state!r} makes an experiment: who knows it can "
+                "subtract the noise, so nothing is promised; a release needs random_state=None",
                 PrivacyLeakWarning,
                 stacklevel=2,
             )
-        release = self._release(settings, data)
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            key = Key.of_seed(seed)
+        if self.classes is None:
+            warnings.warn(
+                "the guarantee does not cover the classes, which fit took from y: give classes "
+                "that are public",
+                PrivacyLeakWarning,
+                stacklevel=2,
+            )
+        settings = self._settings()
+        center, scale, paid = self._standard(rows, key)
+        if paid:
+            settings = self._settings(all_of_it=False)
+        data = self._dataset(rows, labels == classes[1], center, scale, bool(paid))
+        release = self._release(settings, data, paid, seed)
         self._keep(release, settings.model, classes, center, scale)
         return self
 
@@ -164,7 +200,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         import torch
 
         rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        features = torch.from_numpy((rows - self.center_) / self.scale_)
+        standard = (rows - self.center_) / self.scale_
+        features = torch.from_numpy(standard.clip(-FURTHEST, FURTHEST))
         design = self.release_.model.design(features)
         logits = (design @ self.release_.latents["w"].T).numpy()
         odds = logsumexp(log_expit(logits), axis=1) - logsumexp(log_expit(-logits), axis=1)
@@ -183,20 +220,26 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
+        tags.classifier_tags.poor_score = True  # noise hides the classes of very small tables
         return tags
 
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
-        return {"binary_only": True}
+        return {"binary_only": True, "poor_score": True}
 
-    def _settings(self) -> PosteriorRelease:
-        """Return the recommended settings, with the arguments in their place."""
-        from bdpvi import recommended
+    def _settings(self, all_of_it: bool = True) -> PosteriorRelease:
+        """Return settings for all of ε, or for what constants leave of it, with the arguments."""
+        from bdpvi.accounting.bought import gaussian_distance
         from bdpvi.compare.methods.posterior import FullRankRelease, MeanFieldRelease
+        from bdpvi.compare.recommended import recommended, settings_for
+        from bdpvi.datasets.bought import SHARE
 
         if self.guide not in GUIDES:
             raise ValueError(f"guide must be one of {GUIDES}, got {self.guide!r}")
         kind = MeanFieldRelease if self.guide == GUIDES[0] else FullRankRelease
         found = recommended(self.epsilon, delta=self.delta, draws=self.draws, kind=kind)
+        if not all_of_it:
+            distance = gaussian_distance(self.epsilon, self.delta) * math.sqrt(1 - SHARE)
+            found = settings_for(distance, draws=self.draws, kind=kind)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
@@ -204,12 +247,6 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             model=replace(found.model, intercept=bool(self.fit_intercept), **given),
             noise_scale=found.noise_scale if self.noise_scale is None else self.noise_scale,
         )
-
-    def _leaks(self) -> str:
-        """Return what ``fit`` takes from the data."""
-        standard = self.bounds is None and self.scales is None
-        leaks = ["centres", "scales"] * standard + ["classes"] * (self.classes is None)
-        return ", ".join(leaks)
 
     def _labels(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return the two classes."""
@@ -221,21 +258,61 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             )
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
         if len(classes) != 2:
-            name = "y" if self.classes is None else "classes"
-            raise ValueError(
-                f"{name} must have two classes, got {classes.tolist()}; give classes=(one, other) "
-                "if a table may have one of them alone"
-            )
+            if self.classes is None:
+                raise ValueError(
+                    f"y has one class, {classes.tolist()}; give classes=(one, other) if a table "
+                    "may have one of them alone"
+                )
+            raise ValueError(f"classes must have two classes, got {self.classes!r}")
         if unknown := set(y.tolist()) - set(classes.tolist()):
             raise ValueError(f"y has labels {unknown} that are not in classes={self.classes!r}")
         return classes
 
-    def _standard(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return centres and scales of the columns, (d,) each."""
-        if self.bounds is not None and self.scales is not None:
+    def _standard(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Bought, ...]]:
+        """Return centres and scales of the columns, (d,) each, and what has to be paid for them."""
+        given = {name: getattr(self, name) for name in ("bounds", "scales")}
+        given = {name: value for name, value in given.items() if value is not None}
+        given |= {"from_data": True} if self.from_data else {}
+        if len(given) > 1:
+            one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
+            raise ValueError(f"{one} and {other} were both given; give one")
+        if not given:
+            return self._bought(X, key)
+        return *self._given(X), ()
+
+    def _bought(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Bought, ...]]:
+        from bdpvi._pipeline import Pipeline, PrivacyUtilityWarning, Rows, encode
+        from bdpvi.datasets import bought
+        from bdpvi.datasets.cells import Cells
+        from bdpvi.releasing.guarantees import WORST_CASE
+
+        if self.guarantee is not None and self.guarantee.name != WORST_CASE:
             raise ValueError(
-                f"bounds={self.bounds!r} and scales={self.scales!r} were both given; give one"
+                f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
+                "output too"
             )
+        names = tuple(map(str, range(X.shape[1])))
+        blank = np.zeros(len(X), dtype=np.int64)
+        pipeline = Pipeline(
+            target="y", positive=1, epsilon=self.epsilon, delta=self.delta, numeric=names
+        )
+        columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(names)}
+        found = encode(Rows(columns, np.zeros(len(X))), pipeline, key, feasible=False)
+        assert found.records is not None
+        if found.records < bought.FEW * found.need:
+            warnings.warn(
+                f"about {max(found.records, 0):.0f} records, and ε = {self.epsilon:g} wants about "
+                f"{math.ceil(bought.FEW * found.need)} for {len(names)} columns: centres and "
+                "scales are rough. Public bounds, fewer columns or a larger epsilon would help",
+                PrivacyUtilityWarning,
+                stacklevel=4,
+            )
+        numbers: Any = found.encoding.columns
+        center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
+        return center, scale, found.paid
+
+    def _given(self, X: Floats) -> tuple[Floats, Floats]:
+        """Return public constants, or those of the rows by consent."""
         if self.bounds is not None:
             low, high = _pair("bounds", self.bounds, X.shape[1])
             if not (low < high).all():
@@ -249,53 +326,83 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         deviation = X.std(axis=0)
         return X.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
 
-    def _dataset(self, X: Floats, positive: NDArray[Any], center: Floats, scale: Floats) -> Dataset:
+    def _dataset(
+        self, X: Floats, positive: NDArray[Any], center: Floats, scale: Floats, bought: bool
+    ) -> Dataset:
         """Return the standardised records."""
         import torch
 
         from bdpvi import Dataset
         from bdpvi.datasets import Encoding, Numeric
+        from bdpvi.datasets.bought import SOURCE
+        from bdpvi.datasets.encoding import MEASURED
 
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
         constants = zip(names, center.tolist(), scale.tolist(), strict=True)
-        leaks = self._leaks()
-        source = (
-            f"{leaks} taken from the data, which ε does not cover" if leaks else "given as public"
-        )
+        source = MEASURED if self.from_data else SOURCE if bought else "given as public"
         encoding = Encoding(tuple(Numeric(str(n), c, s) for n, c, s in constants), source)
         return Dataset(
-            torch.from_numpy((X - center) / scale),
+            torch.from_numpy(((X - center) / scale).clip(-FURTHEST, FURTHEST)),
             torch.from_numpy(positive.astype(np.float64)),
             feature_names=encoding.feature_names,
             preprocessing={"encoding": encoding.to_dict()},
         )
 
-    def _release(self, settings: PosteriorRelease, data: Dataset) -> Release:
-        """Fit and release; what is secret ends here."""
+    def _release(
+        self,
+        settings: PosteriorRelease,
+        data: Dataset,
+        paid: tuple[Bought, ...],
+        seed: int | None,
+    ) -> Release:
+        """Fit, charge and release; what is secret ends here."""
         import torch
 
         import bdpvi
 
-        generator = None
-        if self.random_state is not None:
-            warnings.warn(
-                f"random_state={self.random_state!r} makes an experiment: who knows it can "
-                "subtract the noise, so nothing is promised; a release needs random_state=None",
-                PrivacyLeakWarning,
-                stacklevel=3,
-            )
-            seed = check_random_state(self.random_state).randint(2**31 - 1)
-            generator = torch.Generator().manual_seed(int(seed))
+        kind = self.guarantee or bdpvi.WorstCaseDP()
+        public = kind.name == bdpvi.WorstCaseDP.name
         guide = settings.guide(settings.model, noise_scale=settings.noise_scale)
+        # Nothing but the worst case is asked for, so no neighbour is needed.
+        near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
+        fitted = bdpvi.fit(settings.model, guide, data, neighbours=near, progress=False)
+        for one in paid:
+            fitted.ledger.charge(one)
+        price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
+        if self.ledger is not None and seed is None:
+            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), settings.draws, fitted)
         release = bdpvi.release(
-            bdpvi.fit(settings.model, guide, data, progress=False),
+            fitted,
             settings.draws,
-            epsilon=self.epsilon,
-            guarantee=self.guarantee or bdpvi.WorstCaseDP(),
-            delta=self.delta,
-            generator=generator,
+            generator=None if seed is None else torch.Generator().manual_seed(seed),
+            **price,
         )
         return replace(release, secret=None)
+
+    def _charge(self, temperature: float, draws: int, fitted: Fit) -> None:
+        """Write the price of everything to the ledger."""
+        import bdpvi
+        from bdpvi.accounting.ledger import Bought, Charge, Ledger
+
+        planned = Charge(draws, temperature)
+        total = bdpvi.spent(fitted, delta=self.delta, planned=planned).worst_case
+        if total is None or total.distance is None:
+            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
+        own = sum(one.delta for one in fitted.ledger.bought())
+        Ledger.at(str(self.ledger)).charge(Bought(total.distance, own, total.rounding))
+
+    def _together(self, guarantee: str) -> str:
+        """Return the guarantee with what all fits cost together."""
+        from bdpvi.accounting.bought import with_bought
+        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.types import WorstCase
+
+        if self.ledger is None:
+            return f"{guarantee}, this fit alone"
+        fits = Ledger.at(self.ledger).bought()
+        total = with_bought(WorstCase(0.0, self.delta, "", distance=0.0), fits, self.delta)
+        all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
+        return f"{guarantee}; {len(fits)} fits of this ledger together: ε = {all_of_them}"
 
     def _keep(
         self,
@@ -324,7 +431,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.delta_ = receipt.delta
         self.guarantee_ = str(receipt)
         if not receipt.experiment:
-            self.guarantee_ += f". {receipt.meaning}"
+            self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
         self.reliable_ = not receipt.experiment and receipt.reliable is not False
         self.release_: Any = release
 

@@ -25,11 +25,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bdpvi
 from bdpvi import datasets
 from bdpvi._runtime import secure
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
+from bdpvi.types import GIVEN
 
 CENTER = np.array([3.0, -1.0, 20.0])
 SCALE = np.array([1.0, 0.1, 10.0])
 PUBLIC: dict[str, Any] = {"scales": (CENTER, SCALE), "classes": ("no", "yes")}
+few = pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 leaking = pytest.mark.filterwarnings("ignore::bdpvi.sklearn.PrivacyLeakWarning")
 
 
@@ -41,9 +45,9 @@ def table(records: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.
     return z * SCALE + CENTER, np.where(positive, "yes", "no")
 
 
-# At ε = 1 noise may hide the classes in the checks' tables of 20 records.
 @leaking
-@parametrize_with_checks([PrivateLogisticRegression(5.0)])  # type: ignore[untyped-decorator]
+@few
+@parametrize_with_checks([PrivateLogisticRegression()])  # type: ignore[untyped-decorator]
 def test_the_conventions_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -100,15 +104,58 @@ def test_bounds_are_four_deviations_wide() -> None:
     np.testing.assert_allclose(model.scale_, SCALE)
 
 
-def test_constants_from_the_data_are_confessed() -> None:
+def test_exact_constants_need_consent_and_are_named() -> None:
     x, y = table(200)
-    with pytest.warns(PrivacyLeakWarning, match="centres, scales, classes"):
-        model = PrivateLogisticRegression().fit(x, y)
+    model = PrivateLogisticRegression(from_data=True, classes=("no", "yes")).fit(x, y)
     np.testing.assert_allclose(model.center_, x.mean(0))
     np.testing.assert_allclose(model.scale_, x.std(0))
-    assert "centres, scales, classes taken from the data" in model.guarantee_
-    with pytest.warns(PrivacyLeakWarning, match=r"\(classes\)"):
+    assert f"to add or remove one record{GIVEN}" in model.guarantee_
+    with pytest.warns(PrivacyLeakWarning, match="does not cover the classes"):
         PrivateLogisticRegression(bounds=(-5, 30)).fit(x, y)
+
+
+def test_constants_are_bought_by_default_and_the_total_is_epsilon() -> None:
+    x, y = table(5000)
+    model = PrivateLogisticRegression(0.9, classes=("no", "yes")).fit(x, y)
+    assert model.epsilon_ == 0.9
+    assert GIVEN not in model.guarantee_
+    assert "bought from the table, which ε covers" in model.guarantee_
+    # Medians with noise: not the means, and within a few of the scales that they hide.
+    assert (np.abs(model.center_ - x.mean(0)) < SCALE).all()
+    assert ((model.scale_ > SCALE / 2) & (model.scale_ < 2 * SCALE)).all()
+    assert not (model.center_ == x.mean(0)).any()
+    again = clone(model).fit(x, y)
+    assert (again.center_ != model.center_).any()
+    # The release has four fifths of μ², and the tenth of δ that names of categories would take.
+    ratio = gaussian_distance(0.9, 1e-5) * math.sqrt(0.8)
+    receipt, fitted = model.release_.receipt, model.release_.model
+    sensitivity = fitted.clip * fitted.prior_scale**2
+    assert sensitivity / receipt.noise_scale == pytest.approx(ratio, rel=3e-3)
+    with pytest.raises(ValueError, match="needs public bounds"):
+        PrivateLogisticRegression(guarantee=bdpvi.BayesianDP(), classes=("no", "yes")).fit(x, y)
+
+
+@pytest.mark.parametrize("records", [1, 2, 30])
+def test_few_records_are_no_error(records: int) -> None:
+    x, y = table(records)
+    with pytest.warns(bdpvi.PrivacyUtilityWarning, match="Public bounds, fewer columns or"):
+        model = PrivateLogisticRegression(classes=("no", "yes")).fit(x, y)
+    assert model.predict_proba(np.full((1, 3), 1e300)).sum() == pytest.approx(1)
+
+
+def test_a_ledger_adds_up_what_all_fits_cost(tmp_path: Path) -> None:
+    x, y = table(3000)
+    model = PrivateLogisticRegression(classes=("no", "yes"), ledger=str(tmp_path / "people.jsonl"))
+    alone = PrivateLogisticRegression(classes=("no", "yes")).fit(x, y)
+    assert ", this fit alone. " in alone.guarantee_
+    assert "1 fits of this ledger together: ε = 1" in model.fit(x, y).guarantee_
+    scores = cross_val_score(clone(model), x, y, cv=2, n_jobs=2)
+    assert len(scores) == 2
+    last = clone(model).fit(x, y).guarantee_
+    two = gaussian_epsilon(4 * gaussian_distance(1.0, 1e-5) ** 2, 1e-5)
+    assert "4 fits of this ledger together" in last
+    said = float(last.partition("together: ε = ")[2].partition(". ")[0])
+    assert said == pytest.approx(two, rel=2e-3)
 
 
 def test_a_seed_makes_an_experiment() -> None:
@@ -166,9 +213,10 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
 
 
 def test_one_class_is_fitted_where_classes_are_public() -> None:
-    x, _ = table(100)
-    model = PrivateLogisticRegression(10.0, **PUBLIC).fit(x, np.repeat("yes", 100))
-    assert model.classes_.tolist() == ["no", "yes"]
+    for records in (1, 100):
+        x, _ = table(records)
+        model = PrivateLogisticRegression(10.0, **PUBLIC).fit(x, np.repeat("yes", records))
+        assert model.classes_.tolist() == ["no", "yes"]
 
 
 def test_the_release_can_be_saved_and_used_from_the_command_line(tmp_path: Path) -> None:

@@ -176,6 +176,22 @@ class Ledger:
         # What a copy in memory is charged, the ledger it was copied from would never learn.
         return {**self.__dict__, "_owner": None, "_threads": None}
 
+    @classmethod
+    def at(cls, path: str | Path) -> Ledger:
+        """Return the ledger in a file of its own, which is made if it is not there.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Ledger.at(f"{folder}/table.jsonl").charge(Bought(0.1))
+        ...     Ledger.at(f"{folder}/table.jsonl").bought()
+        (Bought(distance=0.1, delta=0.0, rounding=0.0),)
+        """
+        path = Path(path).resolve()
+        with FileLock(f"{path}.lock", mode=0o600, is_singleton=True):
+            if not path.exists():
+                store.write(path, _content("", None, ()))
+        return cls(path)
+
     @property
     def budget(self) -> Budget | None:
         """What may be spent in all, if that was decided when the fit was made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Release:
     """Posterior samples and what they promise. All but ``spent`` may be shared.
 
-    To share it, write it with :func:`bdpvi.releasing.storage.save_release`, which leaves ``spent``
-    out.
+    To share it, write it with :func:`bdpvi.releasing.storage.save_release`; neither that file nor a
+    pickle nor ``repr`` has ``spent``.
 
     Attributes:
         samples: posterior samples over the flat vector of unconstrained latents, (k, d).
@@ -44,7 +44,11 @@ class Release:
     model: Model
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, object]
-    secret: Spent | None = None
+    secret: Spent | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickle or a copy for another process may be shared as the release may.
+        return {**self.__dict__, "secret": None}
 
     def __str__(self) -> str:
         return f"{len(self.samples)} draws; {self.receipt}"
@@ -54,7 +58,7 @@ class Release:
         """What all releases from the fit have cost together, this one included. Secret.
 
         Raises:
-            ValueError: if the release was read from its file, which does not hold it.
+            ValueError: if the release was read from its file or a pickle, which do not hold it.
         """
         if self.secret is None:
             raise ValueError("spent is secret and not in a release's file; the fit's folder has it")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -292,3 +294,15 @@ def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
     total = sum(2 * fit.panels[0].pairs.log_moment(order, 4.0) for fit in fits)
     expected = bdpvi.accounting.estimators.student_t(torch.as_tensor(total), 1e-15).log_bound
     torch.testing.assert_close(accountant.cost("remove D‖D′", order).log_bound, expected)
+
+
+def test_a_pickle_a_copy_and_a_repr_hold_nothing_secret(fit: bdpvi.Fit) -> None:
+    released = bdpvi.release(fit, temperature=50.0)
+    assert released.spent.epsilon > 0
+    stored = pickle.dumps(released)
+    assert b"Spent" not in stored
+    assert "Spent" not in repr(released)
+    for again in (pickle.loads(stored), copy.copy(released), copy.deepcopy(released)):
+        assert torch.equal(again.samples, released.samples)
+        with pytest.raises(ValueError, match="spent is secret"):
+            _ = again.spent
