@@ -221,7 +221,7 @@ def buy(
         key: of this purchase alone.
     """
     bought = purchase.bought
-    each = distance / math.sqrt(purchase.queries) if bought else 0.0
+    each = distance / math.sqrt(purchase.queries) if purchase.queries else 0.0
     named = [name for name, kind in bought.items() if kind == CATEGORY and not purchase.hashed]
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())

@@ -104,6 +104,7 @@ def compare(
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
         console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
+        console.print(report.EXPERIMENT)
         for heading, shown in report.console_tables(summary).items():
             console.print(heading, shown, sep="\n")
         for line in lines:
@@ -150,7 +151,7 @@ def tune(
     Example: bdpvi tune --data abalone --out hyperparameters.json
     """
     from bdpvi._runtime import progress
-    from bdpvi.compare import hyperparameters, tuning
+    from bdpvi.compare import hyperparameters, report, tuning
 
     search = tuning.Search(
         configurations=configurations,
@@ -177,6 +178,7 @@ def tune(
             return
         for name, result in found["chosen"]["result"].items():
             print(f"{name}: {search.measure.label} {result['score']:.4f} in cross-validation")
+        print(report.EXPERIMENT)
         print(f"Wrote {out}")
 
 

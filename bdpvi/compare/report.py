@@ -27,6 +27,7 @@ from bdpvi.types import Split
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SECRET = "secret-record-epsilons.png"
 """The one figure that is for the owner of the records alone. The report does not hold it."""
+EXPERIMENT = "An experiment: it follows public seeds, so nothing here may be released"
 COLUMNS = (
     "method", "guarantee", "ε", "worst-case ε",
     "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
@@ -129,6 +130,7 @@ def report(
     page.filters["flat"] = _flat
     return page.from_string(TEMPLATE.read_text("utf-8")).render(
         title=f"Privacy and prediction on {split.train.name}",
+        experiment=EXPERIMENT,
         train=len(split.train),
         test=len(split.test),
         deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],

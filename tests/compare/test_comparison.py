@@ -257,6 +257,7 @@ def test_bayesian_rows_beside_worst_case_ones(table: pd.DataFrame) -> None:
     page = (out / "report.html").read_text("utf-8")
     for line in headline(summary.reset_index(), ratios):
         assert escape(line) in page
+    assert "nothing here may be released" in page
 
 
 def test_dp_gd_pays_by_the_norms_of_its_records() -> None:

@@ -1,0 +1,192 @@
+"""Private medians and counts: their exact laws, by high-precision arithmetic and by counting."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from bdpvi._runtime.keys import Key
+from bdpvi.datasets import exact
+
+LUCK = 1e-9
+"""Chance with which a test of counted draws may fail."""
+
+
+def law(
+    values: list[float],
+    distance: float,
+    *,
+    price: float = exact.PRICE,
+    also: list[float] | None = None,
+    positive: bool = False,
+) -> list[float]:
+    """Return the chance of each interval between the values, and others, by definition."""
+    places, others = (sorted(map(int, exact.keys(np.array(v)))) for v in (values, also or []))
+    highest = int(exact.keys(np.array([3.4028234e38]))[0])
+    edges = [0 if positive else -highest, *sorted({*places, *others}), highest + 1]
+    if also is None:  # with an interval of no width where a value occurs twice
+        edges = [edges[0], *places, highest + 1]
+    c, weights = mpmath.mpf(price) * distance, []
+    for i, (low, high) in enumerate(itertools.pairwise(edges)):
+        below = i if also is None else sum(place <= low for place in places)
+        width = high - low + (exact.ATOM if low <= 0 < high else 0)
+        weights.append(width * mpmath.exp(-c * abs(below - mpmath.mpf(len(values)) / 2)))
+    total = mpmath.fsum(weights)
+    return [float(one / total) for one in weights]
+
+
+def gaussian_delta(epsilon: float, distance: float) -> float:
+    """Return δ(ε) of Gaussian mechanisms of distance μ (Balle and Wang 2018)."""
+    phi = stats.norm.cdf
+    return float(
+        phi(distance / 2 - epsilon / distance)
+        - math.exp(epsilon) * phi(-distance / 2 - epsilon / distance)
+    )
+
+
+def excess(one: list[float], other: list[float], distance: float, price: float) -> float:
+    """Return the most by which δ of the exact laws exceeds the price's, over it, in both orders."""
+    both = [*one, *other]
+    p, q = (np.array(law(v, distance, price=price, also=both)) for v in (one, other))
+    worst = -math.inf
+    for a, b in ((p, q), (q, p)):
+        for epsilon in np.linspace(0, price * distance, 12):
+            found = np.maximum(a - math.exp(epsilon) * b, 0).sum()
+            bound = gaussian_delta(float(epsilon), distance)
+            worst = max(worst, float(found - bound) / gaussian_delta(0.0, distance))
+    return worst
+
+
+BIG = 3.0e38
+PAIRS = [
+    ([1.0], [1.0, 5.0]),
+    ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 1e300]),
+    ([0.0] * 5, [0.0] * 5 + [7.0]),
+    ([], [3.0]),
+    ([-BIG, -1.0, 2.0, BIG], [-BIG, -1.0, 2.0]),
+    # Half of the chance lies between two values at μ = 0.01: the worst there is.
+    ([1.0] * 265 + [BIG] * 264, [1.0] * 265 + [BIG] * 265),
+]
+
+
+@pytest.mark.parametrize("distance", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_a_median_costs_no_more_than_its_price(
+    one: list[float], other: list[float], distance: float
+) -> None:
+    assert excess(one, other, distance, exact.PRICE) <= 1e-9
+
+
+@given(
+    st.lists(st.floats(-1e30, 1e30), max_size=6),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(0.01, 3.0),
+)
+def test_nor_for_any_record_that_joins(values: list[float], extra: float, distance: float) -> None:
+    assert excess(values, [*values, extra], distance, exact.PRICE) <= 1e-9
+
+
+def test_a_price_that_is_one_percent_too_low_is_seen() -> None:
+    """The price is attained, to 1e-4, where half of the chance lies between two values."""
+    one, other = PAIRS[-1]
+    assert -2e-4 < excess(one, other, 0.01, exact.PRICE) <= 0
+    assert excess(one, other, 0.01, 1.01 * exact.PRICE) > 0.009
+
+
+def fits(observed: NDArray[np.int64], chances: list[float]) -> bool:
+    """Return whether counts are those of these chances, by χ² of cells that expect at least 5."""
+    expected = np.array(chances) * observed.sum()
+    large = expected >= 5
+    rest = not large.all() and expected[~large].sum() >= 5
+    cells = [(observed[large], expected[large])]
+    if rest:
+        cells.append((observed[~large].sum(keepdims=True), expected[~large].sum(keepdims=True)))
+    seen, wanted = (np.concatenate(one) for one in zip(*cells, strict=True))
+    if not rest and observed[~large].sum() > 40:
+        return False
+    statistic = float(((seen - wanted) ** 2 / wanted).sum())
+    return bool(stats.chi2.sf(statistic, max(1, len(seen) - 1)) > LUCK)
+
+
+@pytest.mark.parametrize(
+    ("values", "positive"),
+    [
+        ([1.0] * 4 + [BIG] * 3, False),
+        ([0.0, 0.0, 4.0], True),
+        ([-5.0, 1e300], False),
+        ([], False),
+    ],
+)
+def test_draws_have_the_law(values: list[float], positive: bool) -> None:
+    distance, draws, key = 1.0, 100_000, Key.of_seed(3)
+    found = np.array(
+        [
+            exact.median(np.array(values), distance, key.child(i), positive=positive)
+            for i in range(draws)
+        ]
+    )
+    places = np.sort(exact.keys(np.array(values)))
+    which = np.searchsorted(places, exact.keys(found), side="right")
+    counts = np.bincount(which, minlength=len(values) + 1)
+    assert fits(counts, law(values, distance, positive=positive))
+    if len(values) > 3:  # and no other price's
+        for factor in (0.97, 1.03):
+            other = law(values, distance, price=factor * exact.PRICE)
+            assert not fits(counts, other)
+    # Within an interval the place is uniform, but for the atom at 0.
+    widest = int(np.bincount(which).argmax())
+    low = -math.inf if widest == 0 else places[widest - 1]
+    inside = exact.keys(found[which == widest])
+    inside = inside[inside != 0]
+    if len(inside) > 1000 and math.isfinite(low):
+        high = places[widest] if widest < len(places) else inside.max() + 1
+        share = (inside - low) / (high - low)
+        assert stats.kstest(share, "uniform").pvalue > LUCK
+
+
+def test_equal_keys_draw_equally_and_a_row_changes_nothing_else() -> None:
+    values, key = np.arange(50.0), Key.of_seed(1)
+    assert exact.median(values, 0.5, key) == exact.median(values[::-1].copy(), 0.5, key)
+    other = exact.median(np.append(values, 1e300), 50.0, key)
+    assert abs(other - exact.median(values, 50.0, key)) <= 1
+
+
+@pytest.mark.parametrize("deviation", [0.6, 32.0, 1e6])
+def test_noise_of_counts_is_gaussian(deviation: float) -> None:
+    noise = exact.count_noise(1_000_000, deviation, Key.of_seed(2))
+    step = exact.count_step(deviation)
+    assert (noise % step == 0).all()
+    spread = noise.var() - step**2 / 12  # of the rounding
+    # The standard error of a variance is √(2/n) of it; six of them are one in 10⁹.
+    assert spread == pytest.approx(deviation**2, rel=6 * math.sqrt(2e-6))
+    assert abs(noise.mean()) < 6 * deviation / 1e3
+    halved = noise[::10] + np.random.default_rng(0).uniform(-step / 2, step / 2, 100_000)
+    assert stats.kstest(halved / deviation, "norm").pvalue > LUCK
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-9])
+@pytest.mark.parametrize("deviation", [3.0, 32.0, 1e4])
+def test_one_person_s_name_is_published_with_at_most_its_delta(
+    deviation: float, delta: float
+) -> None:
+    """The tail of the rounded noise, in 50 digits; a threshold 1 % lower would not do."""
+    step = exact.count_step(deviation)
+
+    def published(bound: float) -> float:
+        # The least multiple of the step that 1 + noise must reach to be above the threshold.
+        least = math.floor((bound - 1) / step) * step + step
+        with mpmath.workdps(50):
+            below = (mpmath.mpf(least) - mpmath.mpf(step) / 2) / deviation
+            return float(mpmath.ncdf(-below))
+
+    bound = exact.threshold(deviation, delta)
+    assert 0.6 * delta < published(bound) <= delta
+    assert published(1 + (bound - 1) * 0.97) > delta

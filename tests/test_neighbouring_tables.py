@@ -1,0 +1,189 @@
+"""Without one row, everything else stays where it was: the law behind every guarantee.
+
+*For every i, training(D without i) is training(D) without i*, given the same coins. Networks and
+what is bought have their own tests of it (``dp/test_deep.py``, ``test_private.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated import logistic_data
+from test_cli import run
+
+import bdpvi
+from bdpvi import Coupled, Dataset, Optimum, Remove, datasets
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.datasets.split import permutation
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.releasing.made import load
+
+PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
+ROWS = 600
+
+
+def patients(rows: int = ROWS) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age, sex = rng.normal(58, 20, rows), rng.choice(["F", "M"], rows)
+    sick = rng.random(rows) < 1 / (1 + np.exp(-(age - 58) / 10))
+    return pd.DataFrame({"age": age, "sex": sex, "sick": np.where(sick, "yes", "no")})
+
+
+def rows_of(data: Dataset) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in torch.cat([data.x, data.y[:, None]], 1).tolist()}
+
+
+@given(st.integers(0, 49), st.integers(0, 49), st.sampled_from(["drop", "level"]))
+def test_a_split_by_coins_moves_nobody_else(i: int, blank: int, missing: str) -> None:
+    frame, coins = patients(50), torch.from_numpy(Key.of_seed(i).coins(50))
+    frame.loc[blank, "age"] = np.nan
+    others = torch.arange(50) != i
+    given_: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "missing": missing}
+    one = datasets.from_frame(frame, "sick", coins=coins, **given_)
+    other = datasets.from_frame(frame.drop(index=i), "sick", coins=coins[others], **given_)
+    for part, less in ((one.train, other.train), (one.test, other.test)):
+        assert rows_of(less) == rows_of(part.select(part.ids != i))
+
+
+def test_files_are_split_by_coins_too_and_by_new_ones_each_time(tmp_path: Path) -> None:
+    frame = patients()
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    key = Key(bytes(32))
+    one, two = (
+        datasets.from_csv(tmp_path / "t.csv", "sick", positive="yes", seed=key) for _ in range(2)
+    )
+    assert one.train.ids.equal(two.train.ids)
+    expected = torch.from_numpy(key.coins(ROWS)) >= 0.2
+    assert one.train.ids.equal(expected.nonzero()[:, 0])
+    new = datasets.from_csv(tmp_path / "t.csv", "sick", positive="yes")
+    assert not new.train.ids.equal(one.train.ids)
+    assert "experiment" not in new.train.preprocessing
+    with pytest.raises(ValueError, match="seed=3 and coins were both given"):
+        datasets.from_frame(frame, "sick", seed=3, coins=torch.zeros(ROWS))
+    with pytest.raises(ValueError, match="coins has 2 entries"):
+        datasets.from_frame(frame, "sick", coins=torch.zeros(2))
+
+
+def mean(data: Dataset) -> torch.Tensor:
+    settings = bdpvi.recommended(1.0)
+    fitted = settings.fit(data, neighbours=Optimum(Remove(0)), progress=False)
+    shift: torch.Tensor = fitted.posterior.mean / settings.noise_scale  # type: ignore[attr-defined]
+    return shift
+
+
+def test_training_moves_by_no_more_than_is_paid_and_a_public_split_by_far_more() -> None:
+    """In noise deviations; the control is a split by a public permutation.
+
+    In this table the rows that a permutation of one row fewer puts into training are the sick.
+    """
+    frame, paid = patients(), gaussian_distance(1.0, 1e-5)
+    there, left = (set(permutation(n, 0)[: int(0.8 * n)].tolist()) for n in (ROWS, ROWS - 1))
+    left = {i + 1 for i in left}  # without row 0
+    frame["sick"] = ["yes" if i in left - there else "no" for i in range(ROWS)]
+    coins = torch.from_numpy(Key.of_seed(1).coins(ROWS))
+    common: dict[str, Any] = {"positive": "yes", "constants": PUBLIC}
+    whole = mean(datasets.from_frame(frame, "sick", coins=coins, **common).train)
+    permuted = mean(datasets.from_frame(frame, "sick", seed=0, **common).train)
+    for i in (0, 1, ROWS // 2, ROWS - 1):
+        less = frame.drop(index=frame.index[i])
+        kept = coins[torch.arange(ROWS) != i]
+        other = mean(datasets.from_frame(less, "sick", coins=kept, **common).train)
+        assert float((other - whole).norm()) <= paid * (1 + 1e-4)
+    control = mean(datasets.from_frame(frame.iloc[1:], "sick", seed=0, **common).train)
+    assert float((control - permuted).norm()) > 10 * paid
+
+
+@pytest.mark.parametrize("i", [0, 29, 59])
+def test_batches_are_coins_of_the_records(i: int) -> None:
+    """A neighbour beside the fit is the fit without the record, given the same coins."""
+    data, key = logistic_data(60, 3), Key(bytes(range(32)))
+    model = bdpvi.BayesianLogisticRegression()
+
+    def trained(records: Dataset, neighbours: Remove) -> bdpvi.Fit:
+        return bdpvi.fit(
+            model, FullRank(model), records, steps=12, rate=0.4, seed=key,
+            neighbours=Coupled(neighbours), progress=False, device="cpu",
+        )  # fmt: skip
+
+    fitted, there = trained(data, Remove()), trained(data.without(i), Remove(3))
+    found = fitted.panels[0].pairs
+    expected = bdpvi.accounting.gaussian_pairs.summarise(fitted.posterior, there.posterior)
+    torch.testing.assert_close(found.b2[i], expected.b2[0], rtol=1e-6, atol=1e-12)
+    assert fitted.plan.secret
+    assert not fitted.experiment
+
+
+def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from bdpvi.neighbours.optimum.stream import fit_stream
+
+    data = logistic_data(80, 2)
+    model = bdpvi.BayesianLogisticRegression(clip=0.3)
+    for i in (0, 40, 79):
+        less = data.without(i)
+        frame = pd.DataFrame(less.x.numpy(), columns=["a", "b"]).assign(y=less.y.numpy())
+        frame.to_parquet(tmp_path / f"{i}.parquet")
+        guide = MeanField(model, noise_scale=0.3)
+        streamed = fit_stream(tmp_path / f"{i}.parquet", model, guide, target="y")
+        whole = bdpvi.fit(
+            model, MeanField(model, noise_scale=0.3), less, neighbours=Optimum(Remove(3)),
+            progress=False,
+        )  # fmt: skip
+        for name, value in whole.parameters.items():
+            torch.testing.assert_close(streamed.parameters[name], value, rtol=1e-6, atol=1e-8)
+
+
+# --- seeds make experiments -----------------------------------------------------------------------
+
+
+def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.3)
+    split = datasets.from_frame(patients(), "sick", positive="yes", seed=0)
+    chosen = bdpvi.recommended(1.0).fit(split.train, progress=False)
+    batches = bdpvi.fit(
+        model, MeanField(model), logistic_data(60, 2), steps=5, rate=0.5, seed=0, progress=False
+    )
+    for fitted in (chosen, batches):
+        released = bdpvi.release(fitted, temperature=50.0)
+        assert str(released.receipt).startswith("an EXPERIMENT")
+        with pytest.raises(ValueError, match="leave the seed out"):
+            bdpvi.save_release(released, tmp_path / "release.json")
+    # Full batches have no coins, and a published table is what its split says.
+    whole = bdpvi.fit(
+        model, MeanField(model), logistic_data(60, 2), steps=5, seed=0, neighbours=Coupled(),
+        progress=False,
+    )  # fmt: skip
+    assert not whole.experiment
+    published = bdpvi.recommended(1.0).fit(datasets.load_breast_cancer().train, progress=False)
+    receipt = bdpvi.release(published, epsilon=1.0).receipt
+    assert not receipt.experiment
+    assert "D is the training part of a published table alone" in receipt.meaning
+
+
+def test_the_command_keeps_its_coins_with_the_fit(tmp_path: Path) -> None:
+    frame = patients()
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    common = ("--data", tmp_path / "t.csv", "--target", "sick", "--positive", "yes", "--quiet")
+    quick = ("--steps", 5, "--rate", 0.5, "--records", 10)
+    fits = []
+    for name in ("one", "two"):
+        assert run("fit", *common, *quick, "--out", tmp_path / name) == 0
+        fits.append(load(tmp_path / name))
+        key = Key.of_int(fits[-1].plan.seed).child("split")
+        assert fits[-1].plan.secret
+        assert fits[-1].records == int((key.coins(ROWS) >= 0.2).sum())
+    assert fits[0].plan.seed != fits[1].plan.seed
+    assert math.log2(fits[0].plan.seed) > 200
+    assert run("fit", *common, *quick, "--seed", 0, "--out", tmp_path / "three") == 0
+    assert load(tmp_path / "three").experiment
+    out = ("--temperature", 9, "--out", tmp_path / "release.json")
+    assert run("release", tmp_path / "three", *out) == 2
