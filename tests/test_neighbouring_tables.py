@@ -76,7 +76,8 @@ def test_files_are_split_by_coins_too_and_by_new_ones_each_time(tmp_path: Path) 
 def mean(data: Dataset) -> torch.Tensor:
     settings = bdpvi.recommended(1.0)
     fitted = settings.fit(data, neighbours=Optimum(Remove(0)), progress=False)
-    shift: torch.Tensor = fitted.posterior.mean / settings.noise_scale  # type: ignore[attr-defined]
+    assert settings.noise_scale is not None
+    shift: torch.Tensor = fitted.posterior.mean / settings.noise_scale
     return shift
 
 
