@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -91,7 +92,8 @@ def release(
     Bayesian ε stands beside it.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
-    from the records.
+    from the records. After an interruption the same command makes the same draws and pays nothing
+    twice; so it does where OUT was lost.
     """
     import bdpvi
     from bdpvi._runtime import store
@@ -108,8 +110,9 @@ def release(
     draws = draws or 1
     both = temperature and epsilon
     store.make_folder(out.parent)
+    asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(out.resolve()))
     with _charged(fitted, folder, out):
-        with store.claimed(out) as temporary:
+        with store.claimed(out, room=storage.ROOM) as temporary:
             released = bdpvi.release(
                 fitted,
                 draws,
@@ -120,6 +123,7 @@ def release(
                 budget=bdpvi.Budget(epsilon, delta) if both else None,
                 accountant=accountant,
                 large_delta=large_delta,
+                purpose=hashlib.sha256(f"release {asked}".encode()).hexdigest(),
             )
             storage.write_release(released, temporary)
         if as_json:
@@ -154,10 +158,10 @@ def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if len(fitted.ledger.charges()) == before:
             raise
-        lost = f"its samples are lost, {out} was not written, and the same command charges again"
+        again = f"{out} was not written: the same command writes it and pays nothing"
         raise KeyboardInterrupt(
             f"the release was charged (see `bdpvi spent {folder}`); "
-            + (f"{out} is whole" if out.exists() else lost)
+            + (f"{out} is whole" if out.exists() else again)
         ) from None
 
 

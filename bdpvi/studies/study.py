@@ -18,12 +18,14 @@ from bdpvi._runtime.progress import Track
 
 BAYESIAN = "Bayesian DP"
 DP = "DP"
+PLD = "DP by PLD"
 LINES: Mapping[str, Mapping[str, Any]] = {
     BAYESIAN: {"ls": "-", "lw": 1.8},
     DP: {"ls": "--", "lw": 1.5},
+    PLD: {"ls": ":", "lw": 1.5},
 }
 """The two guarantees never share a line style."""
-EITHER_EPSILON = "ε: DP ε dashed, Bayesian-DP ε solid"
+EITHER_EPSILON = "ε: DP ε dashed or dotted, Bayesian-DP ε solid"
 
 
 @dataclass(frozen=True, eq=False)

@@ -465,7 +465,7 @@ def test_every_command_says_that_it_was_interrupted(
     ("place", "after", "said", "charges"),
     [
         ("bdpvi.releasing.releases.spent", False, "nothing was finished", 0),
-        ("bdpvi.releasing.storage.write_release", True, "its samples are lost", 1),
+        ("bdpvi.releasing.storage.write_release", True, "pays nothing", 1),
         ("bdpvi.commands.options.print_json", True, "new.json is whole", 1),
     ],
 )
@@ -492,3 +492,13 @@ def test_an_interrupted_release_says_whether_it_was_charged(
     assert ("was charged" in error) == bool(charges)
     assert len(storage.open_ledger(fit).charges()) == before + charges
     assert out.exists() == ("whole" in said)
+
+
+def test_kills_and_full_disks_at_any_point_cost_nothing() -> None:
+    """A dozen points of the hundreds that the benchmark tries."""
+    script = Path(__file__).parents[2] / "benchmarks" / "interruptions.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--kills", "12"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("faults: none\n")

@@ -78,7 +78,7 @@ def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["weibull-clipping", "steps", "orders", "composition", "networks"])
 def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: str) -> None:
     table = findings[name].table
-    assert set(table["guarantee"]) <= {"Bayesian DP", "DP", "none"}
+    assert set(table["guarantee"]) <= {"Bayesian DP", "DP", "DP by PLD", "none"}
     if "composition" in table:
         unsound = table["composition"] == "naive (unsound)"
         assert (table["guarantee"][unsound] == "none").all()

@@ -1,0 +1,207 @@
+"""Kill ``fit``, ``private`` and ``release`` at every point where they touch a file, and go on.
+
+    python benchmarks/interruptions.py [--kills 300]
+
+A child process runs the command and is ended by SIGKILL before its n-th access to a file or folder
+of the work; then the same command is given again. Counted are: commands that do not go on, files
+left behind, samples without a charge, charges that were made twice, and draws that differ from
+those that were charged first. Every fifth point a full disk (ENOSPC) takes the place of the kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+"""Audit events (PEP 578) at which a process is killed, besides each wait for the disk."""
+
+TRIED = {"command", "points", "kills", "full disks", "ended before"}
+"""What is counted besides faults."""
+
+
+def command(kind: str, folder: Path) -> list[str]:
+    table = ["--data", str(folder.parent / "patients.csv"), "--target", "sick"]
+    if kind == "fit":
+        return ["fit", *table, "--records", "5", "--out", str(folder / "fit"), "--quiet"]
+    if kind == "release":
+        fit, out = str(folder / "fit"), str(folder / "release.json")
+        return ["release", fit, "--epsilon", "0.5", "--out", out]
+    given = ["--positive", "yes", "--epsilon", "1", "--no-scores", "--quiet"]
+    return ["private", *table, *given, "--out", str(folder / "shared")]
+
+
+def child(kind: str, folder: Path, at: int | None, full: bool = False) -> tuple[int, int]:
+    """Run the command in a child; return its exit code, -9 if killed, and the points it passed."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        passed = len(os.read(reading, 1 << 20)) if at is None else 0
+        while at is None and (more := os.read(reading, 1 << 20)):
+            passed += len(more)
+        os.close(reading)
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status), passed
+    os.close(reading)
+    count = 0
+
+    def point() -> None:
+        nonlocal count
+        count += 1
+        if at is None:
+            os.write(writing, b".")
+        elif count == at and full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        elif count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(event: str, given: tuple[object, ...]) -> None:
+        if event in EVENTS and any(isinstance(one, str | Path) and str(folder) in str(one)
+                                   for one in given):  # fmt: skip
+            point()
+
+    plain: Callable[[int], None] = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        point()
+        plain(descriptor)
+
+    code = 1
+    try:
+        os.fsync = fsync
+        sys.addaudithook(watched)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        from bdpvi import cli
+
+        sys.argv = ["bdpvi", *command(kind, folder)]
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        os._exit(code)
+
+
+def paid(kind: str, folder: Path) -> tuple[int, int]:
+    """Return the number of releases and of purchases that are charged."""
+    from bdpvi.releasing import storage
+
+    ledger = folder / ("shared.secret" if kind == "private" else "fit")
+    if not storage.is_fit(ledger):
+        return 0, 0
+    book = storage.open_ledger(ledger)
+    return len(book.charges()), len(book.bought())
+
+
+def shared(kind: str, folder: Path) -> Path:
+    return folder / ("shared/release.json" if kind == "private" else "release.json")
+
+
+def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -> None:
+    code, _ = child(kind, folder, at, full)
+    if code == 0 and not full:
+        found["ended before"] += 1
+    out = shared(kind, folder)
+    if kind != "fit" and out.exists() and out.stat().st_size and paid(kind, folder)[0] == 0:
+        found["sample without a charge"] += 1
+    first = [one.key for one in charges(kind, folder)]
+    finished = (folder / "fit" / "ledger.jsonl" if kind == "fit" else out).exists()
+    again, _ = child(kind, folder, None)
+    if again != (2 if finished else 0):  # what is finished is never overwritten
+        found["does not go on"] += 1
+    wanted = {"fit": (0, 0), "release": (1, 0), "private": (1, 2)}[kind]
+    if paid(kind, folder) != wanted:
+        found["charged twice, or not at all"] += 1
+    if first and [one.key for one in charges(kind, folder)] != first:
+        found["another key"] += 1
+    left = [
+        p for p in folder.rglob(".*") if p.name not in {".lock"} and not p.name.endswith(".lock")
+    ]
+    left += [p for p in folder.iterdir() if p.name.endswith(".unfinished")]
+    if left:
+        found["left behind"] += 1
+
+
+def charges(kind: str, folder: Path) -> tuple[object, ...]:
+    from bdpvi.releasing import storage
+
+    ledger = folder / ("shared.secret" if kind == "private" else "fit")
+    return storage.open_ledger(ledger).charges() if storage.is_fit(ledger) else ()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=300, help="points in all, at least")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    from bdpvi import cli  # noqa: F401
+
+    print(
+        f"python benchmarks/interruptions.py --kills {given.kills}; Python {sys.version.split()[0]}"
+    )
+    rng = np.random.default_rng(0)
+    age, rows = rng.normal(58, 14, 1500), []
+    sick = rng.random(1500) < 1 / (1 + np.exp(-(age - 58) / 10))
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        frame = pd.DataFrame({"age": age, "dose": rng.normal(size=1500)})
+        frame.assign(sick=np.where(sick, "yes", "no")).to_csv(root / "patients.csv", index=False)
+        made = root / "made"
+        made.mkdir()
+        assert child("fit", made, None)[0] == 0
+        for kind in ("fit", "private", "release"):
+            start = made if kind == "release" else None
+            work = fresh(root, start)
+            code, points = child(kind, work, None)
+            assert code == 0, (kind, code)
+            turns = max(1, -(-given.kills // (3 * points)))
+            tried = [at for _ in range(turns) for at in range(1, points + 1)]
+            if given.kills < 3 * points:
+                tried = tried[:: max(1, 3 * points // given.kills)]
+            found: Counter[str] = Counter()
+            for number, at in enumerate(tried):
+                full = number % 5 == 4
+                found["full disks" if full else "kills"] += 1
+                attempt(kind, fresh(root, start), at, full, found)
+            rows.append({"command": kind, "points": points, **found})
+            print(json.dumps(rows[-1]), flush=True)
+    wrong = [
+        name
+        for row in rows
+        for name in row
+        if name not in {"command", "points", "kills", "full disks", "ended before"}
+    ]
+    print("faults:", wrong or "none")
+    sys.exit(bool(wrong))
+
+
+def fresh(root: Path, start: Path | None) -> Path:
+    """Return a folder to work in, as it was at first."""
+    work = root / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    if start is None:
+        work.mkdir()
+    else:
+        shutil.copytree(start, work)
+    return work
+
+
+if __name__ == "__main__":
+    main()
