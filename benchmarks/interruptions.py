@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -138,7 +139,7 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
         found["left behind"] += 1
 
 
-def charges(kind: str, folder: Path) -> tuple[object, ...]:
+def charges(kind: str, folder: Path) -> tuple[Any, ...]:
     from bdpvi.releasing import storage
 
     ledger = folder / ("shared.secret" if kind == "private" else "fit")
@@ -153,9 +154,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     from bdpvi import cli  # noqa: F401
 
-    print(
-        f"python benchmarks/interruptions.py --kills {given.kills}; Python {sys.version.split()[0]}"
-    )
+    print(f"python benchmarks/interruptions.py --kills {given.kills}")
+    print(f"Python {sys.version.split()[0]}, {platform.platform()}")
     rng = np.random.default_rng(0)
     age, rows = rng.normal(58, 14, 1500), []
     sick = rng.random(1500) < 1 / (1 + np.exp(-(age - 58) / 10))
