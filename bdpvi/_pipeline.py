@@ -53,7 +53,8 @@ class Pipeline:
             not cover them.
         drop: columns to leave out.
         categorical, numeric: columns whose kind is public; the kinds of others are bought.
-        hashed: whether categories are hashed instead of counted.
+        hashed: whether categories are hashed instead of counted. None: where the noisy number of
+            records says that few names would be counted.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.
@@ -72,7 +73,7 @@ class Pipeline:
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     numeric: Sequence[str] = ()
-    hashed: bool = False
+    hashed: bool | None = None
     settings: PosteriorRelease | None = None
     guarantee: Guarantee | None = None
     name: str = "data"
@@ -106,7 +107,7 @@ class Pipeline:
             drop=self.drop,
             categorical=self.categorical,
             numeric=self.numeric,
-            hashed=self.hashed,
+            hashed=bool(self.hashed),
         )
 
     def chosen(self, *, all_of_it: bool) -> PosteriorRelease:
@@ -198,13 +199,11 @@ def encode(rows: Rows, pipeline: Pipeline, key: Key, *, feasible: bool = True) -
     need = first.purchase.need(total)
     if feasible and first.records < bought.TOO_FEW * need:
         raise TooFewRecordsError(_too_few(pipeline, first, paid, need))
-    second = bought.buy(
-        rows.columns,
-        first.purchase,
-        distance=mine * math.sqrt(1 - bought.COUNTS),
-        delta=NAMES * pipeline.delta,
-        key=key.child("buy"),
-    )
+    price = {"distance": mine * math.sqrt(1 - bought.COUNTS), "delta": NAMES * pipeline.delta}
+    wanted = first.purchase
+    if pipeline.hashed is None:
+        wanted = bought.hashed_if_few(wanted, first.records, **price)
+    second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
     more = Bought(second.distance, second.delta, second.rounding)
     return Encoded(second.encoding, (paid, more), first.records, need)
 

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +75,15 @@ def child(kind: str, folder: Path, at: int | None, full: bool = False) -> tuple[
                                    for one in given):  # fmt: skip
             point()
 
-    plain: Callable[[int], None] = os.fsync
+    plain = os.fsync
 
-    def fsync(descriptor: int) -> None:
+    def fsync(descriptor: Any) -> None:
         point()
         plain(descriptor)
 
     code = 1
     try:
-        os.fsync = fsync
+        os.fsync = fsync  # type: ignore[assignment]
         sys.addaudithook(watched)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)

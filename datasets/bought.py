@@ -29,11 +29,13 @@ NEED = 68.0
 """Rows needed are this times √queries/μ: measured where bought constants begin to cost little."""
 TOO_FEW, FEW = 0.7, 1.5
 """Below the first share of the need nothing is fitted; below the second a warning is given."""
+MOST_OF = 0.1
+"""Share of the records that a counted name must at most be in, or categories are hashed."""
 MAD = 1.4826
 """Standard deviation of a Gaussian over its median absolute deviation, 1/Φ⁻¹(¾)."""
 SOURCE = (
     "bought from the table, which ε covers: private medians and scales, and categories by noisy "
-    "counts"
+    "counts or hashed"
 )
 
 
@@ -206,6 +208,28 @@ def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> C
             kinds[name] = NUMBER if numbers - others + one > 0 else CATEGORY
     found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
     return Counted(records, found, distance, rounding)
+
+
+def hashed_if_few(purchase: Purchase, records: float, *, distance: float, delta: float) -> Purchase:
+    """Return the purchase, with categories hashed where few names would be counted.
+
+    That is where a name must be in more than a tenth of the records, by their noisy number.
+
+    Args:
+        purchase: with the kinds of all columns.
+        records: their noisy number.
+        distance, delta: as for :func:`buy`.
+
+    >>> one = Purchase.of(["sex", "sick"], target="sick", categorical=["sex"])
+    >>> [hashed_if_few(one, n, distance=0.1, delta=1e-6).hashed for n in (400, 4_000)]
+    [True, False]
+    """
+    named = sum(kind == CATEGORY for kind in purchase.bought.values())
+    if not named or purchase.hashed:
+        return purchase
+    deviation = math.sqrt(purchase.queries) / distance
+    least = exact.threshold(deviation, delta / named)
+    return replace(purchase, hashed=least > MOST_OF * records)
 
 
 def buy(

@@ -32,7 +32,7 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     (Path(folder) / "a.txt").read_text()
     'whole'
     """
-    _remove_dead(path)
+    remove_dead(path)
     temporary, descriptor = _temporary(path)
     try:
         yield temporary
@@ -67,7 +67,7 @@ def claimed(path: Path, room: int = 0) -> Iterator[Path]:
         ValueError: if something is at ``path`` already, a dangling link included.
         OSError: if the folder cannot be written to, or the disk is full.
     """
-    _remove_dead(path)
+    remove_dead(path)
     lock = path.with_name(f".{path.name}.{_MARK}claim")
     descriptor = _locked(lock, f"out={str(path)!r} is being written by another process")
     try:
@@ -134,7 +134,7 @@ def claimed_folder(path: Path) -> Iterator[Path]:
     Raises:
         ValueError: if something is at ``path`` by then, other than an empty folder.
     """
-    _remove_dead(path)
+    remove_dead(path)
     temporary, descriptor = _temporary_folder(path)
     try:
         temporary.chmod(0o700)
@@ -167,7 +167,7 @@ def make_folder(path: Path) -> None:
 def check_writable(folder: Path) -> None:
     """Raise OSError unless files can be made in a folder, by making one; the folder is made too."""
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_dead(folder / "probe")
+    remove_dead(folder / "probe")
     temporary, descriptor = _temporary(folder / "probe")
     temporary.unlink()
     os.close(descriptor)
@@ -253,7 +253,7 @@ def _temporary_folder(path: Path) -> tuple[Path, int]:
             os.close(descriptor)
 
 
-def _remove_dead(path: Path) -> None:
+def remove_dead(path: Path) -> None:
     """Remove temporary files and folders for ``path`` whose writer is gone."""
     for name in os.listdir(path.parent):
         if not name.startswith(f".{path.name}.{_MARK}"):

@@ -1,0 +1,135 @@
+"""What bought constants lose against public ones, which cost nothing.
+
+    python benchmarks/constants.py [--repeats 20] [--keel FOLDER]
+
+Of each table, rows drawn at random are fitted as ``bdpvi private`` does, once with its own bought
+constants and four fifths of μ², once with the means, deviations and categories of the whole table
+as public ones and all of μ². Both are scored on other rows. A cell is a table, an ε and a number of
+rows, 1.5 or 4 times what ``--plan`` says is needed. Printed is what buying loses, mean of the
+repeats, and its standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.distributions import Independent, Normal
+
+from bdpvi import datasets
+from bdpvi._pipeline import Pipeline, Rows, encode
+from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
+from bdpvi._scores import _mean
+from bdpvi.compare.metrics import auc, log_score
+from bdpvi.datasets.adult import NAMES
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.models.contract import predictive_means
+from bdpvi.types import Dataset
+
+EPSILONS = (0.5, 1.0, 2.0)
+TIMES = (1.5, 4.0)
+TEST = 4_000
+BARS = (0.015, 0.03, 0.004, 0.009)
+"""AUC and log score that may be lost in a cell, and on average."""
+
+
+def tables(data: Path) -> dict[str, tuple[pd.DataFrame, str, str]]:
+    """Return raw tables with their target and its positive value."""
+    adult = pd.read_csv(data / "uci/adult.data", names=[*NAMES, "income"], skipinitialspace=True)
+    rings = ["sex", *(f"x{i}" for i in range(7)), "rings"]
+    abalone = pd.read_csv(data / "uci/abalone.data", names=rings)
+    abalone["rings"] = np.where(abalone["rings"] > 9, "old", "young")
+    found = {"adult": (adult, "income", ">50K"), "abalone": (abalone, "rings", "old")}
+    for file in sorted((data / "keel").glob("*.csv")):
+        frame = pd.read_csv(file)
+        target = str(frame.columns[-1])
+        values = sorted(frame[target].astype(str).unique())
+        found[file.stem] = (frame, target, values[-1])
+    return found
+
+
+def scored(
+    train: Rows, test: Rows, pipeline: Pipeline, encoding: Encoding, key: Key, bought: bool
+) -> tuple[float, float]:
+    """Return AUC and log score of one release, by its own fit."""
+    settings = pipeline.chosen(all_of_it=not bought)
+    parts = [Dataset(encoding.whole(p.columns), torch.from_numpy(p.y)) for p in (train, test)]
+    mean = _mean(settings.model, parts[0])
+    assert settings.noise_scale is not None
+    noise = settings.noise_scale  # the settings are made for a temperature of 1
+    spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
+    drawn = secure.sample(spread, 1, 1.0, None, secure.Lattice.beside(noise), key)
+    chance = predictive_means(settings.model, {"w": drawn}, parts[1].x, binary=True).mean(0)
+    return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))
+
+
+def public(frame: pd.DataFrame, target: str) -> Encoding:
+    """Return the constants of the whole table, as if somebody had published them."""
+    same = [str(name) for name in frame if frame[name].nunique() < 2]
+    data = datasets.dataset_from_frame(frame, target, missing="level", drop=same)
+    return Encoding.from_dict(data.preprocessing["encoding"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    given = parser.parse_args()
+    print(f"python benchmarks/constants.py --repeats {given.repeats}")
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}\n")
+    print("| table | ε | rows | times the need | AUC, public | lost | log score, public | lost |")
+    print("| --- " * 8 + "|")
+    cells: list[tuple[float, float]] = []
+    for name, (frame, target, positive) in tables(given.data).items():
+        exact = public(frame, target)
+        columns = [str(c) for c in frame if c != target]
+        numeric = [c for c in columns if pd.api.types.is_numeric_dtype(frame[c])]
+        for epsilon in EPSILONS:
+            pipeline = Pipeline(
+                target=target,
+                positive=positive,
+                epsilon=epsilon,
+                numeric=numeric,
+                categorical=[c for c in columns if c not in numeric],
+            )
+            whole = Rows.of(frame, pipeline)
+            need = pipeline.purchase([*columns, target]).need(pipeline.distance)
+            for times in TIMES:
+                rows = int(times * need)
+                if rows > 0.75 * len(whole):
+                    continue
+                lost = []
+                for repeat in range(given.repeats):
+                    key = Key.of_seed(repeat).child(name, str(epsilon), rows)
+                    order = np.random.default_rng(repeat).permutation(len(whole))
+                    train = whole.select(order[:rows])
+                    test = whole.select(order[rows : rows + TEST])
+                    found = encode(train, pipeline, key, feasible=False).encoding
+                    mine, theirs = (
+                        scored(train, test, pipeline, e, key.child("draw", str(b)), b)
+                        for e, b in ((found, True), (exact, False))
+                    )
+                    lost.append((theirs[0], theirs[0] - mine[0], theirs[1], theirs[1] - mine[1]))
+                table = np.array(lost)
+                mean, error = table.mean(0), table.std(0, ddof=1) / len(table) ** 0.5
+                cells.append((float(mean[1]), float(mean[3])))
+                number = f"{mean[1]:.4f} ± {error[1]:.4f} | {mean[2]:.3f} | {mean[3]:.4f}"
+                about = f"| {name} | {epsilon:g} | {rows} | {times:g} | {mean[0]:.3f}"
+                print(f"{about} | {number} ± {error[3]:.4f} |", flush=True)
+    worst, average = np.max(cells, axis=0), np.mean(cells, axis=0)
+    print(
+        f"\nIn the worst cell {worst[0]:.4f} AUC and {worst[1]:.4f} log score are lost (bars "
+        f"{BARS[0]}, {BARS[1]}), on average {average[0]:.4f} and {average[1]:.4f} (bars {BARS[2]}, "
+        f"{BARS[3]})"
+    )
+    sys.exit(bool((np.array([*worst, *average]) > BARS).any()))
+
+
+if __name__ == "__main__":
+    main()
