@@ -1,6 +1,17 @@
-"""``python -m bdpvi``."""
+"""``bdpvi`` and ``python -m bdpvi``: the command line, also while its modules load."""
 
-from bdpvi.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line; an interruption before it has begun is one line too."""
+    try:
+        from bdpvi.cli import main as run
+    except KeyboardInterrupt:
+        print("bdpvi: interrupted: nothing was begun", file=sys.stderr)
+        raise SystemExit(130) from None
+    run()
+
 
 if __name__ == "__main__":
     main()

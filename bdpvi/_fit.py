@@ -197,7 +197,10 @@ def _blank(data: Dataset) -> Dataset:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} must be auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={name!r}, but no CUDA device is available")
     return device

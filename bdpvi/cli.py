@@ -76,7 +76,7 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
     try:
         with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
             program(standalone_mode=True, obj=workers)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, ArithmeticError) as error:
         lines = (" ".join(line.split()) for line in str(error).splitlines())
         print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
         raise SystemExit(2) from None

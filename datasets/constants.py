@@ -73,7 +73,7 @@ def _column(name: str, entry: object) -> Column:
     if isinstance(entry, dict) and set(entry) == {"mean", "sd"}:
         return Numeric(name, _number(name, entry["mean"]), _number(name, entry["sd"]))
     if isinstance(entry, list) and len(entry) == 2 and all(_is_number(v) for v in entry):
-        low, high = float(entry[0]), float(entry[1])
+        low, high = (_number(name, one) for one in entry)
         if not low < high:
             raise ValueError(f"column {name!r}: bounds must be [low, high], got {entry!r}")
         return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12))
@@ -94,4 +94,7 @@ def _is_number(value: object) -> bool:
 def _number(name: str, value: object) -> float:
     if not _is_number(value):
         raise ValueError(f"column {name!r}: mean and sd must be numbers, got {value!r:.80}")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise ValueError(f"column {name!r}: {value!r:.40}… is too large for a number") from None

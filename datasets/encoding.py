@@ -198,7 +198,7 @@ def _column(values: Mapping[str, Any]) -> Column:
 
 
 def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with its column names as text.
+    """Return the table with its column names as text, without control characters.
 
     Raises:
         ValueError: if it is none, or a name occurs twice.
@@ -208,7 +208,8 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
             f"frame must be a pandas DataFrame, got {type(frame).__name__}; for arrays of numbers "
             "there is Dataset.of"
         )
-    frame = frame.set_axis([str(c).strip() for c in frame.columns], axis=1)
+    names = ["".join(c if c.isprintable() else "\ufffd" for c in str(n)) for n in frame.columns]
+    frame = frame.set_axis([name.strip() for name in names], axis=1)
     if not frame.columns.is_unique:
         name = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"the column name {name!r} occurs more than once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,7 @@ def measured(
         values = frame[name]
         try:
             if values.nunique() <= 1:
-                constant.append(values)
+                constant.append(name)
                 continue
             column = _column(values.dropna(), encoding, name in categorical)
         except ValueError as error:
@@ -56,11 +57,11 @@ def measured(
             )
         else:
             columns.append(replace(column, missing=bool(level and values.hasnans)))
-    if constant:
-        listed = ", ".join(repr(values.name) for values in constant)
-        problems.append(f"never varies: {listed}. {_leave_out(constant)}")
     if problems:
         raise ValueError("\n".join(problems))
+    if constant:
+        listed = ", ".join(map(repr, constant))
+        warnings.warn(f"never varies, so it is left out: {listed}", UserWarning, stacklevel=3)
     if not columns:
         raise ValueError("no column is left to be a feature")
     return Encoding(tuple(columns), MEASURED, unknown)
@@ -156,9 +157,22 @@ def _is_called_identifier(name: str) -> bool:
     return any(word.lower() in _NAMES for word in words)
 
 
+_WRITTEN = {
+    r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?": "numbers with thousands separators; write 1234, not 1,234",
+    r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?": "dates; make them numbers, such as days or years",
+}
+
+
 def _refuse_numbers(values: pd.Series[Any]) -> None:
     """Refuse text that is mostly numbers: a stray entry would turn each of them into a category."""
     distinct = pd.Series(categories_of(values))
+    for pattern, what in _WRITTEN.items():
+        found = distinct.astype(str).str.fullmatch(pattern)
+        if 2 * found.sum() > len(distinct):
+            raise ValueError(
+                f"column {values.name!r} is {what} (here {distinct[found].iloc[0]!r}), or list it "
+                "in categorical (--categorical)"
+            )
     parsed = pd.to_numeric(distinct, errors="coerce").notna()
     if 2 * parsed.sum() > len(distinct):
         odd = "" if parsed.all() else f", but also {distinct[~parsed].iloc[0]!r}"

@@ -52,7 +52,7 @@ def read_table(
             sep=separator,
             **values,
         )
-    except (UnicodeDecodeError, csv.Error, pd.errors.ParserError) as error:
+    except (UnicodeDecodeError, csv.Error, pd.errors.ParserError, OverflowError) as error:
         raise ValueError(f"{path} is not a readable CSV file: {error}") from error
     return frame
 
@@ -69,7 +69,7 @@ def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[s
 
         try:
             return list(parquet.read_schema(path).names)
-        except ArrowException as error:
+        except (ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
     with open(path, encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(
@@ -90,7 +90,7 @@ def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
         pass  # an OSError, as for a CSV file
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
-    except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's own are of these
+    except Exception as error:  # a damaged file can raise anything in pyarrow or pandas
         raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
     if len(frame) < least:
         raise ValueError(f"{path} has no rows")

@@ -203,6 +203,58 @@ def alike(
             )
 
 
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state with its digest, so that a number that was changed is noticed.
+
+    >>> unsealed(sealed({"steps": 3, "counts": torch.ones(2)}))["steps"]
+    3
+    >>> unsealed(sealed({"steps": 3}) | {"steps": 2})
+    Traceback (most recent call last):
+        ...
+    ValueError: state was changed: its sha256 is not that of its content
+    """
+    return {**state, _DIGEST: _digest_of(state)}
+
+
+def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state that :func:`sealed` was given.
+
+    Raises:
+        ValueError: if it is another one.
+    """
+    if not isinstance(state, Mapping):
+        raise ValueError(f"state must be what state_dict() returned, got {type(state).__name__}")
+    content = {name: value for name, value in state.items() if name != _DIGEST}
+    if state.get(_DIGEST) != _digest_of(content):
+        raise ValueError("state was changed: its sha256 is not that of its content")
+    return content
+
+
+def _digest_of(value: Any) -> str:
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Mapping):
+            names = sorted(value, key=repr)
+            digest.update(f"{{{len(names)}".encode())
+            for name in names:
+                digest.update(repr(name).encode())
+                add(value[name])
+        elif isinstance(value, list | tuple):
+            digest.update(f"[{len(value)}".encode())
+            for one in value:
+                add(one)
+        elif isinstance(value, Tensor):
+            whole = value.detach().cpu().contiguous()
+            digest.update(f"{whole.dtype} {tuple(whole.shape)}".encode())
+            digest.update(whole.reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(repr(value).encode())
+
+    add(value)
+    return digest.hexdigest()
+
+
 def settings_of(folder: Path) -> dict[str, Any]:
     """Return the settings of the run whose parts a folder holds, {} where there is none."""
     file = folder / _SETTINGS

@@ -32,9 +32,10 @@ def silent(items: Sequence[T], description: str) -> Iterable[T]:
 def bar(items: Sequence[T], description: str) -> Iterable[T]:
     """Iterate with a bar on standard error: items done, items a second and time remaining.
 
-    Without items there is no bar.
+    Without items there is no bar, and in a log none for a single one.
     """
-    if not items:
+    if not items or (len(items) == 1 and not CONSOLE.is_terminal):
+        yield from items
         return
     columns = (
         TextColumn("{task.description:>12}"),

@@ -307,6 +307,20 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(json_value(value), indent=indent, ensure_ascii=False)
 
 
+def harmless(cell: Any) -> Any:
+    """Return a text for a CSV file that no spreadsheet takes for a formula.
+
+    >>> harmless("=cmd()"), harmless("-0.5"), harmless("yes"), harmless(-1)
+    ("'=cmd()", '-0.5', 'yes', -1)
+    """
+    if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r"):
+        try:
+            float(cell)
+        except ValueError:
+            return f"'{cell}"
+    return cell
+
+
 def sync(path: Path) -> None:
     """Return when the file or the folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

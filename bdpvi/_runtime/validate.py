@@ -17,6 +17,22 @@ _KINDS = "biuf"
 """Of numpy's and pandas' types: truth values, integers, floating point."""
 
 
+def _real(name: str, value: float) -> float:
+    """Return ``value`` if it can be compared with numbers.
+
+    >>> positive("epsilon", "1")
+    Traceback (most recent call last):
+        ...
+    ValueError: epsilon must be a number, got '1' of type str
+    """
+    try:
+        value > 0  # noqa: B015
+    except TypeError:
+        kind = type(value).__name__
+        raise ValueError(f"{name} must be a number, got {value!r} of type {kind}") from None
+    return value
+
+
 def positive(name: str, value: float) -> float:
     """Return ``value`` if it is finite and above 0.
 
@@ -27,14 +43,14 @@ def positive(name: str, value: float) -> float:
         ...
     ValueError: temperature must be finite and positive, got -1.0
     """
-    if not (value > 0 and math.isfinite(value)):
+    if not (_real(name, value) > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be finite and positive, got {value!r}")
     return float(value)
 
 
 def non_negative(name: str, value: float) -> float:
     """Return ``value`` if it is finite and at least 0."""
-    if not (value >= 0 and math.isfinite(value)):
+    if not (_real(name, value) >= 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
     return float(value)
 
@@ -55,14 +71,14 @@ def choice(name: str, value: str, among: Iterable[str]) -> str:
 
 def positive_int(name: str, value: int, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not value >= least or value != value // 1:
+    if isinstance(value, bool) or not _real(name, value) >= least or value != value // 1:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
 
 
 def probability(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1."""
-    if not 0 < value < 1:
+    if not 0 < _real(name, value) < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}")
     return float(value)
 
@@ -88,7 +104,7 @@ def mean_delta(delta: float, records: int, allowed: bool) -> float:
 
 def rate(name: str, value: float) -> float:
     """Return ``value`` if it lies in (0, 1]."""
-    if not 0 < value <= 1:
+    if not 0 < _real(name, value) <= 1:
         raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
     return float(value)
 

@@ -17,6 +17,10 @@ class Command(TyperCommand):
     several workers the first one prints it.
     """
 
+    def get_help(self, ctx: Any) -> str:
+        """Return the help text, in which typer escapes brackets for a renderer that is not used."""
+        return str(super().get_help(ctx)).replace("\\[", "[")
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:

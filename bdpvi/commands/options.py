@@ -176,6 +176,10 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         names = [option.name for option in fields(Table) if option.name in given]
         table = Table(**{name: given.pop(name) for name in names})
+        if table.data not in TABLES and not Path(table.data).is_file():  # before libraries load
+            raise ValueError(
+                f"data={table.data!r} is no file here, and none of {', '.join(TABLES)}"
+            )
         command(table=table, **given)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -53,8 +53,8 @@ def private(
         str,
         typer.Option(
             help="Features of categories that are bought: counted, one for each name that is "
-            "common enough; hashed, which costs nothing and knows no names. Without it hashed where "
-            "a name would take more than a tenth of the records, by their noisy number.",
+            "common enough; hashed, which costs nothing and knows no names. Without it hashed "
+            "where a name would take more than a tenth of the records, by their noisy number.",
             show_default=False,
         ),
     ] = "",

@@ -224,7 +224,8 @@ def predict(
             columns = table.astype(object).where(table.notna(), None).to_dict("list")
             options.print_json({**columns, "receipt": loaded.receipt.to_dict()})
         else:
-            table.to_csv(target, index=False)
+            shown = table.map(store.harmless).rename(columns=store.harmless)
+            shown.to_csv(target, index=False)
     if file is not None:
         print(f"Wrote {len(table)} predictions to {file}")
 

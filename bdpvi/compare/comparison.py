@@ -17,7 +17,7 @@ from bdpvi._runtime import log, validate
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import replacing
+from bdpvi._runtime.store import harmless, replacing
 from bdpvi.accounting import quantiles
 from bdpvi.compare import report
 from bdpvi.compare.hyperparameters import describe, nearest
@@ -187,7 +187,7 @@ def compare(
     frames = {"results": table, "summary": results.summary, "ratios": results.ratios}
     for name, frame in frames.items():
         with replacing(out / f"{name}.csv") as temporary:
-            frame.to_csv(temporary, index=False)
+            frame.map(harmless).to_csv(temporary, index=False)
     report.write(out, split, results, settings)
     return table
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import store, validate
+from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.levels import LevelCounts
@@ -258,7 +259,8 @@ class Federation:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger, as JSON types: settings and charges."""
-        return {"rounds": asdict(self.rounds), "charged": self._charged, "last": self._last}
+        state = {"rounds": asdict(self.rounds), "charged": self._charged, "last": self._last}
+        return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the rounds of ``state``; one that was open is over and stays charged.
@@ -273,6 +275,7 @@ class Federation:
                 f"state has {sorted(state)}, and not the settings and charges of a federation; "
                 "take what state_dict() returned"
             )
+        unsealed(state)
         for name, here in asdict(self.rounds).items():
             if settings.get(name) != here:
                 raise ValueError(
@@ -296,5 +299,6 @@ class Federation:
                 f"ledger={str(self._ledger)!r} has other charges than this federation: another "
                 "server uses it. Make a new Federation from it"
             )
-        ahead = {**state, "charged": self._charged + 1, "last": round}
+        content = unsealed(state)
+        ahead = sealed({**content, "charged": self._charged + 1, "last": round})
         store.write(self._ledger, json.dumps(ahead).encode())

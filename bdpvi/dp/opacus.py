@@ -15,6 +15,7 @@ from opacus.accountants import IAccountant
 from opacus.accountants.registry import register_accountant
 from torch import nn
 
+from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.levels import LEVELS, LevelCounts
 from bdpvi.accounting.sampled_steps import runs_guarantee
@@ -141,10 +142,15 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         """Return history and counts; secret, unlike Opacus's own accountants' state."""
         state = super().state_dict(destination)
         state["counts"] = {key: deepcopy(one.state_dict()) for key, one in self._counts.items()}
-        return state
+        return type(state)(sealed(state))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from ``state_dict``. Watch the same panel, with a twin of the loaded weights."""
+        """Go on from ``state_dict``. Watch the same panel, with a twin of the loaded weights.
+
+        Raises:
+            ValueError: if it was changed.
+        """
+        state_dict = unsealed(state_dict)
         counts = {}
         for key, state in state_dict.get("counts", {}).items():
             counts[key] = LevelCounts(state["levels"], len(state["counts"]))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussianSteps
 from bdpvi.accounting.individual import IndividualCosts, IndividualFilter
@@ -292,7 +293,7 @@ class Private:
         A seeded run goes on from it bit by bit as if it had not stopped, on one machine. An
         unseeded one goes on with fresh secret batches.
         """
-        return deepcopy(
+        state = deepcopy(
             {
                 "mechanism": self._settings(),
                 "module": self.module.state_dict(),
@@ -302,13 +303,15 @@ class Private:
                 "stopped": self._stopped,
             }
         )
+        return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, of a run with the same module, data, panel, mechanism and filter.
 
         Raises:
-            ValueError: naming what differs. Nothing is then changed.
+            ValueError: naming what differs, or if the state was changed. Nothing is then changed.
         """
+        state = unsealed(state)
         for name, here in self._settings().items():
             if state["mechanism"][name] != here:
                 raise ValueError(

@@ -14,6 +14,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
+from bdpvi._runtime.checkpoint import sealed
 from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.rounds import (
     OBSERVERS,
@@ -40,9 +41,8 @@ def event(**options: Any) -> RoundEvent:
 
 def spent_by(made: Rounds, times: int) -> Federation:
     federation = Federation(made)
-    federation.load_state_dict(
-        {"rounds": dataclasses.asdict(made), "charged": times, "last": times}
-    )
+    state = {"rounds": dataclasses.asdict(made), "charged": times, "last": times}
+    federation.load_state_dict(sealed(state))
     return federation
 
 

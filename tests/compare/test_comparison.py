@@ -674,7 +674,7 @@ def test_bad_plans(arguments: dict[str, Any], message: str) -> None:
     [
         ({"methods": "dp-gd,magic"}, "magic"),
         ({"epsilons": "0.1;0.2"}, "epsilons"),
-        ({"data": "nowhere.csv"}, "target is needed"),
+        ({"data": "nowhere.csv"}, "data='nowhere.csv' is no file here"),
         ({"data": "nowhere.csv", "target": "sick"}, "nowhere.csv"),
     ],
 )

@@ -216,14 +216,12 @@ def test_all_problems_are_listed_at_once() -> None:
             "'town' has 101 different values",
             "'when' has values of type datetime64",
             "'several' has values that are no numbers or texts",
-            "never varies: 'flat', 'even'",
         )
     ):
         assert part in lines[number]
         if number > 1:
             assert "--drop" in lines[number] or "--categorical" in lines[number]
-    assert len(lines) == 10
-    assert "--drop flat --drop even" in lines[-1]
+    assert len(lines) == 9
 
 
 def test_missing_values_in_columns_that_are_not_used_do_not_matter() -> None:
@@ -241,12 +239,24 @@ def test_an_infinite_value() -> None:
         dataset_from_frame(changed(age=[20, 30, np.inf, 50, 60]), "sick")
 
 
-def test_columns_that_never_vary_are_refused() -> None:
+def test_columns_that_never_vary_are_left_out() -> None:
     frame = changed(age=0.1, sex="F")
-    with pytest.raises(ValueError, match=r"never varies: 'age', 'sex'.*--drop age --drop sex"):
-        dataset_from_frame(frame, "sick")
-    data = dataset_from_frame(frame, "sick", drop=["age", "sex"])
+    with pytest.warns(UserWarning, match="never varies, so it is left out: 'age', 'sex'"):
+        data = dataset_from_frame(frame, "sick")
     assert data.feature_names == ("smokes=False", "smokes=True")
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (["1,234", "5,678.9", "12,000", "1,000", "2,000"], "thousands separators"),
+        (["2020-01-02", "2021-03-04", "2020-01-03", "1/2/2020", "3.4.21"], "is dates"),
+    ],
+)
+def test_numbers_in_another_spelling_and_dates_get_a_hint(values: list[str], what: str) -> None:
+    with pytest.raises(ValueError, match=f"column 'age' is .*{what.removeprefix('is ')}"):
+        dataset_from_frame(changed(age=values), "sick")
+    assert dataset_from_frame(changed(age=values), "sick", categorical=["age"]).x.shape[1] == 9
 
 
 def test_no_feature_left() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from bdpvi._runtime.checkpoint import sealed
 from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
@@ -382,8 +383,12 @@ def test_a_state_that_would_lose_charges_is_refused() -> None:
     with pytest.raises(ValueError, match="charges would be lost"):
         ahead.load_state_dict(behind.state_dict())
     for charged, last in ((3, 2), (-1, 2), (1, 0)):
+        forged = {**behind.state_dict(), "charged": charged, "last": last}
+        with pytest.raises(ValueError, match="state was changed"):
+            behind.load_state_dict(forged)
+        del forged["sha256"]
         with pytest.raises(ValueError, match="charges would be lost"):
-            behind.load_state_dict({**behind.state_dict(), "charged": charged, "last": last})
+            behind.load_state_dict(sealed(forged))
     behind.load_state_dict(json.loads(json.dumps(ahead.state_dict())))
     assert (behind.charged, behind.next_round) == (1, 2)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bdpvi import Budget, make_private
+from bdpvi._runtime.checkpoint import sealed
 from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.dp.mechanism import Mechanism, affordable
@@ -193,8 +194,11 @@ def test_a_resumed_run_is_the_same_to_the_bit(mode: str) -> None:
             other.load_state_dict(second.state_dict())
     state = second.state_dict()
     state["counts"]["own"][3] = 1e9
-    with pytest.raises(ValueError, match=r"own must lie in \[0, budget\]"):
+    with pytest.raises(ValueError, match="state was changed"):
         second.load_state_dict(state)
+    del state["sha256"]
+    with pytest.raises(ValueError, match=r"own must lie in \[0, budget\]"):
+        second.load_state_dict(sealed(state))
     assert torch.equal(own(second), own(whole))
 
 

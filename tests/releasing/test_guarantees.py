@@ -327,7 +327,7 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
         (lambda c: c.update(samples=[[math.nan]]), "samples has a value that is not finite"),
         (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
         (lambda c: c.update(latents={"w": 1.0}), "latents"),
-        (lambda c: c.update(model={"clip": "x"}), "model"),
+        (lambda c: c.update(model={"clip": "x"}), "clip must be a number, got 'x'"),
         (lambda c: c.update(model={"nothing": 1}), "model"),
         (lambda c: c["receipt"].update(epsilon="1"), "receipt.epsilon"),
         (lambda c: c["receipt"].update(epsilon=True), "receipt.epsilon"),
