@@ -110,16 +110,20 @@ class Pipeline:
             hashed=bool(self.hashed),
         )
 
-    def chosen(self, *, all_of_it: bool) -> PosteriorRelease:
-        """Return the settings of the fit, for all of ε or for what constants leave of it."""
+    def chosen(self, paid: Sequence[Bought] = ()) -> PosteriorRelease:
+        """Return the settings of the fit, for what constants leave of ε.
+
+        How much that is may follow from the noisy number of records: the total never exceeds a μ²
+        that was fixed before (Smith and Thakurta 2022: fully adaptive composition).
+        """
         if self.settings is not None:
             return self.settings
-        if all_of_it:
+        if not paid:
             return recommended(
                 self.epsilon, delta=self.delta, draws=self.draws, base_rate=self.base_rate
             )
-        fit = self.distance * math.sqrt(1 - bought.SHARE)
-        return settings_for(fit, draws=self.draws, base_rate=self.base_rate)
+        rest = self.distance**2 - math.fsum(one.distance**2 for one in paid)
+        return settings_for(math.sqrt(rest), draws=self.draws, base_rate=self.base_rate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +208,10 @@ def encode(rows: Rows, pipeline: Pipeline, key: Key, *, feasible: bool = True) -
     if pipeline.hashed is None:
         wanted = bought.hashed_if_few(wanted, first.records, **price)
     second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
-    more = Bought(second.distance, second.delta, second.rounding)
-    return Encoded(second.encoding, (paid, more), first.records, need)
+    parts: tuple[Bought, ...] = (paid,)
+    if second.distance:  # nothing was bought where all columns are hashed
+        parts += (Bought(second.distance, second.delta, second.rounding),)
+    return Encoded(second.encoding, parts, first.records, need)
 
 
 def _too_few(pipeline: Pipeline, first: bought.Counted, paid: Bought, need: int) -> str:

@@ -200,7 +200,7 @@ class Work:
                 PrivacyUtilityWarning,
                 stacklevel=3,
             )
-        settings = pipeline.chosen(all_of_it=not paid)
+        settings = pipeline.chosen(paid)
         fit = settings.fit(
             data,
             neighbours=None if bayesian or settings.noise_scale is None else Optimum(Remove(0)),
@@ -216,7 +216,7 @@ class Work:
         pipeline = self.pipeline
         return release(
             fit,
-            pipeline.chosen(all_of_it=True).draws,
+            pipeline.chosen().draws,
             epsilon=pipeline.epsilon,
             delta=pipeline.delta,
             guarantee=pipeline.guarantee,
@@ -245,7 +245,7 @@ class Work:
             fit = made.load(secret) if storage.is_fit(secret) else None
             if fit is None:
                 fit = self.fitted(key)
-                extra = made.described(self.pipeline.chosen(all_of_it=not fit.ledger.bought()))
+                extra = made.described(self.pipeline.chosen(fit.ledger.bought()))
                 storage.save_fit_in(fit, secret, extra=extra)
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()

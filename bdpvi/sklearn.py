@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +188,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         settings = self._settings()
         center, scale, paid = self._standard(rows, key)
         if paid:
-            settings = self._settings(all_of_it=False)
+            settings = self._settings(paid)
         data = self._dataset(rows, labels == classes[1], center, scale, bool(paid))
         release = self._release(settings, data, paid, seed)
         self._keep(release, settings.model, classes, center, scale)
@@ -226,20 +226,20 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
         return {"binary_only": True, "poor_score": True}
 
-    def _settings(self, all_of_it: bool = True) -> PosteriorRelease:
-        """Return settings for all of ε, or for what constants leave of it, with the arguments."""
+    def _settings(self, paid: Sequence[Bought] = ()) -> PosteriorRelease:
+        """Return settings for what constants leave of ε, with the arguments."""
         from bdpvi.accounting.bought import gaussian_distance
         from bdpvi.compare.methods.posterior import FullRankRelease, MeanFieldRelease
         from bdpvi.compare.recommended import recommended, settings_for
-        from bdpvi.datasets.bought import SHARE
 
         if self.guide not in GUIDES:
             raise ValueError(f"guide must be one of {GUIDES}, got {self.guide!r}")
         kind = MeanFieldRelease if self.guide == GUIDES[0] else FullRankRelease
         found = recommended(self.epsilon, delta=self.delta, draws=self.draws, kind=kind)
-        if not all_of_it:
-            distance = gaussian_distance(self.epsilon, self.delta) * math.sqrt(1 - SHARE)
-            found = settings_for(distance, draws=self.draws, kind=kind)
+        if paid:
+            whole = gaussian_distance(self.epsilon, self.delta)
+            rest = whole**2 - math.fsum(one.distance**2 for one in paid)
+            found = settings_for(math.sqrt(rest), draws=self.draws, kind=kind)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(

@@ -1,6 +1,6 @@
 """What bought constants lose against public ones, which cost nothing.
 
-    python benchmarks/constants.py [--repeats 20] [--keel FOLDER]
+    python benchmarks/constants.py [--repeats 20] [--data FOLDER]
 
 Of each table, rows drawn at random are fitted as ``bdpvi private`` does, once with its own bought
 constants and four fifths of μ², once with the means, deviations and categories of the whole table
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from bdpvi._pipeline import Pipeline, Rows, encode
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._scores import _mean
+from bdpvi.accounting.ledger import Bought
 from bdpvi.compare.metrics import auc, log_score
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
@@ -55,10 +57,15 @@ def tables(data: Path) -> dict[str, tuple[pd.DataFrame, str, str]]:
 
 
 def scored(
-    train: Rows, test: Rows, pipeline: Pipeline, encoding: Encoding, key: Key, bought: bool
+    train: Rows,
+    test: Rows,
+    pipeline: Pipeline,
+    encoding: Encoding,
+    key: Key,
+    paid: Sequence[Bought],
 ) -> tuple[float, float]:
     """Return AUC and log score of one release, by its own fit."""
-    settings = pipeline.chosen(all_of_it=not bought)
+    settings = pipeline.chosen(paid)
     parts = [Dataset(encoding.whole(p.columns), torch.from_numpy(p.y)) for p in (train, test)]
     mean = _mean(settings.model, parts[0])
     assert settings.noise_scale is not None
@@ -110,10 +117,10 @@ def main() -> None:
                     order = np.random.default_rng(repeat).permutation(len(whole))
                     train = whole.select(order[:rows])
                     test = whole.select(order[rows : rows + TEST])
-                    found = encode(train, pipeline, key, feasible=False).encoding
+                    found = encode(train, pipeline, key, feasible=False)
                     mine, theirs = (
-                        scored(train, test, pipeline, e, key.child("draw", str(b)), b)
-                        for e, b in ((found, True), (exact, False))
+                        scored(train, test, pipeline, encoding, key.child("draw", len(paid)), paid)
+                        for encoding, paid in ((found.encoding, found.paid), (exact, ()))
                     )
                     lost.append((theirs[0], theirs[0] - mine[0], theirs[1], theirs[1] - mine[1]))
                 table = np.array(lost)

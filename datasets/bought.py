@@ -33,8 +33,14 @@ MOST_OF = 0.1
 """Share of the records that a counted name must at most be in, or categories are hashed."""
 MAD = 1.4826
 """Standard deviation of a Gaussian over its median absolute deviation, 1/Φ⁻¹(¾)."""
+HALF_NORMAL = 1.2533
+"""Standard deviation of a Gaussian over its mean absolute deviation, √(π/2)."""
+REACH = 4.0
+"""Values further than this many scales from a median are cut off where a mean is taken."""
+_LEAST, _LEAST_FLAT = 0.3372, 0.01
+"""Of the mean of |z|: half of the median of a Gaussian's |z|, and a share of 1 % that are not 0."""
 SOURCE = (
-    "bought from the table, which ε covers: private medians and scales, and categories by noisy "
+    "bought from the table, which ε covers: private centres and scales, and categories by noisy "
     "counts or hashed"
 )
 
@@ -127,11 +133,11 @@ class Purchase:
 
     @property
     def queries(self) -> float:
-        """Parts that the price is divided into: 2 a number, 1 a category, and the reserve.
+        """Parts that the price is divided into: 3 a number, 1 a category, and the reserve.
 
         A column whose kind is not declared counts as a number.
         """
-        counted = [1 - self.hashed if k == CATEGORY else 2 for k in self.bought.values()]
+        counted = [1 - self.hashed if k == CATEGORY else 3 for k in self.bought.values()]
         return sum(counted) + self.reserve
 
     def need(self, distance: float) -> int:
@@ -142,7 +148,7 @@ class Purchase:
 
         >>> numbers = Purchase.of(list("abcdeft"), target="t", numeric=list("abcdef"))
         >>> numbers.queries, numbers.need(0.27)
-        (13.5, 926)
+        (19.5, 1113)
         """
         return math.ceil(NEED * math.sqrt(self.queries) / validate.positive("distance", distance))
 
@@ -237,6 +243,10 @@ def buy(
 ) -> BoughtConstants:
     """Buy centres, scales and categories, in equal parts of μ², and return the encoding.
 
+    Of a column of numbers three things are bought: the median, the median distance from it, and,
+    with values cut off at a multiple of that, the mean and the mean distance. The latter two make
+    centre and scale, as those who publish constants use means and deviations.
+
     Args:
         table: cells of the records.
         purchase: with the kinds of all columns, as :func:`count` returns it.
@@ -250,7 +260,7 @@ def buy(
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())
     }
-    flat: dict[str, float] = {}
+    rough: dict[str, tuple[float, float]] = {}
     for name, kind in bought.items():
         if name in named:
             made[name] = _categories(name, table[name], each, delta / len(named), key)
@@ -261,20 +271,32 @@ def buy(
             centre = exact.median(values, each, key.child("centre", name))
             away = np.abs(values - centre)
             scale = exact.median(away, each, key.child("scale", name), positive=True)
-            made[name] = Numeric(name, centre, MAD * scale if scale else 1.0)
-            if not scale:
-                flat[name] = centre
-    for name, centre in flat.items():
-        away = np.abs(_numbers(table[name]) - centre)
-        paid = each * math.sqrt(purchase.reserve / len(flat))
-        scale = exact.median(away[away > 0], paid, key.child("flat", name), positive=True)
-        made[name] = Numeric(name, centre, scale or 1.0)
-    rounding = len(bought) * 3 * exact.ROUNDING
+            rough[name] = (centre, MAD * scale)
+    flat = [name for name, (_, scale) in rough.items() if not scale]
+    for name, (centre, scale) in rough.items():
+        away = _numbers(table[name]) - centre
+        if name in flat:
+            paid = each * math.sqrt(purchase.reserve / len(flat))
+            own = key.child("flat", name)
+            scale = exact.median(np.abs(away[away != 0]), paid, own, positive=True) or 1.0
+        with np.errstate(over="ignore"):
+            z = away / scale
+        mean, spread = exact.means(z, REACH, each, key.child("means", name))
+        if name in flat:  # z is mostly 0, and else about ±1: then z² has the mean of |z|
+            spread = math.sqrt(max(spread, _LEAST_FLAT))
+        else:
+            spread = HALF_NORMAL * max(spread, _LEAST)
+        made[name] = Numeric(name, centre + scale * mean, scale * spread)
+    rounding = len(rough) * 3 * exact.ROUNDING
+    if rough:
+        noise = exact.count_rounding(exact.means_deviation(REACH, each))
+        rounding += 3 * len(rough) * noise
     rounding += len(named) * exact.count_rounding(1 / each) if named else 0.0
     source = SOURCE if purchase.public is None else f"{purchase.public.source}; the others {SOURCE}"
     columns = tuple(made[name] for name in purchase.names)
     encoding = Encoding(columns, source, unknown="other")
-    return BoughtConstants(encoding, distance, delta if named else 0.0, rounding)
+    paid = distance if purchase.queries else 0.0
+    return BoughtConstants(encoding, paid, delta if named else 0.0, rounding)
 
 
 def _numbers(cells: Cells) -> exact.Floats:

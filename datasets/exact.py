@@ -1,4 +1,4 @@
-"""Exact samplers for what is bought from a table: quantiles and noisy counts."""
+"""Exact samplers for what is bought from a table: medians, means and noisy counts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ ATOM = 2**36
 ROUNDING = 2.0**-120
 """Total variation between a sampled quantile and an exact one."""
 _HIGHEST = int(np.float32(3.4028234e38).view(np.int32))
+_UNITS = 2**4
+"""Parts of 1 in which numbers are added up; of finer ones the noise is less exact."""
 _BITS = 256
 _DROPPED = 220
 """Candidates whose weight is below 2⁻²²⁰ of the largest are left out: 2³⁷ numbers wide at most and
@@ -124,6 +126,47 @@ def _below(bound: int, key: Key) -> int:
         if (found := drawn >> (64 * words - bits)) < bound:
             return found
     raise AssertionError
+
+
+def means(values: Floats, reach: float, distance: float, key: Key) -> tuple[float, float]:
+    """Return private means of z and |z|, for numbers z that are cut off at ± ``reach``.
+
+    Gaussian noise is added to three sums, :func:`part_sums`. It is that of counts, as they are
+    whole.
+
+    Args:
+        values: numbers, also infinite ones; none is answered too.
+        reach: an even number.
+        distance: μ > 0, what is paid.
+        key: of this draw alone.
+
+    >>> [round(one, 2) for one in means(np.array([-0.5, 1.5, 1e300]), 2.0, 1e6, Key.of_seed(0))]
+    [1.0, 1.33]
+    """
+    noise = count_noise(3, means_deviation(reach, distance), key)
+    above, below, half = part_sums(values, reach) + noise
+    number = max(2 * half / reach, _UNITS)
+    mean, spread = (above - below) / number, (above + below) / number
+    return float(np.clip(mean, -reach, reach)), float(np.clip(spread, 0.0, reach))
+
+
+def part_sums(values: Floats, reach: float) -> NDArray[np.int64]:
+    """Return the sums of positive parts, of negative parts, and of reach/2 for each number.
+
+    They are in units of 2⁻⁴ and whole, so nothing depends on the order of adding. One number more
+    or less changes one of the first two by at most ``reach``, and the third by half of that.
+
+    >>> part_sums(np.array([-0.5, 1.5, math.inf]), 2.0) / 16
+    array([3.5, 0.5, 3. ])
+    """
+    units = np.rint(np.clip(values, -reach, reach) * _UNITS).astype(np.int64)
+    half = round(reach / 2 * _UNITS)
+    return np.array([units[units > 0].sum(), -units[units < 0].sum(), len(units) * half])
+
+
+def means_deviation(reach: float, distance: float) -> float:
+    """Return the noise of each of :func:`part_sums`: √(5/4) of ``reach``, over μ."""
+    return math.sqrt(1.25) * reach * _UNITS / distance
 
 
 def count_noise(number: int, deviation: float, key: Key) -> Floats:

@@ -152,6 +152,37 @@ def test_draws_have_the_law(values: list[float], positive: bool) -> None:
         assert stats.kstest(share, "uniform").pvalue > LUCK
 
 
+@given(
+    st.lists(st.one_of(st.floats(-9, 9), st.floats(allow_nan=False))),
+    st.floats(allow_nan=False),
+    st.sampled_from([2.0, 4.0]),
+)
+def test_noise_of_means_covers_one_number_more(
+    values: list[float], more: float, reach: float
+) -> None:
+    one, other = (exact.part_sums(np.array(v), reach) for v in (values, [more, *values]))
+    distance = np.linalg.norm(other - one) / exact.means_deviation(reach, 1.0)
+    assert distance <= 1 + 1e-15
+    if abs(more) >= reach:
+        assert distance == pytest.approx(1.0)  # attained: 1 % less noise would not do
+
+
+def test_means_have_the_law() -> None:
+    """Of their three noisy sums, by the moments of ratios to first order, and with no noise."""
+    values = np.random.default_rng(0).normal(0.3, 1.0, 4_000)
+    cut = np.clip(values, -4, 4)
+    draws = [exact.means(values, 4.0, 0.5, Key.of_seed(8).child(i)) for i in range(4_000)]
+    mean, spread = np.array(draws).T
+    noise = 4 * math.sqrt(1.25) / 0.5 / len(values)
+    for found, exactly in ((mean, cut.mean()), (spread, np.abs(cut).mean())):
+        # Two sums, and a count whose noise weighs half as much over reach: of its own mean.
+        wanted = noise * math.sqrt(2 + (exactly / 2) ** 2)
+        assert found.std() == pytest.approx(wanted, rel=6 / math.sqrt(2 * len(found)))
+        assert abs(found.mean() - exactly) < 6 * wanted / math.sqrt(len(found)) + 1e-3
+    for few in ([], [math.inf], [-1e300] * 2):
+        assert all(math.isfinite(v) for v in exact.means(np.array(few), 4.0, 0.1, Key.of_seed(1)))
+
+
 def test_equal_keys_draw_equally_and_a_row_changes_nothing_else() -> None:
     values, key = np.arange(50.0), Key.of_seed(1)
     assert exact.median(values, 0.5, key) == exact.median(values[::-1].copy(), 0.5, key)
