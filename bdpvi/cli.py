@@ -77,7 +77,8 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
         with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
             program(standalone_mode=True, obj=workers)
     except (ValueError, OSError, ArithmeticError) as error:
-        lines = (" ".join(line.split()) for line in str(error).splitlines())
+        said = str(error).encode("utf-8", "backslashreplace").decode()  # files can hold anything
+        lines = (" ".join(line.split()) for line in said.splitlines())
         print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(0)

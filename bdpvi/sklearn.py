@@ -51,7 +51,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     one ``ledger``. Only the release stays on the estimator, which may be pickled and shared: the
     posterior's parameters and what single records cost are dropped.
 
-    Centres and scales of the columns are bought: private medians of the columns, and of the
+    Centres and scales of the columns are bought: private means of the columns, and of the
     distances from them, for a fifth of the price, so that ε covers all that ``fit`` gives. Public
     ``bounds`` or ``scales`` cost nothing.
 

@@ -30,6 +30,10 @@ def _real(name: str, value: float) -> float:
     except TypeError:
         kind = type(value).__name__
         raise ValueError(f"{name} must be a number, got {value!r} of type {kind}") from None
+    if isinstance(value, int) and value.bit_length() > 1000:
+        raise ValueError(
+            f"{name} must be a number below 1e300, got one of {value.bit_length()} bits"
+        )
     return value
 
 

@@ -143,7 +143,7 @@ class BayesianLogisticRegression:
             ValueError: if a group has a feature that ``x`` lacks.
         """
         if self.limit is not None:
-            x = x.clamp(-self.limit, self.limit)
+            x = x.clamp(-float(self.limit), float(self.limit))
         if self.correlation:
             x = self._apart(x)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.intercept else x

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bdpvi._runtime import store
+from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.keys import Key
 
 _FILE = "intent.json"
@@ -39,18 +40,17 @@ def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]
                 "replaced"
             )
         key = Key.fresh()
-        store.write(
-            file, json.dumps({**asked, "charge": dict(charge), "key": key.secret.hex()}).encode()
-        )
+        whole = sealed({**asked, "charge": dict(charge), "key": key.secret.hex()})
+        store.write(file, json.dumps(whole).encode())
         return key
-    kept = store.read_json(file)
+    try:
+        kept = unsealed(store.read_json(file))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
     for name, value in asked.items():
         if kept.get(name) != value:
             raise ValueError(
                 f"{folder} was begun with another {name}: what was paid there is paid; choose "
                 "another place for this work. Both cost together what they cost one by one"
             )
-    try:
-        return Key(bytes.fromhex(str(kept["key"])))
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{file} was changed: it has no key") from error
+    return Key(bytes.fromhex(kept["key"]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from damage import DEEP, damaged, rewritten
 from safetensors import safe_open
 from test_checkpoint import problem
 from test_cli import run
@@ -23,53 +26,6 @@ from bdpvi._runtime.checkpoint import write_tensors
 from bdpvi._runtime.progress import silent
 from bdpvi.compare.hyperparameters import FILE, load
 from bdpvi.guides import FullRank
-
-WRONG: tuple[Any, ...] = (
-    None, True, -1, 0.5, "x", "", "\ud800", [], [[]], {}, {"x": {}}, 10**400, 2**70, -1e308,
-    float("nan"), float("inf"),
-)  # fmt: skip
-DEEP = "[" * 100_000
-
-
-def damaged(content: bytes, chance: random.Random) -> bytes:
-    """Return bytes with some of them changed, left out or put in."""
-    kind = chance.randrange(5)
-    at = chance.randrange(len(content))
-    if kind == 0:
-        return content[:at]
-    if kind == 1:
-        return content[:at] + content[at + chance.randint(1, 9) :]
-    if kind == 2:
-        return content[:at] + chance.randbytes(chance.randint(1, 9)) + content[at:]
-    flipped = bytearray(content)
-    for _ in range(chance.randint(1, 3)):
-        flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    return bytes(flipped)
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Return every object or list within a JSON value, with each of its keys."""
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    found = [(value, key) for key in keys]
-    return found + [
-        place for key in keys if isinstance(value[key], dict | list) for place in places(value[key])
-    ]
-
-
-def rewritten(content: bytes, chance: random.Random) -> bytes:
-    """Return a JSON file with one value left out, put in or of another type."""
-    value = json.loads(content)
-    inside, key = chance.choice(places(value))
-    kind = chance.randrange(8)
-    if kind == 0:
-        del inside[key]
-    elif kind == 1 and isinstance(inside, dict):
-        inside["another"] = chance.choice(WRONG)
-    elif kind == 2:
-        inside[key] = "DEEP"
-    else:
-        inside[key] = chance.choice(WRONG)
-    return json.dumps(value).replace('"DEEP"', DEEP).encode()
 
 
 def check_file(
@@ -313,3 +269,16 @@ def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:
     file.write_text(DEEP, encoding="utf-8")
     with pytest.raises(ValueError, match=r"deep\.json cannot be read"):
         store.read_json(file)
+
+
+def test_everything_that_is_read_is_refused_or_read() -> None:
+    """Forty damaged inputs of each reader; the benchmark takes more than a thousand."""
+    script = Path(__file__).parents[2] / "benchmarks" / "damage.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--inputs", "640"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("faults: none\n")

@@ -1,0 +1,335 @@
+"""Damage everything that bdpvi reads, at random: it must be refused by a clear error, or read.
+
+    python benchmarks/damage.py [--inputs 20000]
+
+Bytes are flipped, cut, left out and put in; values of JSON files and of states are exchanged for
+others. A fault is any exception but ValueError and OSError, which the command line shows as one
+line, and anything accepted where a digest must tell that it was changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Fit, Optimum, datasets
+from bdpvi._pipeline import Pipeline, Rows, encode
+from bdpvi._runtime.keys import Key
+from bdpvi.compare import hyperparameters
+from bdpvi.datasets.constants import read_constants
+from bdpvi.datasets.reading import read_table
+from bdpvi.dp.federated import Federation
+from bdpvi.dp.opacus import BDPAccountant
+from bdpvi.dp.private import Private
+from bdpvi.dp.updates import Rounds
+from bdpvi.guides import MeanField
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.releasing import intent, storage
+
+WRONG: tuple[Any, ...] = (
+    None, True, -1, 0.5, "x", "", "\ud800", [], [[]], {}, {"x": {}}, 10**400, 2**70, -1e308,
+    float("nan"), float("inf"), "DEEP",
+)  # fmt: skip
+DEEP = "[" * 100_000
+Change = Callable[[Any, random.Random], Any]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that is read.
+
+    Attributes:
+        name: what it is.
+        whole: its content: bytes, or a state.
+        read: takes a content.
+        changes: damage it.
+        sealed: whether a digest must tell of every change.
+    """
+
+    name: str
+    whole: Any
+    read: Callable[[Any], object]
+    changes: tuple[Change, ...]
+    sealed: bool = False
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """Return bytes with some of them changed, left out or put in."""
+    kind, at = chance.randrange(5), chance.randrange(len(content))
+    if kind == 0:
+        return content[:at]
+    if kind == 1:
+        return content[:at] + content[at + chance.randint(1, 9) :]
+    if kind == 2:
+        return content[:at] + chance.randbytes(chance.randint(1, 9)) + content[at:]
+    flipped = bytearray(content)
+    for _ in range(chance.randint(1, 3)):
+        flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    return bytes(flipped)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every dictionary or list within a value, with each of its keys."""
+    found = []
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        found.append((value, key))
+        if isinstance(value[key], dict | list) and not isinstance(value[key], torch.Tensor):
+            found += places(value[key])
+    return found
+
+
+def exchanged(state: Any, chance: random.Random) -> Any:
+    """Return a state with one value left out, put in, or another one."""
+    state = deepcopy(state)
+    inside, key = chance.choice(places(state))
+    kind = chance.randrange(8)
+    if kind == 0:
+        del inside[key]
+    elif kind == 1 and isinstance(inside, dict):
+        inside["another"] = chance.choice(WRONG)
+    elif isinstance(inside[key], int | float) and kind < 5:
+        inside[key] = type(inside[key])(inside[key] + chance.choice([-1, 1, 1000]))
+    elif isinstance(inside[key], torch.Tensor) and inside[key].numel() and kind < 6:
+        inside[key].view(-1)[chance.randrange(inside[key].numel())] += 1
+    else:
+        inside[key] = chance.choice(WRONG)
+    return state
+
+
+def rewritten(content: bytes, chance: random.Random) -> bytes:
+    """Return a JSON file with one value left out, put in, or another one."""
+    changed = json.dumps(exchanged(json.loads(content), chance))
+    return changed.replace('"DEEP"', DEEP).encode()
+
+
+def cell(content: bytes, chance: random.Random) -> bytes:
+    """Return a CSV file with one cell that is something else."""
+    lines = content.decode().splitlines()
+    row = chance.randrange(len(lines))
+    cells = lines[row].split(",")
+    odd = ("", "?", "1e300", "-1e-300", "9" * 400, '"a\nb"', "=1+1", "\x07", "é", "nan", "inf", '"')
+    cells[chance.randrange(len(cells))] = chance.choice(odd)
+    lines[row] = ",".join(cells)
+    return "\n".join(lines).encode()
+
+
+def readers(folder: Path) -> Iterator[Reader]:
+    """Return everything that is read, with a place for its files."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(58, 14, 60)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "sex": rng.choice(["f", "m"], 60),
+            "visits": rng.integers(0, 9, 60),
+            "sick": np.where(rng.random(60) < 1 / (1 + np.exp((58 - age) / 10)), "yes", "no"),
+        }
+    )
+    pipeline = Pipeline(target="sick", positive="yes", epsilon=1.0)
+
+    def at(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+        def put(content: bytes) -> object:
+            (folder / name).write_bytes(content)
+            return read(folder / name)
+
+        return put
+
+    def table(path: Path) -> None:
+        read = read_table(path, text=path.suffix == ".csv", least=0)
+        if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
+            try:
+                encode(Rows.of(read, pipeline), pipeline, Key.of_seed(0), feasible=False)
+            except ValueError as error:
+                raise AssertionError("refused by its rows") from error
+        datasets.dataset_from_frame(read_table(path), "sick", positive="yes", unknown="base")
+
+    yield Reader("CSV", frame.to_csv(index=False).encode(), at("t.csv", table), (damaged, cell))
+    frame.to_parquet(folder / "made.parquet")
+    content = (folder / "made.parquet").read_bytes()
+    yield Reader("Parquet", content, at("t.parquet", table), (damaged,))
+    columns = {"age": [0, 110], "sex": ["f", "m"], "visits": {"mean": 4, "sd": 2.5}}
+    constants = json.dumps({"source": "the law", **columns}).encode()
+    both = (damaged, rewritten)
+    yield Reader("constants", constants, at("c.json", read_constants), both)
+    found = json.loads(hyperparameters.FILE.read_bytes())["abalone"]
+    settings = json.dumps({"abalone": found}).encode()
+    yield Reader(
+        "settings", settings, at("h.json", lambda p: hyperparameters.load("abalone", p)), both
+    )
+
+    model = BayesianLogisticRegression(clip=0.5, prior_scale=0.5)
+    data = datasets.dataset_from_frame(frame, "sick", positive="yes")
+
+    def fitted() -> Fit:
+        guide = MeanField(model, noise_scale=0.5)
+        return bdpvi.fit(model, guide, data, neighbours=Optimum(), progress=False)
+
+    fit = fitted()
+    storage.save_fit(fit, folder / "fit")
+    released = bdpvi.release(fit, temperature=9.0)
+    storage.save_release(released, folder / "made.json")
+    content = (folder / "made.json").read_bytes()
+
+    def predicted(path: Path) -> None:
+        storage.load_release(path).predict_proba(data.x[:3])
+
+    yield Reader("release", content, at("r.json", predicted), both)
+    for name in ("fit.json", "fit.safetensors", "ledger.jsonl"):
+        whole = (folder / "fit" / name).read_bytes()
+
+        def opened(path: Path, whole: bytes = whole) -> None:
+            guide = MeanField(model, noise_scale=0.5)
+            charges = storage.load_fit(path.parent, model, guide).ledger.charges()
+            content = path.read_bytes()
+            # Whole lines that were cut off the end of a ledger cannot be noticed (What ε means).
+            if len(charges) != 1 and not (whole.startswith(content) and content.endswith(b"\n")):
+                raise AssertionError(f"{len(charges)} charges")
+            if content == whole[: len(content)]:
+                raise Unchanged
+
+        yield Reader(name, whole, at(f"fit/{name}", opened), (damaged,), sealed=True)
+        (folder / "fit" / name).write_bytes(whole)
+
+    work = folder / "work"
+    work.mkdir()
+    asked: Any = {"table": "a", "options": "b", "charge": {"epsilon": 1.0, "delta": 1e-5}}
+    intent.begun(work, **asked)
+    yield Reader(
+        "intent", (work / "intent.json").read_bytes(),
+        at("work/intent.json", lambda _: intent.begun(work, **asked)), both, sealed=True,
+    )  # fmt: skip
+    yield from checkpoints(folder, model, data)
+    yield from states(data)
+
+
+class Unchanged(Exception):
+    """What was read says the same."""
+
+
+def checkpoints(folder: Path, model: BayesianLogisticRegression, data: Dataset) -> Iterator[Reader]:
+    """Return the parts of an interrupted run."""
+    kept = folder / "kept"
+    problem = Problem(
+        model, MeanField(model), data,
+        Plan(steps=3, seed=0), default_optimiser(3),
+    )  # fmt: skip
+    route = Coupled(chunk=30, checkpoint=kept)
+
+    def go_on(_: object = None) -> None:
+        route.train(problem, lambda items, _: items)
+
+    go_on()
+    for file in sorted(kept.glob("*.safetensors")):
+        whole = file.read_bytes()
+
+        def resumed(content: bytes, file: Path = file) -> None:
+            file.write_bytes(content)
+            go_on()
+
+        yield Reader(f"checkpoint {file.name}", whole, resumed, (damaged,), sealed=True)
+        file.write_bytes(whole)
+
+
+def states(data: Dataset) -> Iterator[Reader]:
+    """Return states of trainings that keep count of what they cost."""
+
+    def network() -> Private:
+        torch.manual_seed(0)
+        module = nn.Linear(data.x.shape[1], 2)
+        return bdpvi.make_private(
+            module, torch.optim.SGD(module.parameters(), lr=0.1),
+            loss=F.cross_entropy, data=(data.x.float(), data.y.long()),
+            noise_multiplier=1.0, clip=1.0, rate=0.2, seed=0,
+        )  # fmt: skip
+
+    run = network()
+    for _ in range(2):
+        run.step()
+    whole = run.state_dict()
+    yield Reader(
+        "state of a network", whole, lambda s: network().load_state_dict(s), (exchanged,), True
+    )
+    rounds = Rounds(clients=9, size=3, clip=1.0, noise_multiplier=1.0, client_rate=0.5, seed=0)
+    federation = Federation(rounds)
+    federation.sampled(1)
+    yield Reader(
+        "state of a federation", federation.state_dict(),
+        lambda s: Federation(rounds).load_state_dict(s), (exchanged,), True,
+    )  # fmt: skip
+    accountant = BDPAccountant()
+    accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+    yield Reader(
+        "state for Opacus", dict(accountant.state_dict()),
+        lambda s: BDPAccountant().load_state_dict(s), (exchanged,), True,
+    )  # fmt: skip
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Return whether two contents say the same."""
+    with suppress(TypeError, ValueError, RecursionError):
+        one, other = json.loads(one), json.loads(other)
+    return repr(one) == repr(other)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=20_000)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(f"python benchmarks/damage.py --inputs {given.inputs}")
+    print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, pandas {pd.__version__}\n")
+    print("| what is read | damaged | refused | read | faults |\n| --- | --- | --- | --- | --- |")
+    faults, tried = Counter[str](), 0
+    with tempfile.TemporaryDirectory() as place:
+        for reader in readers(Path(place)):
+            chance = random.Random(reader.name)
+            refused = read = wrong = 0
+            for turn in range(-(-given.inputs // 16)):
+                content = reader.changes[turn % len(reader.changes)](reader.whole, chance)
+                if alike(content, reader.whole):
+                    continue
+                tried += 1
+                try:
+                    reader.read(content)
+                except (ValueError, OSError):
+                    refused += 1
+                except Unchanged:
+                    read += 1
+                except Exception as error:
+                    wrong += 1
+                    faults[f"{reader.name}: {type(error).__name__}: {error!s:.150}"] += 1
+                else:
+                    read += 1
+                    if reader.sealed:
+                        wrong += 1
+                        faults[f"{reader.name}: accepted: {content!r:.2000}"] += 1
+            row = (reader.name, refused + read + wrong, refused, read, wrong)
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+    print(f"\n{tried} inputs; faults: {sum(faults.values()) or 'none'}")
+    for fault, number in faults.most_common(20):
+        print(f"{number} × {fault}")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
