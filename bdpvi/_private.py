@@ -192,6 +192,14 @@ class Work:
         data, found = self.dataset(key)
         paid = found.paid if found else ()
         bayesian = pipeline.guarantee is not None and pipeline.guarantee.name != WorstCaseDP.name
+        about = len(data) if found is None or found.records is None else max(found.records, 1.0)
+        if pipeline.delta * about >= 1:
+            warnings.warn(
+                f"delta={pipeline.delta:g} is at least 1/N = {1 / about:.2g}: a command that "
+                "published one of the rows would keep it too. Choose a smaller δ",
+                UserWarning,
+                stacklevel=3,
+            )
         if found and found.records is not None and found.records < bought.FEW * found.need:
             warnings.warn(
                 f"about {found.records:.0f} records, and ε = {pipeline.epsilon:g} wants about "

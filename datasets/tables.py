@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
+from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
@@ -76,6 +77,7 @@ def from_frame(
     test_fraction: float = 0.2,
     seed: int | Key | None = None,
     coins: Tensor | None = None,
+    key: str | None = None,
     **options: Any,
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
@@ -91,6 +93,8 @@ def from_frame(
             it, and this fraction of them, to the row, is for test. Or the key of the coins; by
             default a new one, from the operating system's cryptographic generator.
         coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
+        key: column that names persons, and is no feature: rows with one name have one coin. It
+            changes the split alone; a guarantee is about one row all the same.
         options: fields of :class:`TableOptions`.
 
     Raises:
@@ -103,12 +107,22 @@ def from_frame(
     """
     if seed is not None and coins is not None:
         raise ValueError(f"seed={seed!r} and coins were both given; give one")
-    data = dataset_from_frame(frame, target, **options)
-    if isinstance(seed, int):
-        return experiment(shuffled(data, test_fraction, seed))
-    if coins is None:
-        coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
-    return by_coins(data, coins, test_fraction)
+    if key is None:
+        data = dataset_from_frame(frame, target, **options)
+        if isinstance(seed, int):
+            return experiment(shuffled(data, test_fraction, seed))
+        if coins is None:
+            coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
+        return by_coins(data, coins, test_fraction)
+    if coins is not None:
+        raise ValueError(f"key={key!r} and coins were both given; give one")
+    named = with_text_names(frame)
+    _known("key", [key], named)
+    data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
+    secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
+    coins = torch.from_numpy(secret.coins_of(named[key].map(read_cell).str[1]))
+    split = by_coins(data, coins, test_fraction)
+    return experiment(split) if secret.experiment else split
 
 
 def from_csv(

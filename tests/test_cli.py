@@ -263,6 +263,18 @@ def test_of_three_releases_to_one_file_two_are_refused_before_they_are_charged(
             ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--guide", "x"],
             "guide must be one of",
         ),
+        (
+            ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--device", "bogus"],
+            "device='bogus' must be auto, cpu or cuda",
+        ),
+        (
+            ["fit", "--data", "{table}", "--target", "sick", "--out", "{new}", "--key", "who"],
+            "key",
+        ),
+        (
+            ["ledger", "repair", "{fit}", "--charge", "nonsense"],
+            "charge",
+        ),
         (["release", "{fit}", "--out", "{new}"], "temperature or epsilon"),
         (["release", "{fit}", "--out", "{new}", "--temperature", "-1"], "temperature must"),
         (["release", "{fit}", "--out", "{new}", "--epsilon", "1e-6"], "cannot be reached"),
@@ -287,6 +299,32 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not new.exists()
 
 
+def test_a_missing_file_is_named_before_libraries_load() -> None:
+    command = "import sys; sys.argv = {}; from bdpvi.cli import main\ntry: main()\nfinally: {}"
+    asked = ["bdpvi", "fit", "--data", "nowhere.csv", "--target", "x", "--out", "new"]
+    loaded = "print(*{'torch', 'pandas', 'pyro'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", command.format(asked, loaded)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "\n")
+    assert done.stderr.startswith("bdpvi: data='nowhere.csv' is no file here")
+
+
+def test_an_interruption_while_modules_load_is_one_line() -> None:
+    command = (
+        "import builtins, bdpvi.__main__ as m; kept = builtins.__import__\n"
+        "def stopped(name, *rest):\n"
+        "    if name == 'bdpvi.cli': raise KeyboardInterrupt\n"
+        "    return kept(name, *rest)\n"
+        "builtins.__import__ = stopped; m.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "bdpvi: interrupted: nothing was begun\n")
+
+
 COMMANDS = [
     "", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger",
     "ledger show", "ledger repair",
@@ -298,6 +336,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command.split(), "--help") == 0
     long = capsys.readouterr().out
     assert "Usage" in long
+    assert "\\[" not in long
     assert run(*command.split(), "-h") == 0
     assert capsys.readouterr().out == long
 
@@ -515,6 +554,10 @@ def test_predictions_of_new_rows(
     assert printed["who"] == ["007", "NA", "3"]
     assert printed["spread"] == [None] * 3
     assert printed["receipt"]["draws"] == 1
+    new.write_text("who\x07;age;sex\n=1+1;58;F\n-5;58;F\n", encoding="utf-8")
+    assert run(*asked, "--id", "who\ufffd", "--out", tmp_path / "q.csv") == 0
+    lines = (tmp_path / "q.csv").read_text("utf-8").splitlines()
+    assert [line.split(",")[0] for line in lines] == ["who\ufffd", "'=1+1", "-5"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,20 @@ def test_a_split_by_coins_moves_nobody_else(i: int, blank: int, missing: str) ->
         assert rows_of(less) == rows_of(part.select(part.ids != i))
 
 
+@given(st.integers(0, 49))
+def test_rows_of_one_person_have_one_coin_and_nobody_else_s_depends_on_it(i: int) -> None:
+    frame = patients(50).assign(who=[f"p{row % 20}" for row in range(50)])
+    given_: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "key": "who"}
+    one = datasets.from_frame(frame, "sick", seed=Key(bytes(32)), **given_)
+    other = datasets.from_frame(frame.drop(index=i), "sick", seed=Key(bytes(32)), **given_)
+    for part, less in ((one.train, other.train), (one.test, other.test)):
+        assert rows_of(less) == rows_of(part.select(part.ids != i))
+    assert not {*(one.train.ids % 20).tolist()} & {*(one.test.ids % 20).tolist()}
+    assert len(one.train) + len(one.test) == 50
+    seeded = datasets.from_frame(frame, "sick", seed=1, **given_)
+    assert seeded.train.preprocessing["experiment"]
+
+
 def test_files_are_split_by_coins_too_and_by_new_ones_each_time(tmp_path: Path) -> None:
     frame = patients()
     frame.to_csv(tmp_path / "t.csv", index=False)

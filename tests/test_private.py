@@ -262,6 +262,12 @@ def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None
     assert str(release.receipt).startswith("worst-case DP ε = 1 (aimed at)")
 
 
+def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ["id"], "epsilon": 1}
+    with pytest.warns(UserWarning, match=r"delta=0\.01 is at least 1/N = 0\.000"):
+        bdpvi.private(patients(), delta=0.01, progress=False, **given)
+
+
 def odd(frame: pd.DataFrame, row: int) -> pd.DataFrame:
     """Return the table, one row of which is as odd as can be."""
     frame, index = frame.astype(object).copy(), frame.index[row]

@@ -125,6 +125,13 @@ class Table:
     test_fraction: Annotated[
         float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
     ] = 0.2
+    key: Annotated[
+        str,
+        typer.Option(
+            help="Column that names persons: all rows of one are trained on, or none. It is no "
+            "feature. A guarantee is about one row all the same."
+        ),
+    ] = ""
 
     @property
     def name(self) -> str:

@@ -140,11 +140,12 @@ def private(
 def _check_options(table: Table, from_data: bool) -> None:
     """Refuse options that only exact constants have."""
     usual = {option.name: option.default for option in fields(Table)}
-    for name in ("missing", "unknown", "encoding", "test_fraction"):
-        if getattr(table, name) != usual[name] and (name == "test_fraction" or not from_data):
+    of_splits = ("test_fraction", "key")
+    for name in ("missing", "unknown", "encoding", *of_splits):
+        if getattr(table, name) != usual[name] and (name in of_splits or not from_data):
             why = (
                 "all rows are used, and scores come from rehearsals"
-                if name == "test_fraction"
+                if name in of_splits
                 else "blanks and unknown categories are levels of their own; it goes with "
                 "--from-data only"
             )
