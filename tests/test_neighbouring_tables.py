@@ -24,6 +24,8 @@ from bdpvi import Coupled, Dataset, Optimum, Remove, datasets
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets.split import permutation
+from bdpvi.dp.federated_vi import Client
+from bdpvi.dp.updates import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.made import load
 
@@ -135,6 +137,24 @@ def test_batches_are_coins_of_the_records(i: int) -> None:
     torch.testing.assert_close(found.b2[i], expected.b2[0], rtol=1e-6, atol=1e-12)
     assert fitted.plan.secret
     assert not fitted.experiment
+
+
+@pytest.mark.parametrize("i", [0, 29, 59])
+def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
+    data, model = logistic_data(60, 3), bdpvi.BayesianLogisticRegression()
+    rounds = Rounds(
+        clients=1, size=3, clip=100.0, noise_multiplier=1.0, record_rate=0.5, record_clip=1.0
+    )
+    point, key = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64), 2**200 + 1
+    whole, less = (Client(model, records, rounds, key) for records in (data, data.without(i)))
+    alone = Client(model, data.select(torch.tensor([i])), rounds, key)
+    coins = set()
+    for number in range(1, 9):
+        score = alone.answer(number, point)
+        found = whole.answer(number, point) - less.answer(number, point)
+        torch.testing.assert_close(found, score, rtol=0, atol=1e-12)
+        coins.add(bool(score.any()))
+    assert coins == {False, True}
 
 
 def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:

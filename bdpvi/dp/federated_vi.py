@@ -79,7 +79,7 @@ class Client:
             check(data)
         # Beyond it a logit could overflow, and one record could spoil its client's whole sum.
         validate.every("x", data.x, data.x.abs() < _LARGEST, f"be below {_LARGEST:g} in size")
-        self.rounds, self._length = rounds, len(data)
+        self.rounds, self._ids = rounds, data.ids.cpu()
         data = data.to("cpu") if len(data) else blank(data)
         with isolated(data.x), pyro.validation_enabled(False):
             self._scores = scores(model, data)
@@ -106,12 +106,12 @@ class Client:
         rounds = self.rounds
         if point.shape != (rounds.size,):
             raise ValueError(f"point must have shape ({rounds.size},), got {tuple(point.shape)}")
-        chosen = self._plan.chosen(round, self._length)
+        chosen = self._plan.batch(round, self._ids).nonzero()[:, 0]
         if len(chosen) == 0:
             total = torch.zeros(rounds.size, dtype=torch.float64)
         else:
             batch = None
-            if len(chosen) < self._length:
+            if len(chosen) < len(self._ids):
                 batch = Batch(chosen[None], torch.ones(1, len(chosen), dtype=torch.float64))
             with isolated(self._like), pyro.validation_enabled(False):
                 total = self._scores.likelihood(point.to(self._like)[None], batch, self._clip)[0]
