@@ -246,8 +246,11 @@ class Work:
             raise ValueError(f"out: {file} exists already; choose another, nothing is replaced")
         self.check()
         table, options = self.digests()
-        store.make_folder(file.parent)
-        with store.held(secret), store.claimed(file, room=storage.ROOM) as temporary:
+        with (
+            store.new_folder(file.parent),
+            store.held(secret),
+            store.claimed(file, room=storage.ROOM) as temporary,
+        ):
             price = {"epsilon": self.pipeline.epsilon, "delta": self.pipeline.delta}
             key = begun(secret, table=table, options=options, charge=price)
             fit = made.load(secret) if storage.is_fit(secret) else None

@@ -164,6 +164,20 @@ def make_folder(path: Path) -> None:
         sync(one.parent)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder as :func:`make_folder` does; what goes wrong leaves no new, empty one."""
+    new = not path.exists()
+    make_folder(path)
+    try:
+        yield
+    except BaseException:
+        if new:
+            with suppress(OSError):  # it is not empty
+                path.rmdir()
+        raise
+
+
 def check_writable(folder: Path) -> None:
     """Raise OSError unless files can be made in a folder, by making one; the folder is made too."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,9 @@ def release(
 def _report(fitted: Fit, released: Release, out: Path) -> None:
     print(f"{released.receipt.draws} draws at temperature {released.receipt.temperature:.4g}")
     print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.spent}\n{released.spent.exposure}")
+    print(f"For the owner only: {released.spent}")
+    if released.spent.exposure is not None:
+        print(released.spent.exposure)
     noise, prior = released.receipt.noise_scale, getattr(released.model, "prior_scale", None)
     if noise and prior and noise > USELESS * prior:
         print(

@@ -50,7 +50,7 @@ def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]
     for name, value in asked.items():
         if kept.get(name) != value:
             raise ValueError(
-                f"{folder} was begun with another {name}: what was paid there is paid; choose "
+                f"{folder} was begun with {name}: what was paid there is paid; choose "
                 "another place for this work. Both cost together what they cost one by one"
             )
     return Key(bytes.fromhex(kept["key"]))
