@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test_log_moments.py neighbours/test_rows_compiled.py test_distributed.py)
 
-.PHONY: demo test plain lint docs check-docs benchmark reliability clean
+.PHONY: demo test plain ranges lint docs check-docs benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -14,6 +14,15 @@ test: $(VENV)/installed  ## run every test
 
 plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(NUMERICS)
+
+ranges:  ## every test with the oldest and with the newest releases that are supported; downloads CUDA builds of torch
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install -q uv
+	for end in lowest-direct highest; do \
+	  build/uv/bin/uv venv -q --clear build/$$end && \
+	  build/uv/bin/uv pip install -q --python build/$$end --resolution $$end -e '.[test]' && \
+	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -o filterwarnings=default || exit 1; \
+	done
 
 lint: $(VENV)/installed  ## ruff and mypy
 	$(BIN)/ruff check .
