@@ -25,7 +25,6 @@ from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.optimum.route import Optimum
-from bdpvi.neighbours.published import Training
 from bdpvi.neighbours.route import Neighbours
 from bdpvi.types import Budget, Dataset
 
@@ -47,7 +46,6 @@ class Fit:
         fingerprint: digest of the training data.
         records: N, the size of the training data.
         accounting: how a Bayesian ε of its releases is computed.
-        training: samples published while training, and the accountants that charged them.
         generators: digests of the states of seeded generators that samples were drawn with.
     """
 
@@ -64,7 +62,6 @@ class Fit:
     records: int
     accounting: Accounting = field(default_factory=Accounting)
     ledger: Ledger = field(default_factory=Ledger)
-    training: Training | None = None
     generators: set[str] = field(default_factory=set)
 
     @property
@@ -95,7 +92,6 @@ def fit(
     optim: PyroOptim | None = None,
     neighbours: Neighbours | None = None,
     accounting: Accounting | None = None,
-    account_training: bool = False,
     budget: Budget | None = None,
     device: str = "auto",
     dtype: torch.dtype = torch.float64,
@@ -118,14 +114,12 @@ def fit(
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         neighbours: how the fits with a record left out are found. By default ``Optimum()``, every
             record left out once with proven errors, where it applies: a full-rank or mean-field
-            guide of logistic regression, rate 1, no ``optim`` and no ``account_training``. It goes
-            straight to the maximum of the ELBO, so ``steps`` and ``seed`` do not matter. Elsewhere
-            ``Coupled()``: every record left out once, trained beside the fit by SVI;
-            ``Coupled(checkpoint=folder)`` goes on after an interruption.
+            guide of logistic regression, rate 1, no ``optim``. It goes straight to the maximum of
+            the ELBO, so ``steps`` and ``seed`` do not matter. Elsewhere ``Coupled()``: every record
+            left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
+            after an interruption.
         accounting: how the Bayesian ε of releases is computed; by default :meth:`Accounting.of` the
-            panels, and CKS where samples are published while training. It is kept with the fit.
-        account_training: draw and charge one fresh sample after every step, for publishing while
-            training; every later release from the fit counts those samples too.
+            panels. It is kept with the fit.
         budget: what all releases from the fit may spend together; it is kept in the ledger, and
             saved with it.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
@@ -158,7 +152,7 @@ def fit(
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent
     if neighbours is None:
-        exact = optim is None and not account_training and Optimum.takes(model, guide, rate)
+        exact = optim is None and Optimum.takes(model, guide, rate)
         neighbours = Optimum() if exact else Coupled()
     if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
         # Where the worst case is known, whether there is an answer must not depend on the records.
@@ -167,9 +161,7 @@ def fit(
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)
     problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
-    trained = neighbours.train(problem, track, account_training=account_training)
-    if accounting is None:
-        accounting = Accounting() if account_training else Accounting.of(trained.panels)
+    trained = neighbours.train(problem, track)
     guide.parameters = dict(trained.parameters)
     return Fit(
         model=model,
@@ -183,9 +175,8 @@ def fit(
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
         records=len(data),
-        accounting=accounting,
+        accounting=accounting or Accounting.of(trained.panels),
         ledger=ledger,
-        training=trained.training,
     )
 
 

@@ -188,7 +188,6 @@ class Scope(str, Enum):
 
     Attributes:
         STATIC: any run: a cost depends on the record alone, not on what was released before it.
-        FILTER: any run: costs follow the path, and a budget ends it before they pass a bound.
         PATH: the run that took place. A mean of such costs guarantees nothing about the algorithm.
 
     >>> Scope("path") is Scope.PATH
@@ -196,7 +195,6 @@ class Scope(str, Enum):
     """
 
     STATIC = "static"
-    FILTER = "filter"
     PATH = "path"
 
 

@@ -15,8 +15,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.individual import IndividualFilter
-from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.gradients import GradSampleMode, Loss, make_gradients, trainable
 from bdpvi.dp.mechanism import Mechanism, affordable
@@ -44,8 +42,6 @@ def make_private(
     steps: int | None = None,
     delta: float = 1e-5,
     budget: Budget | None = None,
-    stopping: Filter | None = None,
-    individual: Budget | None = None,
     seed: int | None = None,
     physical_batch: int | None = None,
     grad_sample_mode: GradSampleMode = "functorch",
@@ -73,13 +69,6 @@ def make_private(
             cost at most ε at ``delta``, in the worst case. Further steps are refused.
         delta: δ of ``epsilon``.
         budget: limits the worst-case ε.
-        stopping: a :class:`~bdpvi.accounting.odometer.Filter`, asked before each step is charged:
-            its Bayesian ε holds whatever path training takes. When it stopped is secret.
-        individual: limits the worst-case ε of every record by itself, by the norms of its own
-            gradients: before its cost would pass the budget, a record is left out of the sum
-            (:class:`~bdpvi.accounting.individual.IndividualFilter`). For small tables, at rate 1.
-            The budget covers any number of steps; fix it beforehand, as who is left out, and how
-            many are, is secret. A Dataset must have the same record at a position in all steps.
         seed: None for any network that leaves your hands. A number makes an experiment, which
             repeats: whoever knows it can subtract the noise.
         physical_batch: records whose gradients are held in memory at a time; it changes no result
@@ -130,14 +119,7 @@ def make_private(
         seed=seed,
     )
     counted: Records | None = None
-    rule: Filter | IndividualFilter | None = stopping
-    if individual is not None:
-        if rate != 1:
-            raise ValueError(f"rate={rate!r} with individual=, which needs full batches: rate=1")
-        if steps is not None or not (panel is None and budget is None and stopping is None):
-            raise ValueError("individual= takes noise_multiplier, and no panel, budget or stopping")
-        rule = IndividualFilter.of(individual, noise_multiplier)
-    elif panel is not None:
+    if panel is not None:
         counted = Records.of_source("panel", panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
@@ -148,4 +130,4 @@ def make_private(
     gradients = make_gradients(grad_sample_mode, module, loss, physical_batch, some)
     if budget is not None:
         allowed = min(allowed, affordable(mechanism, budget))
-    return Private(module, optimizer, gradients, held, counted, mechanism, allowed, rule)
+    return Private(module, optimizer, gradients, held, counted, mechanism, allowed)

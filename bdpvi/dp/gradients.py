@@ -26,9 +26,6 @@ Batch = tuple[Any, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From a module's output and the targets to a loss; it only ever sees one record at a time."""
 
-Admission = Callable[[Tensor], Tensor]
-"""From the norms of a batch's next records, (b,), in order, to booleans: whose gradients count."""
-
 GradSampleMode = Literal["functorch", "hooks", "ghost"]
 GRAD_SAMPLE_MODES = ("functorch", "hooks", "ghost")
 
@@ -46,9 +43,7 @@ class RecordGradients(Protocol):
         0 where a gradient is not finite, as it then counts as zero.
         """
 
-    def clipped_sum(
-        self, batch: Batch, clip: float, admit: Admission | None = None
-    ) -> list[Tensor]:
+    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
         """Return Σ g · min(1, clip/‖g‖), one tensor for each trainable weight of the module.
 
         An empty batch has the sum 0. A gradient that is not finite counts as zero: a record must
@@ -57,8 +52,6 @@ class RecordGradients(Protocol):
         Args:
             batch: inputs and targets.
             clip: C.
-            admit: asked once about each record, by the norm of the very gradient that would enter
-                the sum: another call of ``norms`` would draw other dropout. By default all count.
         """
 
 
@@ -99,13 +92,11 @@ class FunctionalGradients:
         found = [_norms(each) for each in self._chunks(batch)]
         return torch.cat(found) if found else torch.zeros(0)
 
-    def clipped_sum(
-        self, batch: Batch, clip: float, admit: Admission | None = None
-    ) -> list[Tensor]:
+    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
         """See :class:`RecordGradients`."""
         total = [torch.zeros_like(weight) for weight in trainable(self.module)]
         for each in self._chunks(batch):
-            _add_clipped(total, each, clip, admit)
+            _add_clipped(total, each, clip)
         return total
 
     def _chunks(self, batch: Batch) -> Iterator[list[Tensor]]:
@@ -170,9 +161,7 @@ class OpacusGradients:
                 found.append(self._found(hooks).nan_to_num(posinf=0.0))
         return torch.cat(found) if found else torch.zeros(0)
 
-    def clipped_sum(
-        self, batch: Batch, clip: float, admit: Admission | None = None
-    ) -> list[Tensor]:
+    def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
         """See :class:`RecordGradients`."""
         weights = trainable(self.module)
         total = [torch.zeros_like(weight) for weight in weights]
@@ -181,9 +170,9 @@ class OpacusGradients:
                 values = self._values(part)
                 torch.autograd.grad(values.sum(), self._probes, retain_graph=self.ghost)
                 if not self.ghost:
-                    _add_clipped(total, _samples(weights), clip, admit)
+                    _add_clipped(total, _samples(weights), clip)
                     continue
-                self._add_sums(total, part, values, hooks, clip, admit)
+                self._add_sums(total, part, values, hooks, clip)
         return total
 
     def _add_sums(
@@ -193,7 +182,6 @@ class OpacusGradients:
         values: Tensor,
         hooks: Any,
         clip: float,
-        admit: Admission | None,
     ) -> None:
         """Add the clipped gradients by a second backward pass, now that norms are known."""
         norms = self._found(hooks)
@@ -208,7 +196,7 @@ class OpacusGradients:
             if not bool(norms.isfinite().all()):  # the weights themselves are not finite
                 return
         hooks.disable_hooks()
-        factors = _factors(norms.nan_to_num(posinf=0.0), clip, admit) * ~bad
+        factors = _factors(norms.nan_to_num(posinf=0.0), clip) * ~bad
         sums = torch.autograd.grad((factors * values).sum(), trainable(self.module))
         for whole, one in zip(total, sums, strict=True):
             whole += one
@@ -346,17 +334,14 @@ def _norms(each: Sequence[Tensor]) -> Tensor:
     return norms.nan_to_num(posinf=0.0)
 
 
-def _factors(norms: Tensor, clip: float, admit: Admission | None) -> Tensor:
-    """Return min(1, clip/norm), 0 for a record that is not admitted."""
-    factors = (clip * (1 - MARGIN) / norms).clamp(max=1.0)
-    return factors if admit is None else factors * admit(norms).to(factors.device)
+def _factors(norms: Tensor, clip: float) -> Tensor:
+    """Return min(1, clip/norm)."""
+    return (clip * (1 - MARGIN) / norms).clamp(max=1.0)
 
 
-def _add_clipped(
-    total: Sequence[Tensor], each: Sequence[Tensor], clip: float, admit: Admission | None
-) -> None:
+def _add_clipped(total: Sequence[Tensor], each: Sequence[Tensor], clip: float) -> None:
     norms = _norms(each)
-    factors = _factors(norms, clip, admit)
+    factors = _factors(norms, clip)
     # By mv, not einsum, and without autocast: it would be done in half precision.
     with torch.autocast(factors.device.type, enabled=False):
         for whole, one in zip(total, each, strict=True):

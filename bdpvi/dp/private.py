@@ -15,10 +15,8 @@ from torch.optim import Optimizer
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.individual import IndividualCosts, IndividualFilter
 from bdpvi.accounting.levels import LEVELS, LevelCounts
-from bdpvi.accounting.odometer import Filter
-from bdpvi.dp.gradients import MARGIN, Batch, RecordGradients, trainable
+from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import Mechanism
 from bdpvi.dp.records import Records
 from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
@@ -48,12 +46,11 @@ class Private:
         counted: Records | None,
         mechanism: Mechanism,
         allowed: float = math.inf,
-        stopping: Filter | IndividualFilter | None = None,
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
-        self._gradients, self._allowed, self._rule = gradients, allowed, stopping
+        self._gradients, self._allowed = gradients, allowed
         self._data, self._counted = data, counted
         self._weights = trainable(module)
         self._modes = [(layer, layer.training) for layer in module.modules()]
@@ -79,8 +76,8 @@ class Private:
         A gradient that is not finite counts as zero.
 
         Raises:
-            BudgetExceededError: if the step would cost more than is left, or the filter stops the
-                run before it. Nothing is charged or drawn.
+            BudgetExceededError: if the step would cost more than is left. Nothing is charged or
+                drawn.
             ValueError: if the data have another length than at first, other weights are trainable,
                 or a weight was changed since the last step. Nothing is charged. Or if the forward
                 pass changes a weight: then the network must not be released.
@@ -102,7 +99,8 @@ class Private:
             torch.manual_seed(self.mechanism.seed_of(step))
             self._charge(device)
             self.batch = self.mechanism.batch(step)
-            total = self._sum(self._data.take(self.batch, device))
+            taken = self._data.take(self.batch, device)
+            total = self._gradients.clipped_sum(taken, self.mechanism.clip)
             if self._now() != self._versions:
                 self._stopped = (
                     f"step {step + 1}: the forward pass changed a weight or a buffer, by records "
@@ -137,8 +135,6 @@ class Private:
 
     def _charge(self, device: torch.device) -> None:
         """Charge a step, by the panel's norms if there is one."""
-        if isinstance(self._counts, IndividualCosts):
-            return
         ahead = copy(self._counts)  # add() puts a new tensor in place of the old one
         if self._counted is None:
             ahead.counts = ahead.counts.clone()
@@ -148,36 +144,14 @@ class Private:
             everybody = torch.arange(len(self._counted))
             norms = self._gradients.norms(self._counted.take(everybody, device))
             ahead.add(self._in_clips(norms))
-        if isinstance(self._rule, Filter):
-            self._rule.check(self._event(ahead))
         self._counts = ahead
-
-    def _sum(self, taken: Batch) -> list[Tensor]:
-        """Return the sum of clipped gradients; a filter of single records is charged with it."""
-        costs, clip = self._counts, self.mechanism.clip
-        if not isinstance(costs, IndividualCosts):
-            return self._gradients.clipped_sum(taken, clip)
-        after: list[Tensor] = []
-
-        def admit(norms: Tensor) -> Tensor:
-            done = sum(map(len, after))
-            own = costs.own[done : done + len(norms)]
-            active, own = costs.rule.step(own, self._in_clips(norms))
-            after.append(own)
-            return active
-
-        total = self._gradients.clipped_sum(taken, clip, admit)
-        costs.add(torch.cat(after))
-        return total
 
     def _in_clips(self, norms: Tensor) -> Tensor:
         """Return the norms after clipping, in units of the clip; one that is no number counts 1."""
         units = norms.detach().cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
         return units.nan_to_num(nan=1.0).clamp(max=1.0)
 
-    def _no_counts(self) -> LevelCounts | IndividualCosts:
-        if isinstance(self._rule, IndividualFilter):
-            return IndividualCosts(self._rule, len(self._data))
+    def _no_counts(self) -> LevelCounts:
         return LevelCounts(LEVELS, len(self._ids))
 
     @property
@@ -189,22 +163,15 @@ class Private:
         """Return all steps so far as an event for an accountant. Secret.
 
         Raises:
-            ValueError: before the first step, or of a run with ``individual=``.
+            ValueError: before the first step.
         """
-        if isinstance(self._counts, IndividualCosts):
-            raise ValueError("a run with individual= has no panel: worst_case(delta) is all it has")
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
-        return self._event(self._counts)
-
-    def _event(self, counts: LevelCounts) -> SampledGaussianSteps:
-        return counts.event(self._ids, self.mechanism.noise_multiplier, self.mechanism.rate)
+        mechanism = self.mechanism
+        return self._counts.event(self._ids, mechanism.noise_multiplier, mechanism.rate)
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.
-
-        With a filter the steps are all that it could have allowed: how many it did is secret. With
-        ``individual=`` any number of steps is covered, and ε follows from the budget.
 
         Args:
             delta: δ.
@@ -212,13 +179,7 @@ class Private:
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        found: WorstCase | None
-        if isinstance(self._rule, IndividualFilter):
-            found = self._rule.worst_case(delta)
-        elif self._rule is not None:
-            found = self._rule.spent(self.event(), delta).worst_case
-        else:
-            found = self._accountant().worst_case(delta)
+        found = self._accountant().worst_case(delta)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
@@ -232,22 +193,16 @@ class Private:
         publish. ``path_epsilon``, None without a panel, is what a random record like the panel's
         paid on the path that this run took: a diagnostic, and no guarantee about the algorithm.
 
-        With a filter, ε is the filter's Bayesian one instead, a constant of its settings that holds
-        on every path, and ``worst_case`` is that of all steps it could have allowed.
-
         Args:
             delta: δ of both.
 
         Raises:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
-        if isinstance(self._rule, Filter):
-            found = self._rule.spent(self.event(), delta)
-        else:
-            found = self._accountant().spent(delta)
-            if self._counted is None:
-                reason = "no panel: it is the worst-case ε"
-                found = replace(found, sample_size=0, path_epsilon=None, reason=reason)
+        found = self._accountant().spent(delta)
+        if self._counted is None:
+            reason = "no panel: it is the worst-case ε"
+            found = replace(found, sample_size=0, path_epsilon=None, reason=reason)
         return found if self.mechanism.seed is None else as_experiment(found)
 
     def per_record(self, delta: float) -> Tensor:
@@ -282,11 +237,6 @@ class Private:
         accountant.step(self.event())
         return accountant
 
-    def _settings(self) -> dict[str, Any]:
-        """Return what a resumed run has to agree with."""
-        rule = self._rule
-        return {**self.mechanism.settings(), "stopping": None if rule is None else rule.settings()}
-
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimiser, number of steps and counts, for ``torch.save``. Secret.
 
@@ -295,7 +245,7 @@ class Private:
         """
         state = deepcopy(
             {
-                "mechanism": self._settings(),
+                "mechanism": self.mechanism.settings(),
                 "module": self.module.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "counted": self._ids,
@@ -306,13 +256,13 @@ class Private:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, of a run with the same module, data, panel, mechanism and filter.
+        """Go on from ``state``, of a run with the same module, data, panel and mechanism.
 
         Raises:
             ValueError: naming what differs, or if the state was changed. Nothing is then changed.
         """
         state = unsealed(state)
-        for name, here in self._settings().items():
+        for name, here in self.mechanism.settings().items():
             if state["mechanism"][name] != here:
                 raise ValueError(
                     f"state has {name}={state['mechanism'][name]!r}, this run {here!r}; make it as "

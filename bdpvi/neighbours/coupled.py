@@ -13,21 +13,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from bdpvi._runtime import log, secure, validate
+from bdpvi._runtime import log, validate
 from bdpvi._runtime.checkpoint import Checkpoint, Once, always, settings_of
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Alone, Reduction, share, shared
-from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.composition import ByHolder
-from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.fingerprint import SECRET, described, identity
 from bdpvi.inference.optimisers import check_elementwise
 from bdpvi.inference.svi import Convergence, Kept, Problem, run_svi
-from bdpvi.neighbours.published import ORDERS, Training
-from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.neighbours.route import Kind, Remove, Trained
 from bdpvi.neighbours.rows import Rows, blocks, train_rows
 
@@ -76,14 +71,10 @@ class Coupled:
             return shared(Key.fresh(), self.reduction)
         return shared(Key.of_int(int(number)), self.reduction)
 
-    def train(
-        self, problem: Problem, track: Track[Any], *, account_training: bool = False
-    ) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
         check_elementwise(problem.optim)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
-        if account_training:
-            return self._train_charging(problem, neighbours, track)
         workers = self.reduction
         parts = self._parts(problem, neighbours)
         once = always if parts is None else parts.once
@@ -139,45 +130,6 @@ class Coupled:
         share = {"workers": str(size)} if size > 1 else {}
         about = {**identity(problem), "kinds": described(kinds), "chunk": str(self.chunk), **share}
         return Checkpoint(self.checkpoint, about)
-
-    def _train_charging(
-        self, problem: Problem, neighbours: Sequence[Rows], track: Track[Any]
-    ) -> Trained:
-        """Train all rows side by side, and charge a fresh sample of the guide after every step."""
-        if len(neighbours) > 1:
-            raise ValueError(
-                f"account_training: {len(neighbours)} kinds of neighbours were given; account for "
-                "one kind at a time"
-            )
-        if self.checkpoint is not None:
-            raise ValueError(
-                f"checkpoint={str(self.checkpoint)!r} cannot be used with account_training: its "
-                "accountants need all rows in every step"
-            )
-        (rows,) = neighbours
-        path: list[Distribution] = []
-        parameters, convergence = run_svi(
-            problem, track, lambda _, now: path.append(problem.guide.released(now))
-        )
-        posterior = problem.guide.released(parameters)
-        by_panel = BayesianAccountant(orders=ORDERS)
-        by_holder = BayesianAccountant(orders=ORDERS, composition=ByHolder(problem.plan.steps))
-        ids = rows.records.ids.cpu()
-
-        def charge(step: int, now: dict[str, Tensor]) -> None:
-            panel = Panel(rows.kind, ids, _pairs(problem, path[step], now))
-            error = rounding_error(problem.guide, path[step], Reach.of(panel.pairs))
-            for accountant in (by_panel, by_holder):
-                accountant.step(PosteriorDraws((panel,), rounding=error))
-
-        ticks = iter(track(range(problem.plan.steps), rows.kind))
-        trained = train_rows(problem, rows, lambda: next(ticks), charge)
-        next(ticks, None)  # the bar ends when it is asked for one more
-        panel = Panel(rows.kind, ids, _pairs(problem, posterior, trained))
-        lattice = problem.guide.lattice(1.0)
-        samples = torch.cat([secure.sample(one, lattice=lattice) for one in path])
-        training = Training(samples, by_panel, by_holder)
-        return Trained(parameters, convergence, (panel,), training)
 
 
 def _fitted(problem: Problem, track: Track[Any], begun: Kept | None) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.svi import Convergence, Problem
-from bdpvi.neighbours.published import Training
 from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
 
@@ -26,13 +25,11 @@ class Trained:
         parameters: the guide's, constrained and detached. Secret.
         convergence: how the fit went. Secret.
         panels: how far single records move the posterior, one panel per kind. Secret.
-        training: the samples published while training, if they were asked for.
     """
 
     parameters: dict[str, Tensor]
     convergence: Convergence
     panels: tuple[Panel, ...]
-    training: Training | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,5 @@ class Neighbours(Protocol):
         All workers of one job get the same.
         """
 
-    def train(
-        self, problem: Problem, track: Track[Any], *, account_training: bool = False
-    ) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Train guide and neighbours."""

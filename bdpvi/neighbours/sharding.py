@@ -72,21 +72,16 @@ class Sharded:
         """Return the key of the way to find neighbours, the same for all workers."""
         return self.route(*self.kinds, reduction=self.workers).key()
 
-    def train(
-        self, problem: Problem, track: Track[Any], *, account_training: bool = False
-    ) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Train the fit and all neighbours, together.
 
         Raises:
-            ValueError: if training is to be accounted for.
             RuntimeError: if the workers have different problems, or if the joined records are not
                 exactly those that were asked for.
         """
-        if account_training and self.workers.size > 1:
-            raise ValueError("account_training: the accountants of one worker need all neighbours")
         self._agree(problem)
         route = self.route(*self.kinds, reduction=self.workers)
-        trained = route.train(problem, track, account_training=account_training)
+        trained = route.train(problem, track)
         return self._checked(problem, trained)
 
     def _checked(self, problem: Problem, trained: Trained) -> Trained:
@@ -120,9 +115,7 @@ class ShardedRecords(Sharded):
     :class:`Sharded`, with a route such as :class:`~bdpvi.Optimum`.
     """
 
-    def train(
-        self, problem: Problem, track: Track[Any], *, account_training: bool = False
-    ) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Fit the guide and find all neighbours, together.
 
         Raises:
@@ -132,5 +125,5 @@ class ShardedRecords(Sharded):
         shares = [Given(part(kind, problem.data, self.workers)) for kind in self.kinds]
         mine = replace(problem, data=part(Remove(), problem.data, self.workers).records)
         route = self.route(*shares, reduction=self.workers)
-        trained = route.train(mine, track, account_training=account_training)
+        trained = route.train(mine, track)
         return self._checked(problem, trained)

@@ -202,8 +202,7 @@ class BayesianDP:
             places += range(low + 1, high, OCTAVE)
         high = next((place for place in places if suffices(place)), low)
         if high == low:
-            charged = bool(fit.ledger.charges()) or fit.training is not None
-            before = str(total(fit, delta, None, accountant)) if charged else None
+            before = str(total(fit, delta, None, accountant)) if fit.ledger.charges() else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
         colder = range(low + 1, high)
         return FoundFromData(on_grid(low + 1 + bisect_left(colder, True, key=suffices)))
@@ -250,8 +249,6 @@ def account(
     """
     ledger = (accountant or fit.accounting)()
     ledger.buy(fit.ledger.bought())
-    if fit.training is not None:
-        ledger.step(fit.training.panel.tally())
     for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
         ledger.step(_event(fit, charge))
     return ledger
@@ -302,8 +299,6 @@ def without_worst_case(fit: Fit) -> str:
         return "the guide has no public noise_scale"
     if any(panel.largest is None for panel in fit.panels):
         return "nothing bounds a record's influence: it takes a clip, and neighbours=Optimum()"
-    if fit.training is not None:
-        return "samples were published while training"
     if any(charge.from_data for charge in fit.ledger.charges()):
         return "an earlier release had a temperature that was found from the data"
     return ""

@@ -148,7 +148,7 @@ def spent(
     """
     validate.probability("delta", delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
-    if planned is None and fit.training is None and not fit.ledger.charges():
+    if planned is None and not fit.ledger.charges():
         kinds = [panel.kind for panel in fit.panels]
         nothing = nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
         if not (bought := fit.ledger.bought()):

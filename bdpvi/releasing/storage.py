@@ -77,8 +77,6 @@ def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
 
 def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
     """Return the contents of a saved fit's two files."""
-    if fit.training is not None:
-        raise ValueError("fit was trained with account_training, which cannot be saved")
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
     for panel in fit.panels:

@@ -247,11 +247,6 @@ def test_nothing_is_left_by_a_run_that_fails_at_once(data: Dataset, tmp_path: Pa
     assert not (tmp_path / "kept").exists()
 
 
-def test_accounting_while_training_keeps_nothing_and_says_so(data: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^checkpoint="):
-        Coupled(checkpoint=tmp_path).train(problem(data), silent, account_training=True)
-
-
 def test_interrupted_command_goes_on_when_given_again_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,7 @@ from bdpvi.compare.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.compare.methods.dp_gd import DPGD
 from bdpvi.compare.methods.posterior import MeanFieldRelease
 from bdpvi.compare.methods.temperature import COLDEST, coldest, within
-from bdpvi.compare.methods.training import TemperedCosts, TrainingRelease
+from bdpvi.compare.methods.training import ORDERS, TemperedCosts, TrainingRelease
 from bdpvi.compare.metrics import MEASURES, calibration, expected_calibration_error, metrics
 from bdpvi.compare.ratios import Scores, difference
 from bdpvi.compare.report import COLUMNS as SHOWN_COLUMNS
@@ -59,7 +59,6 @@ from bdpvi.compare.report import SECRET, Results, console_tables, pictures, repo
 from bdpvi.compare.summary import BEST, PAIRED, ratio_table, summarise
 from bdpvi.datasets import folds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
-from bdpvi.neighbours.published import ORDERS
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.types import Outcome, Scope, Spent, Split, WorstCase
 

@@ -20,13 +20,12 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bdpvi import Budget, BudgetExceededError, make_private
-from bdpvi.accounting.odometer import Filter
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
 from bdpvi.dp.gradients import make_gradients
 from bdpvi.dp.mechanism import Mechanism
 from bdpvi.dp.private import Private
 from bdpvi.inference.plan import Plan
-from bdpvi.types import Scope, WorstCase
+from bdpvi.types import WorstCase
 
 Z, Q = 2.0, 0.1
 
@@ -58,33 +57,6 @@ def own_gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of one record, over all weights, by a backward pass of its own."""
     value = F.cross_entropy(module(x[None]), y[None])
     return torch.cat([g.flatten() for g in torch.autograd.grad(value, [*module.parameters()])])
-
-
-def test_a_filter_stops_before_the_step_that_its_budget_does_not_pay() -> None:
-    free = run(rate=1.0, noise_multiplier=20.0)
-    for _ in range(4):
-        free.step()
-    rule = Filter(order=20, exponent=1.05, budget=1e9, steps=100)
-    kept = replace(rule, budget=rule.cost(free.event()))
-    private = run(rate=1.0, noise_multiplier=20.0, stopping=kept)
-    for _ in range(4):
-        private.step()
-    before = weights(private)
-    with pytest.raises(BudgetExceededError, match="step 5"):
-        private.step()
-    assert private.steps == 4
-    assert torch.equal(weights(private), before)
-    spent = private.spent(1e-5)
-    assert spent.scope is Scope.FILTER
-    assert spent.worst_case is not None
-    most = PrivacyLossAccountant().epsilon(20.0, 1.0, 100, 1e-5)
-    assert spent.worst_case.epsilon == pytest.approx(most, rel=1e-2)  # of all steps it may allow
-    assert spent.epsilon <= spent.worst_case.epsilon
-    assert private.worst_case(1e-5) == spent.worst_case  # and does not tell when it stopped
-    again = run(rate=1.0, noise_multiplier=20.0, stopping=replace(kept, budget=2 * kept.budget))
-    with pytest.raises(ValueError, match="state has stopping="):
-        again.load_state_dict(private.state_dict())
-    assert again.steps == 0
 
 
 def test_a_step_is_the_noisy_sum_over_the_expected_size() -> None:

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from bdpvi._runtime import progress, secure, validate
 from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.events import PosteriorDraws, Tally
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.panel import Panel
@@ -23,12 +24,14 @@ from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.published import ORDERS
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.neighbours.route import Remove
 from bdpvi.neighbours.rows import train_rows
 from bdpvi.releasing.guarantees import BAYESIAN
 from bdpvi.types import Dataset, Outcome, Spent
+
+ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
+"""λ from 0.1 to 1,000, where the costs of all steps are added up."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,23 +100,19 @@ class Optimum:
         """Return a new key: there are no batches, so it decides nothing about the fit."""
         return shared(Key.fresh(), self.reduction)
 
-    def train(
-        self, problem: Problem, track: Track[Any], *, account_training: bool = False
-    ) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Fit the guide, then find every neighbour's optimum.
 
         The convergence has the norm of the gradient in units of the guide's standard deviations.
         A warning says beforehand what a long or large job needs.
 
         Raises:
-            ValueError: if the model or the guide is another one, the rate is not 1, training is to
-                be accounted for, or memory or this route does not suffice for so wide a table.
+            ValueError: if the model or the guide is another one, the rate is not 1, or memory or
+                this route does not suffice for so wide a table.
             FloatingPointError: if rounding keeps the gradient above the tolerance, or a neighbour
                 from being proven. Where :func:`largest` knows a bound, a gradient will do that
                 leaves the optimum within the room of it, and the bound stands for such a neighbour.
         """
-        if account_training:
-            raise ValueError("account_training: an optimum has no steps that samples could follow")
         model, scale = _checked(problem, self.reduction)
         with isolated(problem.data.x):
             some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may have none

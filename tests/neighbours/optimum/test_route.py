@@ -377,8 +377,6 @@ def test_fit_takes_it_as_a_way_to_find_neighbours(data: Dataset) -> None:
 def test_refusals_say_what_is_wrong(data: Dataset) -> None:
     with pytest.raises(ValueError, match=r"rate=0\.5"):
         Optimum().train(problem(data, FullRank, None, rate=0.5), silent)
-    with pytest.raises(ValueError, match="account_training"):
-        Optimum().train(problem(data, FullRank, None), silent, account_training=True)
     with pytest.raises(ValueError, match=r"tolerance .* nan"):
         Optimum(tolerance=math.nan)
     other = problem(data, FullRank, None)
