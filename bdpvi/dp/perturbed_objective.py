@@ -1,0 +1,183 @@
+"""Objective perturbation of logistic regression: minima of an objective with a random slope.
+
+:mod:`bdpvi.accounting.perturbed_objective` has the mechanism, its price and the proof,
+:mod:`bdpvi.dp.objective_plan` the settings. Here is the search. The proof wants a minimum w of real
+numbers, with a slope b of real numbers; what is found is w̃ with ‖F(w̃) + b‖ ≤ τ. Of τ
+
+- a half is for the gradient as it is computed at the end, with the slope b̂ that was drawn,
+- a quarter for how that gradient is rounded: u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, u = 2⁻⁵³,
+  for sums of blocks of 256 records that are added in pairs, and probabilities whose logits are sums
+  of d + 1 terms,
+- a quarter for ‖b − b̂‖, where b is the real slope that rounds to b̂: all but always, see
+  :func:`slope`.
+
+So the guarantee rests on numbers that are checked for the w̃ that is released.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.secure import standard_normal
+from bdpvi.dp.objective_plan import BEND, LAST, ObjectivePlan
+
+_BLOCK = 256
+_ROWS = 2**14
+_STEPS = 200
+_SHORTEST = 2.0**-40
+_UNIT = 2.0**-53
+_BELOW = 1 - 2.0**-40
+"""Weights are this times their bound, so that rounding does not carry a record over it."""
+
+
+def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None = None) -> Tensor:
+    """Return the weights of every draw, (draws, d + 1), the intercept last.
+
+    Args:
+        plan: the settings.
+        x: features, (N, d).
+        y: targets, 0 or 1, (N,).
+        key: secret; a fresh one by default.
+
+    Raises:
+        ValueError: if shapes, or a value of y, are wrong.
+        FloatingPointError: if rounding keeps a search from its tolerance, as with more than about
+            1e8 rows.
+
+    >>> from bdpvi.dp.objective_plan import plan
+    >>> x = torch.linspace(-1, 1, 1000, dtype=torch.float64)[:, None]
+    >>> settings = plan(columns=1, rows=1000, epsilon=1.0)
+    >>> perturbed_minima(settings, x, (x[:, 0] > 0).double(), Key.of_seed(0)).shape
+    torch.Size([1, 2])
+    """
+    key = key or Key.fresh()
+    objective = WeightedObjective(plan, x, y)
+    d = plan.columns + 1
+    found = []
+    for draw in range(plan.event.draws):
+        b = plan.sigma * slope(d, key.child("slope", draw))
+        w = objective.minimum(b).clamp(-LAST.box, LAST.box)
+        noise = LAST.step * standard_normal((d,), key.child("last", draw))
+        found.append(((w + noise) / LAST.step).round() * LAST.step + 0.0)
+    return torch.stack(found)
+
+
+def slope(count: int, key: Key) -> Tensor:
+    """Return standard normal numbers, (count,), fine in the tails: 63 bits and a sign.
+
+    A real uniform u on (0, 1) and its 63 bits are within 2⁻⁶⁴, and −Φ⁻¹(u/2) has the derivative
+    1/2φ: so |b − b̂| is below 2⁻⁶⁴/φ(b) but for float64's rounding.
+
+    >>> slope(2, Key.of_seed(0)).dtype
+    torch.float64
+    """
+    words = key.words(count)
+    size = -ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64)
+    return torch.from_numpy(np.where(words & np.uint64(1), size, -size))
+
+
+class WeightedObjective:
+    """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
+
+    Args:
+        plan, x, y: see :func:`perturbed_minima`.
+    """
+
+    def __init__(self, plan: ObjectivePlan, x: Tensor, y: Tensor) -> None:
+        if x.ndim != 2 or x.shape[1] != plan.columns or y.shape != x.shape[:1]:
+            raise ValueError(
+                f"x and y must have shapes (N, {plan.columns}) and (N,), got {tuple(x.shape)} and "
+                f"{tuple(y.shape)}"
+            )
+        y = y.detach().cpu().double()
+        if not bool(((y == 0) | (y == 1)).all()):
+            raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
+        self.signed = torch.ones(len(x), plan.columns + 1, dtype=torch.float64)
+        self.signed[:, :-1] = x.detach().cpu().clamp(-plan.limit, plan.limit)
+        norms = torch.linalg.vector_norm(self.signed, dim=1)
+        self.signed *= (2 * y - 1).unsqueeze(1)
+        self.weights = _BELOW * (plan.clip / norms).minimum(BEND * (plan.clip / norms) ** 2)
+        self.weights.clamp_(max=1.0)
+        self.longest = float(norms.max()) if len(norms) else 0.0
+        self.sizes = float((self.weights * norms).sum())
+        self.k, self.ridge, self.tolerance = plan.event.residual, plan.ridge, plan.tolerance
+        self.centre = self.signed.new_zeros(plan.columns + 1)
+        self.centre[-1] = plan.intercept_mean
+        self._factor: Tensor | None = None
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """Return the gradient at w, (d,)."""
+        pull = -(self.weights * torch.sigmoid(-(self.signed @ w)).clamp_(max=self.k))
+        return _exact_sum(pull, self.signed) + self.ridge * (w - self.centre)
+
+    def curvature(self, w: Tensor) -> Tensor:
+        """Return the second derivative at w, (d, d)."""
+        total = self.ridge * torch.eye(len(w), dtype=torch.float64)
+        for z, weights in zip(self.signed.split(_ROWS), self.weights.split(_ROWS), strict=True):
+            p = torch.sigmoid(-(z @ w))
+            bend = torch.where(p < self.k, weights * p * (1 - p), 0.0)
+            total += (z * bend.unsqueeze(1)).T @ z
+        return total
+
+    def rounding(self, w: Tensor) -> float:
+        """Return the bound on the error of :meth:`gradient`; see the module."""
+        records, d = self.signed.shape
+        size = float(torch.linalg.vector_norm(w))
+        sums = _BLOCK + math.log2(records + 1) + (d + 2) * self.longest * size / 4 + 8
+        ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
+        return _UNIT * (sums * self.sizes + ridge)
+
+    def minimum(self, slope: Tensor) -> Tensor:
+        """Return w̃ with a gradient of at most τ, all rounding included.
+
+        Newton's method, with the second derivative of an earlier step for as long as a step takes
+        nine tenths of the gradient away. A step is halved until the derivative along it has not
+        changed its sign, so that by convexity the objective falls by half as much as it can, or
+        until the gradient is half of what it was.
+
+        Raises:
+            FloatingPointError: if there is no progress any more.
+        """
+        w, share = self.centre.clone(), 1.0
+        gradient = self.gradient(w) + slope
+        size = float(torch.linalg.vector_norm(gradient))
+        for _ in range(_STEPS):
+            if size <= self.tolerance / 2 and self.rounding(w) <= self.tolerance / 4:
+                return w
+            if self._factor is None or share > 0.1:
+                self._factor = torch.linalg.cholesky(self.curvature(w))
+            step = -torch.cholesky_solve(gradient.unsqueeze(1), self._factor).squeeze(1)
+            length = 1.0
+            while length >= _SHORTEST:
+                new = self.gradient(w + length * step) + slope
+                now = float(torch.linalg.vector_norm(new))
+                if now <= size / 2 or float(new @ step) <= 0:
+                    break
+                length /= 2
+            else:
+                break
+            w, gradient, share, size = w + length * step, new, now / size, now
+        raise FloatingPointError(
+            f"the search left a gradient of {size:.3g} ± {self.rounding(w):.3g}, more than "
+            f"{self.tolerance:.3g}: nothing is released"
+        )
+
+
+def _exact_sum(pull: Tensor, rows: Tensor) -> Tensor:
+    """Return pullᵀ rows, by blocks that are added in pairs."""
+    whole = len(pull) // _BLOCK * _BLOCK
+    sums = torch.bmm(
+        pull[:whole].view(-1, 1, _BLOCK), rows[:whole].view(-1, _BLOCK, rows.shape[1])
+    ).squeeze(1)
+    sums = torch.cat([sums, (pull[whole:] @ rows[whole:]).unsqueeze(0)])
+    while len(sums) > 1:
+        if len(sums) % 2:
+            sums = torch.cat([sums, sums.new_zeros(1, sums.shape[1])])
+        sums = sums[::2] + sums[1::2]
+    return sums[0]
