@@ -104,8 +104,11 @@ def sweep(sizes: list[float], columns: list[int], seeds: int) -> None:
                 errors.append(fmean(float((w - t.truth).norm() / t.truth.norm()) for t, w in found))
             used = (time.process_time() - start) / len(EPSILONS) / many
             print(
-                f"| {d}, {n:g} | " + " ".join(f"{s:.3f}" for s in shares) + " | "
-                + " ".join(f"{e:.3f}" for e in errors) + f" | {used:.2f} |",
+                f"| {d}, {n:g} | "
+                + " ".join(f"{s:.3f}" for s in shares)
+                + " | "
+                + " ".join(f"{e:.3f}" for e in errors)
+                + f" | {used:.2f} |",
                 flush=True,
             )
 
@@ -153,8 +156,11 @@ def tables(files: list[Path], seeds: int) -> None:
             means.append(fmean(each))
             lowest.append(min(each))
         print(
-            f"| {name} | {len(x)}, {x.shape[1]} | " + " ".join(f"{m:.3f}" for m in means)
-            + " | " + " ".join(f"{m:.3f}" for m in lowest) + " |",
+            f"| {name} | {len(x)}, {x.shape[1]} | "
+            + " ".join(f"{m:.3f}" for m in means)
+            + " | "
+            + " ".join(f"{m:.3f}" for m in lowest)
+            + " |",
             flush=True,
         )
 

@@ -58,6 +58,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
 from bdpvi._runtime import validate
@@ -69,8 +70,9 @@ Array = NDArray[np.float64]
 _FINE = 100.0
 """Points of the lattice in a standard deviation of a loss: δ is then at most 3e-4 too large."""
 _REACH = 9.5
-_MOST = 2**20
+_MOST = 2**17
 _HIGHEST = 700.0
+_DIRECT = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,13 @@ class PerturbedObjective:
         """The ε from which one exact minimum has the Gaussian's δ, l₀ + k²q."""
         loss = _Loss.of(1 / self.noise_multiplier, self.curvature, self.residual)
         return loss.top
+
+    @property
+    def surely(self) -> float:
+        """What all draws cost however strong the noise: Ψ(0) each."""
+        loss = _Loss.of(0.0, self.curvature, self.residual)
+        each = loss.least + loss.q / 4 if self.residual > 0.5 else loss.c
+        return self.draws * each
 
     @property
     def variance(self) -> float:
@@ -201,13 +210,13 @@ class Losses:
         return cls(loss.least, step, np.maximum(masses, 0.0), float(delta[-1]))
 
     def together(self, other: Losses) -> Losses:
-        """Return the sum's; a tail of 1e-20 goes to ∞."""
-        masses = np.convolve(self.masses, other.masses)
+        """Return the sum's; a tail of 1e-20, and what Fourier transforms may lose, go to ∞."""
+        masses, lost = _convolved(self.masses, other.masses)
         tail = np.cumsum(masses[::-1])[::-1]
         kept = max(int(np.searchsorted(-tail, -1e-20)), 1)
-        rest = float(tail[kept]) if kept < len(tail) else 0.0
+        lost += float(tail[kept]) if kept < len(tail) else 0.0
         least = self.least + other.least
-        return Losses(least, self.step, masses[:kept], self.infinite + other.infinite + rest)
+        return Losses(least, self.step, masses[:kept], self.infinite + other.infinite + lost)
 
     def repeated(self, count: int) -> Losses:
         """Return the sum's of ``count`` independent ones."""
@@ -224,9 +233,18 @@ class Losses:
         return min(1.0, self.infinite + float(np.dot(self.masses, of_each)))
 
 
+def _convolved(one: Array, other: Array) -> tuple[Array, float]:
+    """Return the convolution, and a bound on what all its numbers together may be too small."""
+    if len(one) * len(other) < _DIRECT:
+        return np.convolve(one, other), 0.0
+    masses = np.maximum(fftconvolve(one, other), 0.0)
+    size = math.sqrt(float(np.dot(one, one)) * float(np.dot(other, other)))
+    return masses, 2.0**-50 * math.log2(len(masses)) * len(masses) * size
+
+
 def losses(events: Sequence[PerturbedObjective]) -> Losses:
     """Return the law that bounds that of all draws' losses, but for ``hiding``."""
-    finest = min(event.residual / event.noise_multiplier for event in events) / _FINE
+    finest = min(e.residual / e.noise_multiplier * e.draws**0.25 for e in events) / _FINE
     widest = max(event.certain for event in events)
     step = max(finest, min(widest, _HIGHEST) / _MOST)
     total, *others = (Losses.of(event, step).repeated(event.draws) for event in events)
@@ -298,13 +316,14 @@ def calibrate(
     def spent(noise: float) -> float:
         return _law([at(noise)], variance)(epsilon)
 
-    try:
-        return at(smallest(spent, delta, event.noise_multiplier, slack=1e-5, most=1e6))
-    except ArithmeticError:
+    rest = epsilon - event.surely
+    known = variance and float(_gaussian(np.array([max(rest, 0.0)]), variance)[0])
+    if rest <= 0 or known >= delta:
         raise ValueError(
             f"epsilon={epsilon!r} cannot be reached at delta={delta!r} with curvature="
-            f"{event.curvature:.4g}: raise the ridge, to k² max ω‖z‖²/ε at least for each draw"
-        ) from None
+            f"{event.curvature:.4g}: raise the ridge, or leave less to other mechanisms"
+        )
+    return at(smallest(spent, delta, event.noise_multiplier, slack=1e-5))
 
 
 def _law(events: Sequence[PerturbedObjective], variance: float) -> Callable[[float], float]:

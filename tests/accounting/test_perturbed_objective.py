@@ -342,7 +342,7 @@ def test_several_draws_by_quadrature(curvature: float) -> None:
         )
         assert twice * (1 - 1e-5) <= delta([one], epsilon) <= twice * 1.001
         thrice = [delta([alone] * 3, epsilon), delta([event(mu, curvature, draws=3)], epsilon)]
-        assert thrice[1] == pytest.approx(thrice[0], rel=1e-9)
+        assert thrice[1] == pytest.approx(thrice[0], rel=1e-4)
         assert thrice[0] > 1.02 * twice
         mixed = sum(
             w * below(epsilon - at, other) for w, at in zip(weight, loss, strict=True) if w > 1e-13
