@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bdpvi.neighbours.route import Add, Remove
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
     from bdpvi.releasing.released import Release
-    from bdpvi.releasing.releases import calibrate, rehearse, release, spent
+    from bdpvi.releasing.releases import calibrate, preview, release, spent
     from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
     from bdpvi.types import (
         Budget,
@@ -57,7 +57,7 @@ _WHERE = {
     "neighbours.route": ("Add", "Remove"),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.released": ("Release",),
-    "releasing.releases": ("calibrate", "rehearse", "release", "spent"),
+    "releasing.releases": ("calibrate", "preview", "release", "spent"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
 }
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -98,9 +98,9 @@ __all__ = [
     "load_fit",
     "load_release",
     "make_private",
+    "preview",
     "private",
     "recommended",
-    "rehearse",
     "release",
     "save_fit",
     "save_release",

@@ -1,4 +1,4 @@
-"""What a release is worth, for its owner alone: cross-validation by rehearsals of everything.
+"""What a release is worth, for its owner alone: cross-validation by previews of everything.
 
 These scores are computed from the rows and no ε pays for them. Whoever decides by them whether to
 publish, or to run again, tells something that the guarantee does not cover.
@@ -32,9 +32,9 @@ from bdpvi.types import Dataset
 
 FOLDS, TURNS = 5, 20
 LOW, HIGH = 0.05, 0.95
-"""The range that is shown: nine of ten rehearsals lie in it."""
+"""The range that is shown: nine of ten previews lie in it."""
 NEAR, STEPS = 1e-3, 50
-"""A rehearsal's fit ends where a step promises less than this, in nats, or after so many."""
+"""A preview's fit ends where a step promises less than this, in nats, or after so many."""
 RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
 MEASURES = ("AUC", "log score", "accuracy")
 CAUTION = (
@@ -45,17 +45,17 @@ CAUTION = (
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of rehearsals. Secret.
+    """Scores of previews. Secret.
 
     Attributes:
-        values: one row a rehearsal and prediction, with AUC (NaN where a fold has one class), log
+        values: one row a preview and prediction, with AUC (NaN where a fold has one class), log
             score and accuracy.
     """
 
     values: pd.DataFrame
 
     def table(self) -> pd.DataFrame:
-        """Return the median of each score, and its range over rehearsals."""
+        """Return the median of each score, and its range over previews."""
         grouped = self.values.groupby(level="of", sort=False)
         found = {
             "median": grouped.median(),
@@ -67,7 +67,7 @@ class Scores:
     def __str__(self) -> str:
         table = self.table()
         lines = [
-            f"{len(self.values.loc[[RELEASE]])} rehearsals of everything, each on rows that it did "
+            f"{len(self.values.loc[[RELEASE]])} previews of everything, each on rows that it did "
             f"not see; in brackets {LOW:.0%} to {HIGH:.0%} of them:"
         ]
         width = max(map(len, table.index))
@@ -87,11 +87,11 @@ class Scores:
         if not len(ranked):
             found.append("WARNING: one class is too rare to say anything of the ranking")
         elif (share := float((ranked <= 0.5).mean())) > LOW:
-            found.append(f"WARNING: {share:.0%} of the rehearsals rank no better than chance")
+            found.append(f"WARNING: {share:.0%} of the previews rank no better than chance")
         worse = (released["log score"].to_numpy() <= rate["log score"].to_numpy()).mean()
         if worse > LOW:
             found.append(
-                f"WARNING: the probabilities of {worse:.0%} of the rehearsals score no better than "
+                f"WARNING: the probabilities of {worse:.0%} of the previews score no better than "
                 "the base rate; more records, fewer columns, a larger ε or, where one class is "
                 "rare, a public --base-rate would help"
             )
@@ -107,7 +107,7 @@ class Scores:
         }  # fmt: skip
 
 
-def rehearsed(work: Work, release: Release, key: Key, track: Track[Any] = silent) -> Scores | None:
+def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent) -> Scores | None:
     """Score releases like this one on rows that they have not seen.
 
     Five folds by secret coins, twenty times; each time constants are bought, a model is fitted and
@@ -120,7 +120,7 @@ def rehearsed(work: Work, release: Release, key: Key, track: Track[Any] = silent
         track: shows progress.
 
     Returns:
-        None where samples have the guide's own covariance, which takes too long to rehearse.
+        None where samples have the guide's own covariance, which takes too long to preview.
     """
     model, noise = release.model, release.receipt.noise_scale
     if noise is None or not isinstance(model, BayesianLogisticRegression):
@@ -128,12 +128,12 @@ def rehearsed(work: Work, release: Release, key: Key, track: Track[Any] = silent
     given = work.records
     size = len(given) if given is not None else len(work.rows)
     found = []
-    for number in track(range(FOLDS * TURNS), "rehearsals"):
+    for number in track(range(FOLDS * TURNS), "previews"):
         turn, fold = divmod(number, FOLDS)
         held = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int) == fold
         if not 0 < held.sum() < size:
             continue
-        own = key.child("rehearsal", number)
+        own = key.child("preview", number)
         train, test = _parts(work, given, held, own)
         mean = _mean(model, train)
         spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
@@ -165,7 +165,7 @@ def _parts(
 
 
 def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
-    """Return the posterior's mode by Newton's method: near enough to the mean for a rehearsal.
+    """Return the posterior's mode by Newton's method: near enough to the mean for a preview.
 
     Steps are halved until the log joint rises, as a tight clip leaves little curvature far out.
     """

@@ -56,7 +56,7 @@ class Released:
         promise = bdpvi.WorstCaseDP()
         tau = bdpvi.calibrate(fitted, epsilon=epsilon, delta=delta, guarantee=promise)
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.rehearse(fitted, RELEASES, temperature=tau, generator=generator)
+        latents = bdpvi.preview(fitted, RELEASES, temperature=tau, generator=generator)
         assert settings.noise_scale is not None
         self.model, self.variance = settings.model, tau * settings.noise_scale**2
         self.samples = latents["w"].double()

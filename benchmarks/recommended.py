@@ -63,7 +63,7 @@ def scores(
     for epsilon in epsilons:
         tau = bdpvi.calibrate(fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP())
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.rehearse(fitted, DRAWS, temperature=tau, generator=generator)
+        latents = bdpvi.preview(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)
         each = [metrics(chance, split.test.y) for chance in chances]
         log_score, auc = (fmean(m[name] for m in each) for name in ("log_score", "auc"))

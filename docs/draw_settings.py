@@ -2,7 +2,7 @@
 
     python docs/draw_settings.py [--out docs/figures]
 
-All randomness follows fixed seeds. Draws are rehearsals: nothing is charged for simulated records.
+All randomness follows fixed seeds. Draws are previews: nothing is charged for simulated records.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def fitted(settings: PosteriorRelease) -> Fit:
 def log_scores(fit: Fit, temperature: float, draws: int = 1) -> list[float]:
     """Return the log scores of simulated releases of some draws each, on other records."""
     generator = torch.Generator().manual_seed(3)
-    latents = bdpvi.rehearse(fit, draws * RELEASES, temperature=temperature, generator=generator)
+    latents = bdpvi.preview(fit, draws * RELEASES, temperature=temperature, generator=generator)
     chances = predictive_means(fit.model, latents, TEST.x).reshape(RELEASES, draws, len(TEST))
     return [-float(binary_cross_entropy(chance, TEST.y)) for chance in chances.mean(1)]
 

@@ -17,7 +17,7 @@ from test_cli import run
 import bdpvi
 from bdpvi._private import Work
 from bdpvi._runtime.keys import Key
-from bdpvi._scores import FOLDS, TURNS, Scores, rehearsed
+from bdpvi._scores import FOLDS, TURNS, Scores, previewed
 from bdpvi.compare.methods.posterior import FullRankRelease
 from bdpvi.datasets import constants_of
 from bdpvi.guides import MeanField
@@ -65,7 +65,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     said = capsys.readouterr().out
     assert "worst-case DP ε = 1 (aimed at)" in said
     assert "no Bayesian ε" in said
-    assert f"{FOLDS * TURNS} rehearsals" in said
+    assert f"{FOLDS * TURNS} previews" in said
     assert "no ε pays for them" in said
     assert [path.name for path in out.iterdir()] == ["release.json"]
     shared = (out / "release.json").read_text("utf-8")
@@ -303,12 +303,12 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
         assert other.y.equal(data.y[kept])
 
 
-def test_rehearsals_are_repeated_and_each_measure_has_its_range() -> None:
+def test_previews_are_repeated_and_each_measure_has_its_range() -> None:
     work = Work.of(
         patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
     )
     release = work.released(Key.of_seed(0))
-    one, two = (rehearsed(work, release, Key.of_seed(seed)) for seed in (1, 1))
+    one, two = (previewed(work, release, Key.of_seed(seed)) for seed in (1, 1))
     assert one is not None
     assert two is not None
     pd.testing.assert_frame_equal(one.values, two.values)
@@ -330,7 +330,7 @@ def test_five_positives_are_not_called_better_than_chance() -> None:
 
     assert said([0.7] * 100, -0.55) == ""
     assert "score no better than the base rate" in said([0.7] * 100, -0.61)
-    assert "6% of the rehearsals rank no better than chance" in said([0.7] * 94 + [0.4] * 6, -0.55)
+    assert "6% of the previews rank no better than chance" in said([0.7] * 94 + [0.4] * 6, -0.55)
     assert "too rare to say anything" in said([float("nan")] * 5, -0.55)
 
 

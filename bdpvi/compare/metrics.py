@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bdpvi._fit import Fit
 from bdpvi.models.contract import Model, predictive_means
-from bdpvi.releasing.releases import rehearse
+from bdpvi.releasing.releases import preview
 from bdpvi.types import Dataset
 
 BINS = 15
@@ -176,7 +176,7 @@ def expected_accuracy(
         seed: of the samples.
     """
     generator = torch.Generator().manual_seed(seed)
-    latents = rehearse(fit, draws * repeats, temperature=temperature, generator=generator)
+    latents = preview(fit, draws * repeats, temperature=temperature, generator=generator)
     means = predictive_means(fit.model, latents, data.x)
     means = means.reshape(repeats, draws, len(data)).mean(1)
     return float(correct(means, data.y).double().mean())

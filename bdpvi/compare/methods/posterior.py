@@ -29,7 +29,7 @@ from bdpvi.releasing.guarantees import (
     account,
     worst_case,
 )
-from bdpvi.releasing.releases import calibrate, rehearse
+from bdpvi.releasing.releases import calibrate, preview
 from bdpvi.types import Budget, Dataset, Outcome, Spent, WorstCase
 
 
@@ -195,7 +195,7 @@ class PreparedWorstCase:
 
     def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        return rehearse(self.fit, self.draws, temperature=temperature, generator=generator)
+        return preview(self.fit, self.draws, temperature=temperature, generator=generator)
 
 
 @dataclass(frozen=True, eq=False)
