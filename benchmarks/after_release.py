@@ -34,9 +34,9 @@ from torch import Tensor
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Split, datasets
 from bdpvi.accounting.worst_case import calibrate
-from bdpvi.compare.methods.objective_perturbation import ObjectivePerturbation
-from bdpvi.compare.metrics import expected_calibration_error, log_score
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.dp.objective_perturbation import Objective, ObjectivePerturbationSettings
+from bdpvi.recipes.metrics import expected_calibration_error, log_score
 
 EPSILONS = (0.05, 0.2, 1.0)
 DELTA = 1e-5

@@ -26,8 +26,8 @@ import bdpvi
 from bdpvi import Dataset, Fit
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.compare.methods.posterior import PosteriorRelease
 from bdpvi.models.contract import predictive_means
+from bdpvi.recipes.recipe import Recipe
 from bdpvi.releasing.guarantees import worst_case
 
 FEW = bdpvi.Optimum(bdpvi.Remove(3))
@@ -50,7 +50,7 @@ def patients(records: int, seed: int) -> Dataset:
 TRAIN, TEST = patients(3000, 1), patients(3000, 2)
 
 
-def fitted(settings: PosteriorRelease) -> Fit:
+def fitted(settings: Recipe) -> Fit:
     """Return the fit of the simulated records with these settings."""
     return settings.fit(TRAIN, neighbours=FEW, progress=False)
 

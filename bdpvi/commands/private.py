@@ -17,8 +17,8 @@ from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
     from bdpvi import Release
-    from bdpvi._private import Work
-    from bdpvi._scores import Scores
+    from bdpvi.recipes.private import Work
+    from bdpvi.recipes.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
 
@@ -91,7 +91,7 @@ def private(
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
-    from bdpvi._private import Work, places
+    from bdpvi.recipes.private import Work, places
 
     kind = guarantee_of(guarantee)
     if categories:
@@ -186,7 +186,7 @@ def _scores(work: Work, released: Release) -> Scores | None:
     """Preview; an interruption loses the scores alone."""
     from bdpvi._runtime import progress
     from bdpvi._runtime.keys import Key
-    from bdpvi._scores import previewed
+    from bdpvi.recipes.scores import previewed
 
     try:
         track = progress.bar if work.progress else progress.silent
@@ -213,9 +213,9 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
 
 def _print_plan(table: Table, given: dict[str, Any], as_json: bool) -> None:
     """Say what it would take: from the header alone."""
-    from bdpvi._pipeline import Pipeline
     from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
+    from bdpvi.recipes.pipeline import Pipeline
 
     if table.data in options.TABLES:
         raise ValueError(f"plan: the constants of {table.data} are public, so nothing is bought")
