@@ -27,7 +27,7 @@ from bdpvi.datasets.split import permutation
 from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.updates import Rounds
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.releasing.made import load
+from bdpvi.recipes.files import load
 
 PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
 ROWS = 600

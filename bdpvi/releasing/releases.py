@@ -165,7 +165,7 @@ def spent(
     return replace(found, reason=f"{found.reason}. {advice(fit, delta)}")
 
 
-def rehearse(
+def preview(
     fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """Return samples as a release would hold them, without charging: for the owner's eyes only."""

@@ -31,7 +31,7 @@ from bdpvi.inference.fingerprint import SECRET, described, identity
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.rows import Rows, train_rows
-from bdpvi.releasing.made import load
+from bdpvi.recipes.files import load
 
 STEPS = 20
 

@@ -24,7 +24,7 @@ from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
 from bdpvi._runtime.checkpoint import write_tensors
 from bdpvi._runtime.progress import silent
-from bdpvi.compare.hyperparameters import FILE, load
+from bdpvi.bench.hyperparameters import FILE, load
 from bdpvi.guides import FullRank
 
 
@@ -164,9 +164,9 @@ def test_cells(
     assert run(command, *options, "--out", out) == 0
     if command == "tune":  # begins anew from what bdpvi has, and leaves that as it is
         out.unlink()
-        monkeypatch.setattr("bdpvi.compare.tuning.replacing", _nowhere)
-    monkeypatch.setattr("bdpvi.compare.report.write", lambda *_: None)
-    monkeypatch.setattr("bdpvi.compare.tuning.score", _scored)
+        monkeypatch.setattr("bdpvi.bench.tuning.replacing", _nowhere)
+    monkeypatch.setattr("bdpvi.bench.report.write", lambda *_: None)
+    monkeypatch.setattr("bdpvi.bench.tuning.score", _scored)
 
     def go_on() -> None:
         if run(command, *options, "--out", out):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from studies.unsound import Naive
 
 from bdpvi.accounting import estimators
 from bdpvi.accounting.bayesian import BayesianAccountant
@@ -27,7 +28,6 @@ from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import MomentsAccountant
-from bdpvi.studies.unsound import Naive
 from bdpvi.types import Scope
 
 M = 60

@@ -41,7 +41,7 @@ def test_samples_are_released_with_the_widened_covariance(kind: type[GaussianGui
         released = fit.released.covariance_matrix  # type: ignore[attr-defined]
     torch.testing.assert_close(released, covariance + RIDGE * covariance @ covariance)
     assert torch.equal(fit.released.mean, fit.posterior.mean)
-    draws = bdpvi.rehearse(fit, 20_000, generator=torch.Generator().manual_seed(0))["w"]
+    draws = bdpvi.preview(fit, 20_000, generator=torch.Generator().manual_seed(0))["w"]
     torch.testing.assert_close(torch.cov(draws.T), released, rtol=0.1, atol=0.03)
 
 
