@@ -147,7 +147,7 @@ def short(value: object) -> str:
 
 
 def _object(kind: Any, content: Any, name: str, partial: bool) -> Any:
-    given, tag = dict(_mapping(content, name)), _kind(kind)
+    given, tag = _mapping(content, name), _kind(kind)
     inside = "" if name == "it" else f"{name}."
     if tag is not None and (found := given.pop("kind", None)) != tag:
         raise ValueError(f"{inside}kind must be {tag!r}, got {_got(found)}")
@@ -263,7 +263,7 @@ def _scalar(kind: type, value: Any, name: str, bits: int = 63) -> Any:
     return value
 
 
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+def _mapping(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must be a JSON object, got {_got(value)}")
     return {_text(name, key): one for key, one in value.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -51,7 +51,7 @@ class About:
     noise_scale: float | None
     grid: float
     accounting: Accounting
-    largest: Mapping[Literal["remove", "add"], float | None]
+    largest: Mapping[str, float | None]
     extra: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -62,8 +62,8 @@ class About:
         for name in ("grid", "noise_scale"):
             if (value := getattr(self, name)) is not None:
                 validate.positive(name, value)
-        if not self.largest:
-            raise ValueError("largest must be of remove or add, got none")
+        if not self.largest or not set(self.largest) <= {"remove", "add"}:
+            raise ValueError(f"largest must be of remove or add, got {list(self.largest)!r:.80}")
         for kind, value in self.largest.items():
             if value is not None:
                 validate.positive(f"largest.{kind}", value)
@@ -139,6 +139,7 @@ class Numbers:
             raise ValueError(f"it holds no tensors: {error}") from error
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
         wanted |= {f"panels.{kind}.{name}" for kind in about.largest for name in ("ids", "r", "b2")}
+        wanted |= {f"panels.{kind}.counts" for kind in about.largest} & set(tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -192,4 +193,7 @@ def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, largest: float 
                 f"panels.{kind}.{name} must be float64 (m, 1 … {width}), got {value.dtype} "
                 f"{tuple(value.shape)}"
             )
-    return Panel(kind, ids, GaussianPairs(r, b2), largest)
+    counts = tensors.get(f"panels.{kind}.counts")
+    if counts is not None and counts.dtype != torch.int64:
+        raise ValueError(f"panels.{kind}.counts must be int64, got {counts.dtype}")
+    return Panel(kind, ids, GaussianPairs(r, b2), largest, counts)

@@ -78,6 +78,8 @@ def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
         tensors[f"panels.{panel.kind}.ids"] = panel.ids
         tensors[f"panels.{panel.kind}.r"] = panel.pairs.r
         tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
+        if panel.counts is not None:
+            tensors[f"panels.{panel.kind}.counts"] = panel.counts
     numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
     try:
         content = About(
@@ -102,7 +104,7 @@ def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
     return numbers, about
 
 
-def read_extra(path: str | Path) -> dict[str, Any]:
+def read_extra(path: str | Path) -> Mapping[str, Any]:
     """Return what :func:`save_fit` was given as ``extra``.
 
     Raises:

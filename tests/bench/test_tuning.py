@@ -282,7 +282,7 @@ def test_a_finished_search_goes_on_with_more(
     assert found["chosen"]["result"] == at_once["chosen"]["result"]
     trials = sum(len(kept(tmp_path / "other.json", f"dp-gd-{repeat}")) for repeat in range(3))
     assert scored == 2 * (2 * trials - 3)  # three configurations in two folds were there already
-    with pytest.raises(ValueError, match="the unfinished run in .* was made with search="):
+    with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
 
