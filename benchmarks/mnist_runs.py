@@ -36,8 +36,8 @@ from torch.nn import functional as F
 import bdpvi
 from bdpvi import datasets
 from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.hockey_stick import EPSILONS
 from bdpvi.accounting.sampled_steps import SampledRuns
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "mnist.py"))
@@ -142,6 +142,7 @@ def rows(
         }
         if private.steps == plan.steps:
             event = private.event()
+            assert event.norms is not None
             row |= {
                 "bayesian": [certified(event, delta) for delta in DELTAS],
                 "mean": [plain_mean(event, delta) for delta in DELTAS],

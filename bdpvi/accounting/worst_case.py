@@ -296,7 +296,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
 
     >>> steps = [SampledGaussian(noise_multiplier=50.0, steps=60), ExponentialMechanism(0.1)]
     >>> print(epsilon(steps, 1e-5))
-    worst-case DP: ε = 0.7755 at δ = 1e-05 (Gaussian DP, to add or remove one record)
+    worst-case DP: ε = 0.5962 at δ = 1e-05 (Gaussian DP, to add or remove one record)
     """
     validate.probability("delta", delta)
     flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]

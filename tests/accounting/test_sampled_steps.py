@@ -165,7 +165,7 @@ def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
     ],
 )
 def test_every_regime(noise: float, rate: float, steps: int, delta: float) -> None:
-    options = {"noise_multiplier": noise, "rate": rate}
+    options: dict[str, Any] = {"noise_multiplier": noise, "rate": rate}
     event = run([[0, steps], [steps, 0], [steps // 2, steps - steps // 2]], [0.3, 1.0], **options)
     runs = SampledRuns([(event, 1)])
     worst = runs.worst_case((), delta, 0.0)

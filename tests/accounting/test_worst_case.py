@@ -231,7 +231,7 @@ def draws(largest: float | None = 0.04, count: int = 1, **options: object) -> Po
 
 
 def test_gaussian_events_are_one_gaussian_whatever_their_order() -> None:
-    events = [
+    events: list[Priced] = [
         SampledGaussian(noise_multiplier=10.0, steps=30),
         draws(count=5, temperature=2.0),
         ExponentialMechanism(0.2),
@@ -276,7 +276,7 @@ def test_thresholds_and_rounding_are_paid_out_of_delta() -> None:
 def test_sampled_and_plain_sums_compose_as_dp_accounting_says() -> None:
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
-    events = [
+    events: list[Priced] = [
         SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=300),
         SampledGaussian(noise_multiplier=8.0, steps=4),
         draws(),
