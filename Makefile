@@ -51,7 +51,7 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
 
 reliability: $(VENV)/installed  ## when the estimators hold: the numbers in docs/studies/coverage.md
-	$(BIN)/bdpvi study coverage --out docs/studies
+	PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'

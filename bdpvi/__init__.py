@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
-    from bdpvi._pipeline import PrivacyUtilityWarning, TooFewRecordsError
-    from bdpvi._private import private
     from bdpvi.accounting.bayesian import BayesianAccountant
     from bdpvi.accounting.ledger import Charge
     from bdpvi.accounting.settings import Accounting
-    from bdpvi.compare.recommended import recommended
     from bdpvi.dp.deep import make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
-    from bdpvi.neighbours.optimum.stream import Streaming, fit_stream
-    from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
+    from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
+    from bdpvi.recipes.pipeline import PrivacyUtilityWarning, TooFewRecordsError
+    from bdpvi.recipes.private import private
+    from bdpvi.recipes.recipe import Recipe
+    from bdpvi.recipes.recommended import recommended
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
     from bdpvi.releasing.released import Release
-    from bdpvi.releasing.releases import calibrate, rehearse, release, spent
+    from bdpvi.releasing.releases import calibrate, preview, release, spent
     from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
     from bdpvi.types import (
         Budget,
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "_fit": ("Fit", "fit"),
-    "_pipeline": ("PrivacyUtilityWarning", "TooFewRecordsError"),
-    "_private": ("private",),
     "accounting.bayesian": ("BayesianAccountant",),
     "accounting.ledger": ("Charge",),
     "accounting.settings": ("Accounting",),
-    "compare.recommended": ("recommended",),
     "dp.deep": ("make_private",),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
-    "neighbours.optimum.stream": ("Streaming", "fit_stream"),
-    "neighbours.optimum.stream_orders": ("StreamAccounting",),
+    "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
+    "recipes.pipeline": ("PrivacyUtilityWarning", "TooFewRecordsError"),
+    "recipes.private": ("private",),
+    "recipes.recipe": ("Recipe",),
+    "recipes.recommended": ("recommended",),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.released": ("Release",),
-    "releasing.releases": ("calibrate", "rehearse", "release", "spent"),
+    "releasing.releases": ("calibrate", "preview", "release", "spent"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
 }
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -81,12 +81,12 @@ __all__ = [
     "Fit",
     "Optimum",
     "PrivacyUtilityWarning",
+    "Recipe",
     "Release",
     "Remove",
     "Spent",
     "Split",
-    "StreamAccounting",
-    "Streaming",
+    "Table",
     "TooFewRecordsError",
     "WorstCase",
     "WorstCaseDP",
@@ -94,13 +94,12 @@ __all__ = [
     "check",
     "fit",
     "fit_federated",
-    "fit_stream",
     "load_fit",
     "load_release",
     "make_private",
+    "preview",
     "private",
     "recommended",
-    "rehearse",
     "release",
     "save_fit",
     "save_release",

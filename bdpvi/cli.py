@@ -7,13 +7,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from bdpvi._runtime import log
-from bdpvi.commands import compare, fit, ledger, options, private, release, show
+from bdpvi.commands import fit, ledger, options, private, release, show
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -34,11 +35,10 @@ for command in (
     release.release,
     release.spent,
     release.predict,
-    show.study,
-    compare.compare,
-    compare.tune,
 ):
     app.command(cls=Command)(command)
+for name in ("compare", "tune"):  # by name: of the extra "bench" nothing else knows
+    app.command(cls=Command)(getattr(import_module("bdpvi.bench.commands"), name))
 app.add_typer(ledger.app, name="ledger")
 
 

@@ -29,13 +29,12 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
     from bdpvi._runtime.keys import Key
     from bdpvi.accounting.ledger import Bought
-    from bdpvi.compare.methods.posterior import PosteriorRelease
+    from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
 
 __all__ = ["PrivacyLeakWarning", "PrivateLogisticRegression"]
 
 Floats = NDArray[np.float64]
-GUIDES = ("mean-field", "full-rank")
 FURTHEST = 1e12
 """Standardised features are cut off there, so that a rough scale makes none infinite."""
 
@@ -126,7 +125,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
         classes: ArrayLike | None = None,
-        guide: str = GUIDES[0],
+        guide: str = "mean-field",
         ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -226,20 +225,18 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
         return {"binary_only": True, "poor_score": True}
 
-    def _settings(self, paid: Sequence[Bought] = ()) -> PosteriorRelease:
+    def _settings(self, paid: Sequence[Bought] = ()) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
         from bdpvi.accounting.bought import gaussian_distance
-        from bdpvi.compare.methods.posterior import FullRankRelease, MeanFieldRelease
-        from bdpvi.compare.recommended import recommended, settings_for
+        from bdpvi.recipes.files import guide_named
+        from bdpvi.recipes.recommended import recommended, settings_for
 
-        if self.guide not in GUIDES:
-            raise ValueError(f"guide must be one of {GUIDES}, got {self.guide!r}")
-        kind = MeanFieldRelease if self.guide == GUIDES[0] else FullRankRelease
-        found = recommended(self.epsilon, delta=self.delta, draws=self.draws, kind=kind)
+        kind = guide_named(self.guide)
+        found = recommended(self.epsilon, delta=self.delta, draws=self.draws, guide=kind)
         if paid:
             whole = gaussian_distance(self.epsilon, self.delta)
             rest = whole**2 - math.fsum(one.distance**2 for one in paid)
-            found = settings_for(math.sqrt(rest), draws=self.draws, kind=kind)
+            found = settings_for(math.sqrt(rest), draws=self.draws, guide=kind)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
@@ -281,9 +278,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         return *self._given(X), ()
 
     def _bought(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Bought, ...]]:
-        from bdpvi._pipeline import Pipeline, PrivacyUtilityWarning, Rows, encode
         from bdpvi.datasets import bought
         from bdpvi.datasets.cells import Cells
+        from bdpvi.recipes.pipeline import Pipeline, PrivacyUtilityWarning, Rows, encode
         from bdpvi.releasing.guarantees import WORST_CASE
 
         if self.guarantee is not None and self.guarantee.name != WORST_CASE:
@@ -350,7 +347,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
 
     def _release(
         self,
-        settings: PosteriorRelease,
+        settings: Recipe,
         data: Dataset,
         paid: tuple[Bought, ...],
         seed: int | None,

@@ -34,9 +34,9 @@ from torch import Tensor
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Split, datasets
 from bdpvi.accounting.worst_case import calibrate
-from bdpvi.compare.methods.objective_perturbation import ObjectivePerturbation
-from bdpvi.compare.metrics import expected_calibration_error, log_score
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.dp.objective_perturbation import Objective, ObjectivePerturbationSettings
+from bdpvi.recipes.metrics import expected_calibration_error, log_score
 
 EPSILONS = (0.05, 0.2, 1.0)
 DELTA = 1e-5
@@ -56,7 +56,7 @@ class Released:
         promise = bdpvi.WorstCaseDP()
         tau = bdpvi.calibrate(fitted, epsilon=epsilon, delta=delta, guarantee=promise)
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.rehearse(fitted, RELEASES, temperature=tau, generator=generator)
+        latents = bdpvi.preview(fitted, RELEASES, temperature=tau, generator=generator)
         assert settings.noise_scale is not None
         self.model, self.variance = settings.model, tau * settings.noise_scale**2
         self.samples = latents["w"].double()

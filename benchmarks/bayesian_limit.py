@@ -29,8 +29,8 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from bdpvi import Dataset, datasets
-from bdpvi.compare.hyperparameters import FILE, load
-from bdpvi.compare.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.hyperparameters import FILE, load
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.dp.objective_perturbation import Objective, largest_gradient
 
 DELTA = 1e-5

@@ -23,15 +23,15 @@ import torch
 from torch.distributions import Independent, Normal
 
 from bdpvi import datasets
-from bdpvi._pipeline import Pipeline, Rows, encode
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi._scores import _mean
 from bdpvi.accounting.ledger import Bought
-from bdpvi.compare.metrics import auc, log_score
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
+from bdpvi.recipes.metrics import auc, log_score
+from bdpvi.recipes.pipeline import Pipeline, Rows, encode
+from bdpvi.recipes.scores import _mean
 from bdpvi.types import Dataset
 
 EPSILONS = (0.5, 1.0, 2.0)

@@ -31,9 +31,8 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Fit, Optimum, datasets
-from bdpvi._pipeline import Pipeline, Rows, encode
 from bdpvi._runtime.keys import Key
-from bdpvi.compare import hyperparameters
+from bdpvi.bench import hyperparameters
 from bdpvi.datasets.constants import read_constants
 from bdpvi.datasets.reading import read_table
 from bdpvi.dp.federated import Federation
@@ -43,6 +42,7 @@ from bdpvi.dp.updates import Rounds
 from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.recipes.pipeline import Pipeline, Rows, encode
 from bdpvi.releasing import intent, storage
 
 WRONG: tuple[Any, ...] = (

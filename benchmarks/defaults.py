@@ -34,13 +34,14 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
-from bdpvi.compare.hyperparameters import DEFAULT, Entry, build, load
-from bdpvi.compare.methods import Method
-from bdpvi.compare.methods.objective_perturbation import ObjectivePerturbation
-from bdpvi.compare.methods.posterior import MeanFieldRelease, MeanFieldWorstCase
-from bdpvi.compare.recommended import recommended
-from bdpvi.compare.trials import Study, Trial
-from bdpvi.compare.tuning import Search, base_rate_score, cross_validated, proposal
+from bdpvi.bench.hyperparameters import Entry, build, load
+from bdpvi.bench.methods import Method
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.posterior import MeanFieldRelease, MeanFieldWorstCase
+from bdpvi.bench.trials import Study, Trial
+from bdpvi.bench.tuning import Search, base_rate_score, cross_validated, proposal
+from bdpvi.recipes.files import DEFAULT
+from bdpvi.recipes.recommended import recommended
 
 TUNED = ("dpvi-pld", "dp-sgld-pld", "dp-gd")
 CLIPS = {0.01: 0.4, 0.05: 0.5, 0.2: 0.7, 1.0: 1.0}  # of objective perturbation, by ε

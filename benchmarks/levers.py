@@ -26,10 +26,10 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.settings import Accounting
-from bdpvi.compare.methods.temperature import HOTTEST, coldest
-from bdpvi.compare.metrics import expected_accuracy
+from bdpvi.bench.methods.temperature import HOTTEST, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.recipes.metrics import expected_accuracy
 
 CKS, TIGHT = Accounting(), Accounting(conversion="hockey-stick")
 SMALL = Accounting(conversion="hockey-stick", failure_probability=1e-30)

@@ -29,9 +29,9 @@ from pyro.optim import PyroOptim
 import bdpvi
 from bdpvi import datasets
 from bdpvi.accounting.ledger import Charge
-from bdpvi.compare.metrics import accuracy, expected_accuracy
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.svi import default_optimiser
+from bdpvi.recipes.metrics import accuracy, expected_accuracy
 
 DELTA = 1e-5
 FINAL = 5e-5

@@ -25,9 +25,9 @@ from sklearn.linear_model import LogisticRegression
 
 import bdpvi
 from bdpvi import Dataset, Split, datasets
-from bdpvi.compare.methods.posterior import MeanFieldRelease, PosteriorRelease
-from bdpvi.compare.metrics import metrics
 from bdpvi.models.contract import predictive_means
+from bdpvi.recipes.metrics import metrics
+from bdpvi.recipes.recipe import Recipe
 
 EPSILONS = (0.03, 0.1, 0.3, 1.0, 3.0)
 CLIPS = (0.1, 0.3, 1.0, 3.0)
@@ -44,7 +44,7 @@ class Score:
 
     log_score: float
     auc: float
-    settings: PosteriorRelease
+    settings: Recipe
 
     def __str__(self) -> str:
         model = self.settings.model
@@ -54,16 +54,14 @@ class Score:
         )
 
 
-def scores(
-    settings: PosteriorRelease, split: Split, epsilons: Sequence[float] = EPSILONS
-) -> list[Score]:
+def scores(settings: Recipe, split: Split, epsilons: Sequence[float] = EPSILONS) -> list[Score]:
     """Return what releases at each ε score on the held-out rows; all have the same noise."""
     fitted = settings.fit(split.train, neighbours=FEW, progress=False)
     found = []
     for epsilon in epsilons:
         tau = bdpvi.calibrate(fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP())
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.rehearse(fitted, DRAWS, temperature=tau, generator=generator)
+        latents = bdpvi.preview(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)
         each = [metrics(chance, split.test.y) for chance in chances]
         log_score, auc = (fmean(m[name] for m in each) for name in ("log_score", "auc"))
@@ -71,13 +69,13 @@ def scores(
     return found
 
 
-def grid() -> Iterator[PosteriorRelease]:
+def grid() -> Iterator[Recipe]:
     """Return every point of the grid, as settings."""
     for clip, scale, limit in product(CLIPS, PRIOR_SCALES, LIMITS):
         model = bdpvi.BayesianLogisticRegression(
             clip=clip, prior_scale=scale, limit=limit, intercept=True
         )
-        yield MeanFieldRelease(model=model, noise_scale=1.0)
+        yield Recipe(model=model, noise_scale=1.0)
 
 
 def rows(name: str, data: Dataset) -> Iterator[tuple[Score, Score]]:

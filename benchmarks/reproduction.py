@@ -30,11 +30,11 @@ from bdpvi.accounting.worst_case import (
     RenyiAccountant,
     WorstCaseAccountant,
 )
-from bdpvi.compare.metrics import accuracy
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField
 from bdpvi.inference.svi import default_optimiser
+from bdpvi.recipes.metrics import accuracy
 
 ICML = "Triastcyn and Faltings, Bayesian Differential Privacy for Machine Learning, ICML 2020"
 FIRST = "its first version, arXiv:1901.09697v2"
@@ -308,7 +308,7 @@ def page(summaries: dict[str, pd.DataFrame], seeds: int) -> str:
 Written by `benchmarks/reproduction.py` (Python {platform.python_version()}, torch
 {torch.__version__}, pyro-ppl {version("pyro-ppl")}, dp-accounting {version("dp-accounting")}).
 δ = 1e-5 unless said otherwise; ours is the mean of 10 seeds, or of 1,000 draws of a release, on the
-papers' test rows, with the settings of `bdpvi/compare/hyperparameters.json`, which were chosen by
+papers' test rows, with the settings of `bdpvi/bench/hyperparameters.json`, which were chosen by
 log score and not by the accuracy that is shown. A Bayesian ε and a worst-case ε are different
 guarantees: columns say which is which, and only numbers of one kind can be compared.
 

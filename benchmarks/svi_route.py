@@ -7,7 +7,7 @@ draws k and temperature τ: the smallest ε of all orders, the smallest by the h
 conversion, and the smallest whose estimate is reliable. Extreme records are joined to the data one
 by one, with features at the limit or beyond and targets far off; the fifth column is the reliable
 ε with the most exposed of them put into the panel. Errors are mean absolute ones on test records,
-averaged over 50 rehearsed releases.
+averaged over 50 previewed releases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALLEST = partial(BayesianAccountant, failure_probability=GAMMA)
 HOCKEY_STICK = partial(SMALLEST, conversion="hockey-stick")
 RELIABLE = partial(SMALLEST, only_reliable=True)
 RELEASES = ((1, 1.0), (10, 1.0), (1, 10.0), (10, 10.0), (1, 100.0))
-REHEARSALS = 50
+PREVIEWS = 50
 Predicted = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 TARGETS = {"poisson": (0.0, 1e3), "student_t": (1.0, 1e6), "linear": (1.0, 1e6)}
 """Targets of the extreme records, whose features are at the limit or far beyond it."""
@@ -107,19 +107,19 @@ def report(name: str, records: int, steps: int) -> None:
     for draws, tau in RELEASES:
         costs = [price(panel, make, draws, tau) for make in (SMALLEST, HOCKEY_STICK, RELIABLE)]
         costs.append(price(joined, RELIABLE, draws, tau))
-        found = rehearsed(predicted, fit, draws, tau, test)
+        found = previewed(predicted, fit, draws, tau, test)
         print(f"| {draws} | {tau:g} | {' | '.join(costs)} | {found:.4f} |", flush=True)
     own = (predicted(mean, test.x) - test.y).abs().mean()
     nothing = (test.y - train.y.median()).abs().mean()
     print(f"error of the secret mean {own:.4f}, of the median target {nothing:.4f}", flush=True)
 
 
-def rehearsed(predicted: Predicted, fit: bdpvi.Fit, draws: int, tau: float, test: Dataset) -> float:
-    """Return the mean absolute error of predictions, averaged over rehearsed releases."""
+def previewed(predicted: Predicted, fit: bdpvi.Fit, draws: int, tau: float, test: Dataset) -> float:
+    """Return the mean absolute error of predictions, averaged over previewed releases."""
     errors = []
-    for seed in range(REHEARSALS):
+    for seed in range(PREVIEWS):
         generator = torch.Generator().manual_seed(seed)
-        latents = bdpvi.rehearse(fit, draws, temperature=tau, generator=generator)
+        latents = bdpvi.preview(fit, draws, temperature=tau, generator=generator)
         errors.append(float((predicted(latents, test.x) - test.y).abs().mean()))
     return sum(errors) / len(errors)
 

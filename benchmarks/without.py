@@ -24,11 +24,11 @@ from scipy.optimize import brentq
 
 from bdpvi import datasets
 from bdpvi.accounting.objective_perturbation import published_delta
-from bdpvi.compare.hyperparameters import FILE, build, describe, load
-from bdpvi.compare.methods import Method
-from bdpvi.compare.methods.objective_perturbation import ObjectivePerturbation
-from bdpvi.compare.trials import replaced, value_at
-from bdpvi.compare.tuning import Search, cross_validated
+from bdpvi.bench.hyperparameters import FILE, build, describe, load
+from bdpvi.bench.methods import Method
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.trials import replaced, value_at
+from bdpvi.bench.tuning import Search, cross_validated
 
 EPSILONS = (0.01, 0.05, 0.2, 1.0)
 TAKEN: Mapping[str, tuple[str, Any]] = {

@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from studies.populations import Population, rare, uniform
 from torch import Tensor
 
 from bdpvi import BayesianAccountant, BayesianLogisticRegression, Dataset, Fit, Optimum, fit
@@ -24,7 +25,6 @@ from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.guides import MeanField
-from bdpvi.studies.populations import Population, rare, uniform
 
 DELTA = 1e-5
 BLUE, RED, GREY = "#1f77b4", "#d62728", "#555555"

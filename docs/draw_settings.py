@@ -2,7 +2,7 @@
 
     python docs/draw_settings.py [--out docs/figures]
 
-All randomness follows fixed seeds. Draws are rehearsals: nothing is charged for simulated records.
+All randomness follows fixed seeds. Draws are previews: nothing is charged for simulated records.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import bdpvi
 from bdpvi import Dataset, Fit
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.compare.methods.posterior import PosteriorRelease
 from bdpvi.models.contract import predictive_means
+from bdpvi.recipes.recipe import Recipe
 from bdpvi.releasing.guarantees import worst_case
 
 FEW = bdpvi.Optimum(bdpvi.Remove(3))
@@ -50,7 +50,7 @@ def patients(records: int, seed: int) -> Dataset:
 TRAIN, TEST = patients(3000, 1), patients(3000, 2)
 
 
-def fitted(settings: PosteriorRelease) -> Fit:
+def fitted(settings: Recipe) -> Fit:
     """Return the fit of the simulated records with these settings."""
     return settings.fit(TRAIN, neighbours=FEW, progress=False)
 
@@ -58,7 +58,7 @@ def fitted(settings: PosteriorRelease) -> Fit:
 def log_scores(fit: Fit, temperature: float, draws: int = 1) -> list[float]:
     """Return the log scores of simulated releases of some draws each, on other records."""
     generator = torch.Generator().manual_seed(3)
-    latents = bdpvi.rehearse(fit, draws * RELEASES, temperature=temperature, generator=generator)
+    latents = bdpvi.preview(fit, draws * RELEASES, temperature=temperature, generator=generator)
     chances = predictive_means(fit.model, latents, TEST.x).reshape(RELEASES, draws, len(TEST))
     return [-float(binary_cross_entropy(chance, TEST.y)) for chance in chances.mean(1)]
 

@@ -5,7 +5,7 @@
 
 Is an abalone older than nine rings? Does a person earn more than 50,000 dollars? The draws are real
 releases, so accuracies differ from run to run as draws differ;
-``bdpvi.compare.metrics.expected_accuracy`` gives their mean.
+``bdpvi.recipes.metrics.expected_accuracy`` gives their mean.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 import bdpvi
 from bdpvi import datasets, guides
-from bdpvi.compare.metrics import accuracy
 from bdpvi.inference.svi import default_optimiser
+from bdpvi.recipes.metrics import accuracy
 
 STEPS, TEMPERATURE, DELTA = 1000, 5.0, 1e-5
 # By table: steps and learning rate without privacy, learning rate with it, records left out.

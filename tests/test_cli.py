@@ -21,10 +21,10 @@ from bdpvi import datasets, guides
 from bdpvi.accounting import bayesian
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
-from bdpvi.commands import options, show
+from bdpvi.commands import options
 from bdpvi.commands import release as releasing
-from bdpvi.releasing import made, storage
-from bdpvi.studies import catalogue
+from bdpvi.recipes import files
+from bdpvi.releasing import storage
 
 
 def run(*arguments: object) -> int:
@@ -326,7 +326,7 @@ def test_an_interruption_while_modules_load_is_one_line() -> None:
 
 
 COMMANDS = [
-    "", "demo", "fit", "release", "spent", "predict", "study", "compare", "tune", "ledger",
+    "", "demo", "fit", "release", "spent", "predict", "compare", "tune", "ledger",
     "ledger show", "ledger repair",
 ]  # fmt: skip
 
@@ -355,7 +355,6 @@ def test_version_as_a_module() -> None:
         (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "public secret"),
         (["spent", "{fit}"], ""),
         (["predict", "{release}", "{csv}"], "class probability receipt spread"),
-        (["study", "orders", "--scale", "0.01", "--out", "{new}"], "files text"),
         (["compare", "{csv}", "--out", "{new}", "--methods", "non-private,dpvi-ma", "--seeds", "1",
           "--epsilons", "0.05"], "files headline out summary"),
         (["tune", "{csv}", "--out", "{new}", "--methods", "non-private", "--seeds", "1",
@@ -393,14 +392,6 @@ def test_json_is_one_object_and_nothing_else(
     if command[0] == "compare":
         assert [row["accuracy"] is None for row in found["summary"]] == [False, False, True]
         assert all(Path(file).exists() for file in found["files"])
-
-
-def test_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("study", "orders", "--out", tmp_path, "--scale", 0.01, "--quiet", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert {Path(file).name for file in result["files"]} >= {"orders.csv", "orders.png"}
-    assert run("study", "nothing", "--out", tmp_path) == 2
-    assert "name must be one of" in capsys.readouterr().err
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -444,10 +435,8 @@ def test_identifiers_are_refused_until_they_are_dropped(
 
 def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
-    assert tuple(catalogue.STUDIES) == tuple(show.STUDIES)
     assert releasing.CONVERSIONS == bayesian.CONVERSIONS
-    assert set(made.GUIDES.values()) <= set(dir(guides))
-    assert set(fitting.GUIDES) == set(made.GUIDES)
+    assert set(fitting.GUIDES) == set(files.GUIDES)
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
 
 

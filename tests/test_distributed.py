@@ -35,7 +35,7 @@ from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.route import Kind
 from bdpvi.neighbours.sharding import Sharded, part
-from bdpvi.releasing.made import load
+from bdpvi.recipes.files import load
 
 ROOT = Path(bdpvi.__file__).parents[1]
 DYING = """

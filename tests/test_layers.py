@@ -35,9 +35,30 @@ MAY_IMPORT = {
         "neighbours",
         "neighbours.optimum",
     },
-    "studies": {"_runtime", "accounting", "dp"},
+    "recipes": PLAIN
+    | {
+        "_fit",
+        "accounting",
+        "datasets",
+        "guides",
+        "models",
+        "neighbours",
+        "neighbours.optimum",
+        "releasing",
+    },
+    "commands": PLAIN
+    | {
+        "_fit",
+        "accounting",
+        "datasets",
+        "guides",
+        "models",
+        "neighbours",
+        "recipes",
+        "releasing",
+    },
 }
-"""What each room imports. ``compare`` and the face put the rooms together."""
+"""What each room imports. ``bench`` and the face put the rooms together."""
 
 LINKED = ("guides", "datasets")
 """Rooms behind symlinks, which ``rglob`` does not follow."""

@@ -15,13 +15,13 @@ from simulated import logistic_data
 from test_cli import run
 
 import bdpvi
-from bdpvi._private import Work
 from bdpvi._runtime.keys import Key
-from bdpvi._scores import FOLDS, TURNS, Scores, rehearsed
-from bdpvi.compare.methods.posterior import FullRankRelease
 from bdpvi.datasets import constants_of
-from bdpvi.guides import MeanField
-from bdpvi.releasing import made, storage
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.recipes import files
+from bdpvi.recipes.private import Work
+from bdpvi.recipes.scores import FOLDS, TURNS, Scores, previewed
+from bdpvi.releasing import storage
 from bdpvi.releasing.advice import advice
 from bdpvi.types import GIVEN
 
@@ -65,7 +65,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     said = capsys.readouterr().out
     assert "worst-case DP ε = 1 (aimed at)" in said
     assert "no Bayesian ε" in said
-    assert f"{FOLDS * TURNS} rehearsals" in said
+    assert f"{FOLDS * TURNS} previews" in said
     assert "no ε pays for them" in said
     assert [path.name for path in out.iterdir()] == ["release.json"]
     shared = (out / "release.json").read_text("utf-8")
@@ -85,7 +85,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert release.predict_mean(new).between(0, 1).all()
 
     secret = tmp_path / "shared.secret"
-    fit = made.load(secret)
+    fit = files.load(secret)
     assert fit.records == ROWS - 1  # all rows with a target
     assert len(fit.ledger.bought()) == 2
     total = bdpvi.spent(fit, delta=1e-8)
@@ -225,13 +225,13 @@ def test_after_an_interruption_the_same_draws_come_and_nothing_is_paid(
         assert private(table, tmp_path / "shared", *more) == 130
     assert not (tmp_path / "shared" / "release.json").exists()
     secret = tmp_path / "shared.secret"
-    before = made.load(secret).ledger
+    before = files.load(secret).ledger
     # Another option must not meet the old key: two draws with one noise would show the mean.
     assert private(table, tmp_path / "shared", "--epsilon", 1.5, "--no-scores") == 2
     assert private(table, tmp_path / "shared", *more) == 0
     release = bdpvi.load_release(tmp_path / "shared" / "release.json")
     assert release.samples.equal(drawn[0])
-    after = made.load(secret).ledger
+    after = files.load(secret).ledger
     assert after.charges() == before.charges()
     assert after.bought() == before.bought()
 
@@ -303,12 +303,12 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
         assert other.y.equal(data.y[kept])
 
 
-def test_rehearsals_are_repeated_and_each_measure_has_its_range() -> None:
+def test_previews_are_repeated_and_each_measure_has_its_range() -> None:
     work = Work.of(
         patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
     )
     release = work.released(Key.of_seed(0))
-    one, two = (rehearsed(work, release, Key.of_seed(seed)) for seed in (1, 1))
+    one, two = (previewed(work, release, Key.of_seed(seed)) for seed in (1, 1))
     assert one is not None
     assert two is not None
     pd.testing.assert_frame_equal(one.values, two.values)
@@ -330,7 +330,7 @@ def test_five_positives_are_not_called_better_than_chance() -> None:
 
     assert said([0.7] * 100, -0.55) == ""
     assert "score no better than the base rate" in said([0.7] * 100, -0.61)
-    assert "6% of the rehearsals rank no better than chance" in said([0.7] * 94 + [0.4] * 6, -0.55)
+    assert "6% of the previews rank no better than chance" in said([0.7] * 94 + [0.4] * 6, -0.55)
     assert "too rare to say anything" in said([float("nan")] * 5, -0.55)
 
 
@@ -355,7 +355,7 @@ def test_recommended_settings_have_noise_of_a_tenth(
 ) -> None:
     """At prices from which an error of 1 %, in one direction or both, rounds to other digits."""
     epsilon = price(0.1 / sensitivity / np.sqrt(draws))
-    settings = bdpvi.recommended(epsilon, draws=draws, kind=FullRankRelease)
+    settings = bdpvi.recommended(epsilon, draws=draws, guide=FullRank)
     assert settings.draws == draws
     assert (settings.model.clip, settings.model.prior_scale) == (clip, prior_scale)
 

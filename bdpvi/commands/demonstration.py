@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from bdpvi import datasets
 from bdpvi._fit import fit
 from bdpvi._runtime.store import check_writable
 from bdpvi.accounting.ledger import Charge
-from bdpvi.compare import figures
-from bdpvi.compare.metrics import accuracy, expected_accuracy
-from bdpvi.compare.recommended import recommended
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.recipes.metrics import accuracy, expected_accuracy
+from bdpvi.recipes.recommended import recommended
 from bdpvi.releasing.releases import calibrate, release, spent
 from bdpvi.types import Spent
 
@@ -26,6 +26,7 @@ TARGETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the releases that are simulated."""
 SHOWN = 1.0
 """ε of the one that is made, and that the settings follow from."""
+NO_FIGURE = "No figure: matplotlib is missing, which `pip install 'bdpvi[report]'` brings."
 HOT = 10.0
 """Temperature at which the model without bounds is priced."""
 
@@ -41,7 +42,7 @@ class Demonstration:
     spent: Spent
     released_accuracy: float
     unbounded: Spent
-    figure: Path
+    figure: Path | None
     table: Path
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,12 +64,13 @@ class Demonstration:
             table.add_row(*numbers, reliable, f"{row['accuracy']:.3f}")
         table.add_row("not private", "not private", "", f"{self.non_private:.3f}")
         console.print(table)
+        figure = f"Figure: {self.figure}" if self.figure else NO_FIGURE
         console.print(
             f"Released 1 draw, which predicts with accuracy {self.released_accuracy:.3f}.\n"
             f"{self.spent}\n{self.spent.guarantee}.\n"
             "The same from a model that bounds no record, at temperature "
             f"{HOT:g}: {self.unbounded}\n"
-            f"Figure: {self.figure}\nTable: {self.table}",
+            f"{figure}\nTable: {self.table}",
             highlight=False,
         )
 
@@ -98,7 +100,6 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
     unbounded = fit(model, MeanField(model), split.train, progress=progress)
     mean = unbounded.guide.unpack(unbounded.posterior.mean)["w"]
     non_private = accuracy(model, {"w": mean[None]}, split.test)
-    figure = figures.accuracy_curve(curve, non_private, out / "accuracy.png")
     table = out / "accuracy.csv"
     curve.to_csv(table, index=False)
     return Demonstration(
@@ -109,6 +110,15 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
         spent=released.spent,
         released_accuracy=float((released.predict(split.test.x) == split.test.y).double().mean()),
         unbounded=spent(unbounded, planned=Charge(1, HOT)),
-        figure=figure,
+        figure=_drawn(curve, non_private, out / "accuracy.png"),
         table=table,
     )
+
+
+def _drawn(curve: pd.DataFrame, non_private: float, path: Path) -> Path | None:
+    """Return where the figure is, None without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return None
+    from bdpvi.commands.figure import accuracy_curve
+
+    return accuracy_curve(curve, non_private, path)

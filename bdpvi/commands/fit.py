@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -150,8 +150,9 @@ def fit(
     """
     import bdpvi
     from bdpvi._runtime.keys import Key
+    from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
-    from bdpvi.releasing.made import described, guide_of
+    from bdpvi.recipes.files import guide_named
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -165,26 +166,27 @@ def fit(
         "correlation": correlation,
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
-    model = _with(chosen.model, given)
-    made = described(chosen) | {"model": asdict(model)}
-    made |= {"guide": guide} if guide else {}
-    if noise_scale is not None:
-        made["noise_scale"] = noise_scale or None
+    chosen = replace(
+        chosen,
+        model=_with(chosen.model, given),
+        guide=guide_named(guide) if guide else chosen.guide,
+        noise_scale=chosen.noise_scale if noise_scale is None else noise_scale or None,
+    )
     run = partial(
         bdpvi.fit,
-        model,
-        guide_of(model, made),
+        chosen.model,
+        chosen.made_guide(),
         split.train,
         steps=STEPS if steps is None else steps,
         rate=RATES[route] if rate is None else rate,
         seed=key,
         neighbours=way,
-        accounting=chosen.accountant,
+        accounting=chosen.accounting,
         budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, made)
+    fitted = _kept(run, out, workers, to_json(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
 

@@ -16,7 +16,7 @@ from bdpvi._runtime.store import json_text
 
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
-    from bdpvi.compare.methods.posterior import PosteriorRelease
+    from bdpvi.recipes.recipe import Recipe
     from bdpvi.types import Split
 
 TABLES = (
@@ -202,19 +202,17 @@ def settings_of(
     delta: float = 1e-5,
     draws: int = 1,
     base_rate: float | None = None,
-) -> PosteriorRelease:
+) -> Recipe:
     """Return the settings that ``--settings`` names, or the recommended ones."""
     import bdpvi
-    from bdpvi.compare import hyperparameters
+    from bdpvi.recipes import files
 
     if not settings:
         return bdpvi.recommended(epsilon, delta=delta, draws=draws, base_rate=base_rate)
     if base_rate is not None:
         raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
     path, _, method = settings.partition(":")
-    return hyperparameters.releases(
-        epsilon, Path(path), data=data, method=method or "bdp-vi-mean-field"
-    )
+    return files.released(epsilon, Path(path), data=data, method=method or files.USUAL)
 
 
 @contextmanager

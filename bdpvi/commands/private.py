@@ -17,8 +17,8 @@ from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
     from bdpvi import Release
-    from bdpvi._private import Work
-    from bdpvi._scores import Scores
+    from bdpvi.recipes.private import Work
+    from bdpvi.recipes.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
 
@@ -78,7 +78,7 @@ def private(
         ),
     ] = False,
     scores: Annotated[
-        bool, typer.Option(help="Rehearse the release on held-out rows, for the owner alone.")
+        bool, typer.Option(help="Preview the release on held-out rows, for the owner alone.")
     ] = True,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -91,7 +91,7 @@ def private(
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
-    from bdpvi._private import Work, places
+    from bdpvi.recipes.private import Work, places
 
     kind = guarantee_of(guarantee)
     if categories:
@@ -144,7 +144,7 @@ def _check_options(table: Table, from_data: bool) -> None:
     for name in ("missing", "unknown", "encoding", *of_splits):
         if getattr(table, name) != usual[name] and (name in of_splits or not from_data):
             why = (
-                "all rows are used, and scores come from rehearsals"
+                "all rows are used, and scores come from previews"
                 if name in of_splits
                 else "blanks and unknown categories are levels of their own; it goes with "
                 "--from-data only"
@@ -183,14 +183,14 @@ def _go_on(work: Work, file: Path, folder: Path) -> Release:
 
 
 def _scores(work: Work, released: Release) -> Scores | None:
-    """Rehearse; an interruption loses the scores alone."""
+    """Preview; an interruption loses the scores alone."""
     from bdpvi._runtime import progress
     from bdpvi._runtime.keys import Key
-    from bdpvi._scores import rehearsed
+    from bdpvi.recipes.scores import previewed
 
     try:
         track = progress.bar if work.progress else progress.silent
-        return rehearsed(work, released, Key.fresh(), track)
+        return previewed(work, released, Key.fresh(), track)
     except KeyboardInterrupt:
         whole = "the release is written and whole; only the scores are missing"
         raise KeyboardInterrupt(whole) from None
@@ -213,9 +213,9 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
 
 def _print_plan(table: Table, given: dict[str, Any], as_json: bool) -> None:
     """Say what it would take: from the header alone."""
-    from bdpvi._pipeline import Pipeline
     from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
+    from bdpvi.recipes.pipeline import Pipeline
 
     if table.data in options.TABLES:
         raise ValueError(f"plan: the constants of {table.data} are public, so nothing is bought")

@@ -97,16 +97,17 @@ def release(
     """
     import bdpvi
     from bdpvi._runtime import store
-    from bdpvi.releasing import made, storage
+    from bdpvi.recipes import files
+    from bdpvi.releasing import storage
 
     if temperature == 0 and epsilon == 0:
         raise ValueError("temperature or epsilon must be given")
     kind = guarantee_of(guarantee)
     accountant = bdpvi.Accounting(conversion=conversion) if conversion else None
-    fitted = made.load(folder)
+    fitted = files.load(folder)
     if settings:
         chosen = options.settings_of(settings, fitted.data_name, epsilon or 1.0)
-        draws, accountant = draws or chosen.draws, accountant or chosen.accountant
+        draws, accountant = draws or chosen.draws, accountant or chosen.accounting
     draws = draws or 1
     both = temperature and epsilon
     store.make_folder(out.parent)
@@ -180,9 +181,9 @@ def guarantee_of(name: str) -> Promise | None:
 def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
     """Say what all releases from a fit have cost. For the owner only."""
     import bdpvi
-    from bdpvi.releasing import made
+    from bdpvi.recipes import files
 
-    total = bdpvi.spent(made.load(folder), delta=delta)
+    total = bdpvi.spent(files.load(folder), delta=delta)
     if as_json:
         options.print_json(total.to_dict())
         return

@@ -1,4 +1,4 @@
-"""``bdpvi demo`` and ``bdpvi study``."""
+"""``bdpvi demo``."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bdpvi._runtime import validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet
-
-STUDIES = {
-    "weibull-clipping": "ε against σ for heavy-tailed gradients, clipped at quantiles of their "
-    "norms and not.",
-    "steps": "ε over 10,000 steps at several noise levels.",
-    "orders": "ε against the order λ for several clipping norms.",
-    "composition": "Hölder's composition against naive composition and the panel.",
-    "coverage": "How often each estimator's bound falls below the truth, and the rule that "
-    "predicts it.",
-    "networks": "Where the ε published for networks comes from, beside DP-SGD's worst case.",
-    "federated": "The published schemes for federated learning: which holds for whom.",
-}
 
 
 def demo(
@@ -43,32 +30,3 @@ def demo(
         options.print_json(result.to_dict())
     else:
         result.print(Console())
-
-
-def study(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STUDIES)}.")],
-    out: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("studies"),
-    scale: Annotated[float, typer.Option(help="Fraction of the full size, in (0, 1].")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Run a study and write its numbers (CSV), figures and findings."""
-    validate.choice("name", name, STUDIES)
-    from bdpvi._runtime import log, progress, store
-    from bdpvi.studies import catalogue
-
-    store.check_writable(out)
-    track = progress.silent if quiet else progress.bar
-    with log.step(f"study {name}"):
-        finding = catalogue.STUDIES[name](out, seed=seed, track=track, scale=scale)
-    if as_json:
-        options.print_json({"text": finding.text, "files": finding.files})
-    else:
-        print(finding.text)
-        print("Wrote " + ", ".join(str(path) for path in finding.files))
-
-
-study.__doc__ = "\n\n".join(
-    [study.__doc__ or "", *(f"{name}: {question}" for name, question in STUDIES.items())]
-)

@@ -150,7 +150,7 @@ def spent(
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is None and not fit.ledger.charges():
         kinds = [panel.kind for panel in fit.panels]
-        nothing = nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
+        nothing = nothing_spent(delta, kinds, sum(panel.records for panel in fit.panels))
         if not (bought := fit.ledger.bought()):
             return nothing
         assert nothing.worst_case is not None
@@ -165,7 +165,7 @@ def spent(
     return replace(found, reason=f"{found.reason}. {advice(fit, delta)}")
 
 
-def rehearse(
+def preview(
     fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """Return samples as a release would hold them, without charging: for the owner's eyes only."""

@@ -31,12 +31,11 @@ from bdpvi import Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import silent
-from bdpvi.compare import tuning
+from bdpvi.bench import tuning
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.neighbours import coupled
+from bdpvi.recipes.files import load
 from bdpvi.releasing import storage
-from bdpvi.releasing.made import load
-from bdpvi.studies.catalogue import STUDIES
 
 
 class Killed(BaseException):
@@ -213,7 +212,6 @@ TUNE = [
 ]  # fmt: skip
 COMMANDS = {
     "fit": QUICK, "compare": COMPARE, "tune": TUNE, "demo": ["--quiet"],
-    "study": ["orders", "--scale", "0.01", "--quiet"],
 }  # fmt: skip
 
 
@@ -226,9 +224,8 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command begin its work."""
     monkeypatch.setattr(bdpvi, "fit", never)
     monkeypatch.setattr("bdpvi.commands.demonstration.fit", never)
-    monkeypatch.setattr("bdpvi.compare.comparison.run", never)
+    monkeypatch.setattr("bdpvi.bench.comparison.run", never)
     monkeypatch.setattr(tuning, "score", never)
-    monkeypatch.setitem(STUDIES, "orders", never)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -378,7 +375,7 @@ def test_a_signal_ends_in_one_line_and_the_command_goes_on(
     if command == "fit":
         done.append(1)
         monkeypatch.setattr(coupled, "_compared", signalling(coupled._compared))
-    monkeypatch.setattr("bdpvi.compare.comparison.run", signalling(bdpvi.compare.comparison.run))
+    monkeypatch.setattr("bdpvi.bench.comparison.run", signalling(bdpvi.bench.comparison.run))
     monkeypatch.setattr(tuning, "score", signalling(tuning.score))
     before = signal.getsignal(signal.SIGTERM)
     arguments = (command, *COMMANDS[command], "--out", tmp_path / "out")
@@ -406,7 +403,6 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 STOPPED = {
     "demo": ("bdpvi.commands.demonstration.fit", ["--out", "{new}", "--quiet"]),
-    "study": ("", ["steps", "--scale", "0.001", "--out", "{new}"]),
     "spent": ("bdpvi.spent", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
     "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),
@@ -445,10 +441,7 @@ def test_every_command_says_that_it_was_interrupted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     where, arguments = STOPPED[command]
-    if command == "study":  # its work is looked up in a table
-        monkeypatch.setitem(STUDIES, "steps", interrupting())
-    else:
-        monkeypatch.setattr(where, interrupting())
+    monkeypatch.setattr(where, interrupting())
     new, ledger = tmp_path / "new", (made / "fit" / "ledger.jsonl").read_bytes()
     names = {"{new}": new, "{fit}": made / "fit", "{release}": made / "release.json"}
     capsys.readouterr()

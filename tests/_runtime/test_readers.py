@@ -24,7 +24,7 @@ from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
 from bdpvi._runtime.checkpoint import write_tensors
 from bdpvi._runtime.progress import silent
-from bdpvi.compare.hyperparameters import FILE, load
+from bdpvi.bench.hyperparameters import FILE, load
 from bdpvi.guides import FullRank
 
 
@@ -164,9 +164,9 @@ def test_cells(
     assert run(command, *options, "--out", out) == 0
     if command == "tune":  # begins anew from what bdpvi has, and leaves that as it is
         out.unlink()
-        monkeypatch.setattr("bdpvi.compare.tuning.replacing", _nowhere)
-    monkeypatch.setattr("bdpvi.compare.report.write", lambda *_: None)
-    monkeypatch.setattr("bdpvi.compare.tuning.score", _scored)
+        monkeypatch.setattr("bdpvi.bench.tuning.replacing", _nowhere)
+    monkeypatch.setattr("bdpvi.bench.report.write", lambda *_: None)
+    monkeypatch.setattr("bdpvi.bench.tuning.score", _scored)
 
     def go_on() -> None:
         if run(command, *options, "--out", out):
@@ -243,7 +243,7 @@ def test_hyperparameters(tmp_path: Path) -> None:
         (("step_size",), True, "step_size must be float, got True"),
         (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
         (("clip",), 10**400, "clip must be float"),
-        (("model",), None, "model must be BayesianLogisticRegression, got None"),
+        (("model",), None, "model must be a JSON object, got None"),
         (("model", "intercept"), 1, "model.intercept must be bool, got 1"),
         (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
         (("model", "groups"), [0], "dp-gd"),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from studies.populations import Population, gaussian_square, lognormal, uniform, weibull
+from studies.tilting import miss_rate
 from torch import Tensor
 
 from bdpvi.accounting.estimators import Estimate, known_population, student_t
 from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
-from bdpvi.studies.populations import Population, gaussian_square, lognormal, uniform, weibull
-from bdpvi.studies.tilting import miss_rate
 
 
 def _simulated(

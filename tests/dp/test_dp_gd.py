@@ -18,10 +18,10 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.noise import Run, Stream
+from bdpvi.recipes.metrics import accuracy
 from bdpvi.types import WorstCase
 
 dp_gd = single(dp_gd_runs)

@@ -22,7 +22,6 @@ from torch.distributions import transform_to
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.worst_case import MomentsAccountant, RenyiAccountant
-from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dpvi import (
     DPVIGradient,
@@ -40,6 +39,7 @@ from bdpvi.guides.gaussian import Pullback
 from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.plan import Plan
 from bdpvi.models.contract import Model
+from bdpvi.recipes.metrics import accuracy
 from bdpvi.types import WorstCase
 
 GUIDES = [MeanField, FullRank]

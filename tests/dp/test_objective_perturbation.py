@@ -17,7 +17,6 @@ from torch import Tensor
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.objective_perturbation import LAST
 from bdpvi.accounting.worst_case import calibrate
-from bdpvi.compare.metrics import accuracy
 from bdpvi.datasets import load_abalone
 from bdpvi.dp import objective_perturbation as module
 from bdpvi.dp.noise import Run, Stream
@@ -26,6 +25,7 @@ from bdpvi.dp.objective_perturbation import (
     ObjectivePerturbationSettings,
     objective_perturbation_runs,
 )
+from bdpvi.recipes.metrics import accuracy
 from bdpvi.types import ADD_OR_REMOVE, WorstCase
 
 objective_perturbation = single(objective_perturbation_runs)

@@ -112,7 +112,7 @@ def test_fit_converts_and_trains_as_from_the_same_start(
     for fit in twice:
         for name, value in converted.parameters.items():
             assert torch.equal(fit.parameters[name], value)
-    assert bdpvi.rehearse(converted)["w"].shape == (1, 3)
+    assert bdpvi.preview(converted)["w"].shape == (1, 3)
 
 
 def test_guides_that_cannot_be_converted(data: bdpvi.Dataset) -> None:

@@ -97,7 +97,7 @@ def test_released_samples_have_its_covariance() -> None:
     fit = bdpvi.fit(linear, LowRank(linear, init_scale=1.0), data, steps=1, seed=0, progress=False)
     draws = 40_000
     generator = torch.Generator().manual_seed(0)
-    latents = bdpvi.rehearse(fit, draws, generator=generator)
+    latents = bdpvi.preview(fit, draws, generator=generator)
     flat = torch.cat([latents["w"], latents["noise"].log().unsqueeze(1)], 1)
     covariance = fit.posterior.covariance_matrix  # type: ignore[attr-defined]
     spread = torch.outer(covariance.diagonal(), covariance.diagonal()).sqrt() * (2 / draws) ** 0.5

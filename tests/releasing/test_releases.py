@@ -72,7 +72,7 @@ def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
 def test_samples_have_the_mean_and_covariance_of_the_tempered_guide(fit: bdpvi.Fit) -> None:
     generator = torch.Generator().manual_seed(1)
     n = 40_000
-    samples = bdpvi.rehearse(fit, n, temperature=2.0, generator=generator)["w"]
+    samples = bdpvi.preview(fit, n, temperature=2.0, generator=generator)["w"]
     posterior = fit.posterior
     covariance = 2.0 * posterior.covariance_matrix  # type: ignore[attr-defined]
     error = (covariance.diagonal() / n).sqrt()

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from scipy import optimize, stats
+from studies import federated
 
 from bdpvi._runtime.progress import silent
-from bdpvi.studies import federated
 
 
 @pytest.fixture(scope="module")

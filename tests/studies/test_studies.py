@@ -11,6 +11,11 @@ import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
+from studies import composition, coverage, gaussian, networks
+from studies.catalogue import STUDIES
+from studies.coverage_report import pooled, upper_limit
+from studies.populations import POPULATIONS, Population, gaussian_square, weibull
+from studies.study import Finding, sized
 
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.betting import betting
@@ -18,11 +23,6 @@ from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Moments, student_t
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.worst_case import MomentsAccountant
-from bdpvi.studies import composition, coverage, gaussian, networks
-from bdpvi.studies.catalogue import STUDIES
-from bdpvi.studies.coverage_report import pooled, upper_limit
-from bdpvi.studies.populations import POPULATIONS, Population, gaussian_square, weibull
-from bdpvi.studies.study import Finding, sized
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,207 @@
+"""The commands ``bdpvi compare`` and ``bdpvi tune``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdpvi._runtime import validate
+from bdpvi.commands import options
+from bdpvi.commands.options import Delta, Json, Quiet, Table, reads_table
+
+if TYPE_CHECKING:
+    from bdpvi.bench.methods import Method
+
+METHODS = (
+    "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case", "bdp-vi-mean-field",
+    "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld",
+    "dp-gd", "dp-gd-bayesian", "objective-perturbation",
+)  # fmt: skip
+TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian")))
+ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
+WRITTEN = (
+    "report.html", "results.csv", "summary.csv", "ratios.csv", "curve.png", "curve.svg",
+    "reliability.png", "reliability.svg",
+)  # fmt: skip
+EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
+
+Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METHODS)}.")]
+Settings = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of hyper-parameters, such as `bdpvi tune` writes; by default bdpvi's own.",
+        show_default=False,
+    ),
+]
+
+COLUMNS = (
+    "Mean ± standard error over runs, and the standard deviation (sd) of one; log score is the "
+    "mean log-likelihood of a record in nats, higher is better; behind the best of its guarantee, "
+    "with a 95 % interval over test records and runs"
+)
+_EXTRA = ("jinja2", "matplotlib", "optuna")
+_WIDE = 1_000
+"""Characters: tables that go to a file or another program are not folded."""
+
+
+@reads_table
+def compare(
+    table: Table,
+    out: Annotated[
+        Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
+    ],
+    methods: Methods = ALL,
+    epsilons: Annotated[
+        str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
+    ] = EPSILONS,
+    delta: Delta = 1e-5,
+    seeds: Annotated[int, typer.Option(help="Trainings behind every result, by seed.")] = 10,
+    draws: Annotated[
+        int, typer.Option(help="Draws behind every result of a release from one fit.")
+    ] = 1_000,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Compare methods at equal ε: log score, accuracy, AUC, calibration, and what each ε means.
+
+    The base rate, which looks at no feature, is in every table.
+    Finished results are kept, so the same command goes on after an interruption.
+
+    Example: bdpvi compare --data abalone --out abalone-comparison
+    """
+    _need_extra()
+    import pandas as pd
+    from rich.console import Console
+
+    from bdpvi._runtime import progress
+    from bdpvi.bench import comparison, headline, hyperparameters, report
+
+    chosen = hyperparameters.load(table.name, settings or hyperparameters.FILE)
+    plan = comparison.Plan(
+        methods=_methods(chosen.methods, methods),
+        epsilons=_numbers("epsilons", epsilons),
+        delta=delta,
+        seeds=seeds,
+        draws=draws,
+        at=chosen.at,
+    )
+    with options.resumable(out / "cells"):
+        comparison.compare(
+            table.split(options.PUBLIC_SEED),
+            plan,
+            out,
+            chosen={"data": chosen.data, **chosen.how},
+            track=progress.silent if quiet else progress.bar,
+        )
+        summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
+        files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
+        if as_json:
+            rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
+            options.print_json({"out": out, "headline": lines, "summary": rows, "files": files})
+            return
+        console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
+        console.print(report.EXPERIMENT)
+        for heading, shown in report.console_tables(summary).items():
+            console.print(heading, shown, sep="\n")
+        for line in lines:
+            console.print(f"- {line}")
+        print("Wrote " + ", ".join(map(str, files)))
+        if (out / report.SECRET).exists():
+            print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
+
+
+@reads_table
+def tune(
+    table: Table,
+    out: Annotated[
+        Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
+    ],
+    methods: Methods = SEARCHED,
+    configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
+    refinements: Annotated[
+        int, typer.Option(help="Tried for every method after that, steps from the best so far.")
+    ] = 12,
+    epsilons: Annotated[
+        str, typer.Option(help="Comma-separated ε at which they are scored.")
+    ] = EPSILONS,
+    objective: Annotated[
+        str, typer.Option(help="What settings are chosen by: log-score, accuracy or auc.")
+    ] = "log-score",
+    delta: Delta = 1e-5,
+    folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
+    ] = 1,
+    finalists: Annotated[
+        int, typer.Option(help="Number of the best at each ε that all repeats score.")
+    ] = 4,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Search the hyper-parameters of every method with equal effort, on training rows alone.
+
+    Finished trials are kept: the same command goes on after an interruption, and one with other
+    methods, or with more refinements, repeats or finalists, from what is there.
+
+    Example: bdpvi tune --data abalone --out hyperparameters.json
+    """
+    _need_extra()
+    from bdpvi._runtime import progress
+    from bdpvi.bench import hyperparameters, report, tuning
+
+    search = tuning.Search(
+        configurations=configurations,
+        refinements=refinements,
+        objective=objective,
+        epsilons=tuple(_numbers("epsilons", epsilons)),
+        folds=folds,
+        repeats=repeats,
+        finalists=finalists,
+        seeds=seeds,
+        delta=delta,
+    )
+    with options.resumable(tuning.trials_folder(out)):
+        found = tuning.tune(
+            table.split(options.PUBLIC_SEED).train,
+            hyperparameters.load(table.name, out if out.exists() else hyperparameters.FILE),
+            _words(methods),
+            search,
+            out,
+            track=progress.silent if quiet else progress.bar,
+        )
+        if as_json:
+            options.print_json({"out": out, "result": found["chosen"]["result"]})
+            return
+        for name, result in found["chosen"]["result"].items():
+            print(f"{name}: {search.measure.label} {result['score']:.4f} in cross-validation")
+        print(report.EXPERIMENT)
+        print(f"Wrote {out}")
+
+
+def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:
+    return [chosen[validate.choice("methods", name, chosen)] for name in _words(text)]
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(word) for word in _words(text)]
+    except ValueError:
+        raise ValueError(f"{name} must be numbers with commas between, got {text!r}") from None
+
+
+def _need_extra() -> None:
+    """Raise ValueError without the packages that comparing and tuning need besides bdpvi's own."""
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise ValueError(f"{' and '.join(missing)} missing: pip install 'bdpvi[bench]'")

@@ -1,0 +1,397 @@
+"""Methods against each other at equal ε, on the same records, over the same seeds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from bdpvi._runtime import log, validate
+from bdpvi._runtime import progress as bars
+from bdpvi._runtime.checkpoint import Checkpoint
+from bdpvi._runtime.progress import Track
+from bdpvi._runtime.store import harmless, replacing
+from bdpvi.accounting import quantiles
+from bdpvi.bench import report
+from bdpvi.bench.hyperparameters import describe, nearest
+from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
+from bdpvi.bench.summary import LEVELS, PAIRED, ratio_table, summarise
+from bdpvi.models.contract import predictive_means
+from bdpvi.recipes.metrics import (
+    BINS,
+    MEASURES,
+    calibration,
+    check_classes,
+    correct,
+    log_scores,
+)
+from bdpvi.types import Outcome, Spent, Split, WorstCase
+
+EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+LANDING = 0.055
+"""A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
+temperature on the public grid needs nearly all of it."""
+
+UNSURE = 1e-6
+"""Failure probability of what 99 % of all records are certified to pay at most."""
+_LOWEST = 37.0
+"""No record costs more nats, see :func:`bdpvi.recipes.metrics.log_scores`."""
+_AT_ONCE = 2**22
+"""Predicted probabilities that are in memory together."""
+
+COLUMNS = (
+    "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
+    "epsilon", "worst_case_epsilon", "delta", "reliable", "reason", "setting", "accountant",
+    "top_share", "effective_size", "pareto_k", "skewness", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare.
+
+    Args:
+        methods: to be compared.
+        at: by a method's name and a target, the method to use there, and at targets that are
+            nearer to it than to any other, instead: the same with other hyper-parameters.
+        epsilons: targets that every private method is calibrated to.
+        delta: δ of every guarantee.
+        seeds: number of runs of a method that trains anew for each, with seeds 0 … seeds − 1.
+        draws: the same for a ``one_shot`` method, whose runs cost next to nothing.
+
+    Raises:
+        ValueError: if there is nothing to compare or a number is out of range.
+    """
+
+    methods: Sequence[Method]
+    epsilons: Sequence[float] = EPSILONS
+    delta: float = 1e-5
+    seeds: int = 10
+    draws: int = 1_000
+    at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ValueError("methods has no method")
+        names = [method.name for method in self.methods]
+        if len(set(names)) < len(names):
+            raise ValueError(f"methods has a method twice: {names}")
+        check_epsilons(self.epsilons)
+        validate.probability("delta", self.delta)
+        validate.positive_int("seeds", self.seeds)
+        validate.positive_int("draws", self.draws)
+
+    def with_base_rate(self) -> Plan:
+        """Return the plan with the base rate among its methods, which every table shows."""
+        if any(method.name == BaseRate.name for method in self.methods):
+            return self
+        return replace(self, methods=(BaseRate(), *self.methods))
+
+    def runs(self, method: Method) -> int:
+        """Return the number of runs that a result of the method is the mean of."""
+        return self.draws if getattr(method, "one_shot", False) else self.seeds
+
+    def cells(self) -> list[Cell]:
+        """Return the work, method by method; a method without privacy has one cell."""
+        return [
+            Cell(nearest(self.at.get(method.name, {}), epsilon, method), epsilon)
+            for method in self.methods
+            for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
+        ]
+
+
+def check_epsilons(epsilons: Sequence[float]) -> None:
+    """Raise ValueError unless there are targets, each finite, above 0 and given once."""
+    if not epsilons:
+        raise ValueError("epsilons has no value")
+    for epsilon in epsilons:
+        validate.positive("epsilons", epsilon)
+    if len(set(epsilons)) < len(epsilons):
+        raise ValueError(f"epsilons has a value twice: {list(epsilons)}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one target ε."""
+
+    method: Method
+    epsilon: float
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file."""
+        return f"{self.method.name}@{self.epsilon:g}"
+
+
+def compare(
+    split: Split,
+    plan: Plan,
+    out: Path,
+    *,
+    chosen: Mapping[str, Any] | None = None,
+    track: Track[Cell] = bars.silent,
+) -> pd.DataFrame:
+    """Run what is not finished yet, and write tables, figures and the report to ``out``.
+
+    Args:
+        split: training records for the methods, test records for the measurements.
+        plan: what to compare; the base rate is always among it.
+        out: a new folder, or that of the same comparison, which is then continued.
+        chosen: how the hyper-parameters were found, for the report.
+        track: shows progress.
+
+    Returns:
+        A row for each method, ε and seed; of draws the first as many as there are seeds. Where a
+        method cannot reach a target there is one row, with no ε and the reason.
+
+    Raises:
+        ValueError: if ``out`` belongs to another comparison, or the test records have one class
+            only.
+    """
+    check_classes("split.test.y", split.test.y)
+    plan = plan.with_base_rate()
+    settings = _settings(split, plan, chosen)
+    store = Checkpoint(out, settings, "cells")
+    store.begin()
+
+    def kept(cell: Cell) -> Any:
+        return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
+
+    missing = [cell for cell in plan.cells() if kept(cell) is None]
+    prepared: dict[Method, Prepared] = {}  # of one name; targets may share hyper-parameters
+    for cell in track(missing, "compare"):
+        method = cell.method
+        if any(other.name != method.name for other in prepared):
+            prepared.clear()
+        if method not in prepared:
+            prepared[method] = method.prepare(split.train, plan.delta)
+        with log.step(f"compare {cell.name}"):
+            store.put(cell.name, run(cell, prepared[method], split, plan))
+    finished = [(cell, kept(cell)) for cell in plan.cells()]
+    rows = [row for _, found in finished for row in _rows(found, plan.seeds)]
+    table, every = pd.DataFrame(rows, columns=list(COLUMNS)), [found for _, found in finished]
+    results = report.Results(
+        methods=plan.methods,
+        summary=summarise(every),
+        ratios=ratio_table(every, plan.methods),
+        bins={(cell.method.name, cell.epsilon): found["bins"] for cell, found in finished},
+        own={(cell.method.name, cell.epsilon): found["own"] for cell, found in finished},
+    )
+    frames = {"results": table, "summary": results.summary, "ratios": results.ratios}
+    for name, frame in frames.items():
+        with replacing(out / f"{name}.csv") as temporary:
+            frame.map(harmless).to_csv(temporary, index=False)
+    report.write(out, split, results, settings)
+    return table
+
+
+def _rows(found: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+    """Return a cell's rows of the table: a row for each of its first runs."""
+    row, measures = found["row"], found["measures"]
+    if measures is None:
+        return [row]
+    count = len(measures["accuracy"])
+    row = {**row, "seconds": row["seconds"] / count}
+    return [
+        {**row, "seed": seed, **{name: values[seed] for name, values in measures.items()}}
+        for seed in range(min(most, count))
+    ]
+
+
+def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, Any]:
+    """Return one cell, as JSON types.
+
+    Returns:
+        "row", what the cell's runs have in common, its price among it; "measures", each measure's
+        value for every run; "records", for each of ``PAIRED`` the mean over the runs on each test
+        record; "bins", what a reliability diagram shows, averaged over the runs; "own", the ε that
+        each of ``LEVELS`` of the panel's records stays within, and "certified", the ε that 99 % of
+        all records stay within with a confidence of 1 − ``UNSURE``: None where there is no panel,
+        or too small a one. Where the target cannot be reached, the row has the reason, and the rest
+        is None.
+    """
+    about, count = _about(cell, split), plan.runs(cell.method)
+    start = time.perf_counter()
+
+    def failed(reason: str) -> dict[str, Any]:
+        seconds = time.perf_counter() - start
+        row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
+        return {"row": row, **dict.fromkeys(_PARTS - {"row"})}
+
+    try:
+        setting = prepared.calibrate(cell.epsilon)
+    except ValueError as error:
+        return failed(f"not reached: {error}")
+    try:
+        outcomes = prepared.outcomes([setting] * count, range(count))
+    except FloatingPointError as error:
+        return failed(f"training diverged: {error}")
+    measured = _measured(cell.method, outcomes, split)
+    ledger = getattr(prepared, "ledger", None)
+    own = certified = None
+    if ledger is not None:
+        numbers, epsilon_of = ledger(setting).own_price(plan.delta)
+        own = quantiles.within(numbers, epsilon_of, LEVELS)
+        most = float(quantiles.quantile_certificate(numbers, UNSURE, 0.99))
+        certified = epsilon_of(most) if math.isfinite(most) else None
+    row = {**about, "setting": setting, "seconds": time.perf_counter() - start}
+    for outcome in outcomes:  # their prices are one and the same, and none may pass unchecked
+        row |= price(outcome, cell.epsilon)
+    return {"row": row, **measured, "own": own, "certified": certified}
+
+
+def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
+    """Return "measures", "records" and "bins" of :func:`run`, a part of the runs at a time."""
+    y, count = split.test.y.cpu(), len(outcomes)
+    values: dict[str, list[float]] = {name: [] for name in MEASURES}
+    sums, bins = (
+        torch.zeros(len(PAIRED), len(y), dtype=torch.float64),
+        torch.zeros(BINS, 3).double(),
+    )
+    some = max(1, _AT_ONCE // (len(y) * len(next(iter(outcomes[0].latents.values())))))
+    for first in range(0, count, some):
+        probability = predict(method, outcomes[first : first + some], split)
+        for name, measure in MEASURES.items():
+            values[name] += measure.of(probability, y).tolist()
+        each = {"accuracy": correct(probability, y), "log_score": log_scores(probability, y)}
+        sums += torch.stack([each[name].double().sum(0) for name in PAIRED])
+        bins += calibration(probability, y).sum(0)
+    # Seven decimals keep the files small, and are more than the records decide.
+    means = zip(PAIRED, (sums / count).tolist(), strict=True)
+    records = {name: [round(one, 7) for one in mean] for name, mean in means}
+    return {"measures": values, "records": records, "bins": (bins / count).tolist()}
+
+
+_PARTS = {"row", "measures", "records", "bins", "own", "certified"}
+_FAILED = {"delta", "reason", "seconds"}
+_REACHED = {"setting", "seconds"}
+_PRICED = {"epsilon", "delta", "reason", "accountant"}
+
+
+def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
+    """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
+    if not isinstance(found, dict) or found.keys() != _PARTS:
+        raise ValueError(f"it must be an object with {', '.join(sorted(_PARTS))}")
+    row, same, needed = found["row"], _about(cell, split), _FAILED
+    if found["measures"] is not None:
+        needed = _REACHED if cell.method.guarantee == NONE else _REACHED | _PRICED
+        _check_numbers("measures", found["measures"], MEASURES, plan.runs(cell.method))
+        _check_numbers("records", found["records"], PAIRED, len(split.test))
+        _check_figures(found["bins"], found["own"], found["certified"])
+    allowed = {*COLUMNS} - {*MEASURES, "seed"}
+    if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= allowed:
+        raise ValueError(f"row must be an object with {sorted({*same, *needed})}")
+    for name, value in row.items():
+        if not (value == same[name] if name in same else _fits(name, value, cell)):
+            raise ValueError(f"{name} of the row cannot be {value!r}")
+
+
+def _check_numbers(part: str, found: Any, names: Iterable[str], count: int) -> None:
+    """Raise ValueError unless ``found`` has a list of numbers, measured or scored, by each name."""
+    if not isinstance(found, dict) or found.keys() != {*names}:
+        raise ValueError(f"{part} must be an object with {', '.join(names)}")
+    for name, values in found.items():
+        least, most = (-_LOWEST, 0.0) if name == "log_score" else (0.0, 1.0)
+        whole = isinstance(values, list) and len(values) == count
+        if not whole or not all(type(v) is float and least <= v <= most for v in values):
+            raise ValueError(f"{part}: {name} must be {count} numbers from {least:g} to {most:g}")
+
+
+def _check_figures(bins: Any, own: Any, certified: Any) -> None:
+    """Raise ValueError unless a cell's figures can be drawn from these."""
+
+    def numbers(value: Any, count: int) -> bool:
+        return (
+            isinstance(value, list)
+            and len(value) == count
+            and all(type(one) is float and one >= 0 for one in value)
+        )
+
+    if not isinstance(bins, list) or len(bins) != BINS or not all(numbers(b, 3) for b in bins):
+        raise ValueError(f"bins must be {BINS} lists of 3 numbers, got {bins!r}")
+    if own is not None and not numbers(own, len(LEVELS)):
+        raise ValueError(f"own must be {len(LEVELS)} numbers of at least 0, got {own!r}")
+    if certified is not None and not numbers([certified], 1):
+        raise ValueError(f"certified must be a number of at least 0, got {certified!r}")
+
+
+def _fits(name: str, value: Any, cell: Cell) -> bool:
+    """Return whether a cell's column may hold this value."""
+    if name in ("reason", "accountant", "reliable"):
+        return isinstance(value, bool if name == "reliable" else str)
+    if type(value) is not float and (type(value) is not int or abs(value) >= 2**53):
+        return False
+    return name != "epsilon" or 0 < value <= cell.epsilon
+
+
+def _about(cell: Cell, split: Split) -> dict[str, Any]:
+    return {
+        "data": split.train.name,
+        "method": cell.method.name,
+        "guarantee": cell.method.guarantee,
+        "target_epsilon": cell.epsilon if math.isfinite(cell.epsilon) else None,
+    }
+
+
+def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor:
+    """Return the test records' probabilities of 1, (R, N): by R outcomes' mean predictions.
+
+    Each is the mean over the outcome's samples, of which all have the same number.
+    """
+    names = outcomes[0].latents
+    latents = {name: torch.cat([one.latents[name] for one in outcomes]) for name in names}
+    means = predictive_means(method.model, latents, split.test.x).cpu()
+    return means.reshape(len(outcomes), -1, means.shape[1]).mean(1)
+
+
+def price(outcome: Outcome, target: float) -> dict[str, Any]:
+    """Return what an outcome costs, and how far that may be relied on.
+
+    Raises:
+        RuntimeError: if it costs more than the target; such a row must never be written.
+    """
+    paid = outcome.price
+    if paid is None:
+        if math.isfinite(target):
+            raise RuntimeError(f"an outcome without a price was calibrated to epsilon={target}")
+        return {}
+    if not paid.epsilon <= target:
+        raise RuntimeError(f"epsilon={paid.epsilon} lies above its target {target}")
+    low = paid.epsilon < (1 - LANDING) * target
+    note = "costs less than the target at the least noise that the method has" if low else ""
+    row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
+    worst = paid if isinstance(paid, WorstCase) else paid.worst_case
+    if worst is not None:
+        row["worst_case_epsilon"] = worst.epsilon
+    if isinstance(paid, WorstCase):
+        return {**row, "accountant": paid.accountant, "reason": note}
+    assert isinstance(paid, Spent)
+    return {
+        **row,
+        **asdict(paid.diagnostics),
+        "reliable": paid.reliable,
+        "reason": "; ".join(filter(None, (note, paid.reason))),
+        "accountant": f"{paid.conversion}, {paid.estimator}, {paid.composition}, "
+        f"{paid.sample_size} records",
+    }
+
+
+def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "data": split.train.name,
+        "train": split.train.fingerprint(),
+        "test": split.test.fingerprint(),
+        "epsilons": sorted(plan.epsilons),
+        "delta": plan.delta,
+        "seeds": plan.seeds,
+        "draws": plan.draws,
+        "methods": {cell.name: describe(cell.method) for cell in plan.cells()},
+        "chosen": dict(chosen or {}),
+    }

@@ -1,0 +1,122 @@
+"""Hyper-parameters of every compared method for every data set, from one file.
+
+The file is JSON. For each data set, and for "default", it has under "chosen" how the values were
+found, under "methods" the fields of each method's dataclass, and under "at", where there are any,
+those for particular targets: by method, then by ε. Fields left out keep their defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.schema import from_json, to_json
+from bdpvi._runtime.store import read_json
+from bdpvi.bench.methods import METHODS, Method
+from bdpvi.recipes.files import section_of
+
+FILE = Path(__file__).with_name("hyperparameters.json")
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The methods with the hyper-parameters of one data set.
+
+    Attributes:
+        data: whose hyper-parameters they are: a name of the file, perhaps "default".
+        how: how they were found.
+        methods: by name.
+        at: methods with the hyper-parameters of one target, by name and ε.
+    """
+
+    data: str
+    how: Mapping[str, Any]
+    methods: Mapping[str, Method]
+    at: Mapping[str, Mapping[float, Method]] = field(default_factory=dict)
+
+
+def build(name: str, entry: Entry) -> Method:
+    """Return the method ``name`` with the hyper-parameters ``entry``.
+
+    Raises:
+        ValueError: if there is no such method, field or value.
+
+    >>> build("dp-gd", {"steps": 30, "model": {"prior_scale": 3.0}}).model.prior_scale
+    3.0
+    """
+    validate.choice("methods", name, METHODS)
+    try:
+        return from_json(METHODS[name], entry, partial=True)
+    except ValueError as error:
+        raise ValueError(f"hyper-parameters of {name}: {error}") from error
+
+
+def describe(method: Method) -> dict[str, Any]:
+    """Return the hyper-parameters as JSON types: what :func:`build` takes.
+
+    >>> describe(build("dp-gd", {"steps": 30}))["steps"]
+    30
+    """
+    # The method's name says which guide.
+    return {name: value for name, value in to_json(method).items() if name != "guide"}
+
+
+def load(data: str, path: Path = FILE) -> Chosen:
+    """Return the methods for the data set ``data``; one that the file lacks gets the default's.
+
+    Raises:
+        ValueError: if the file is no such file, or names an unknown method or field.
+        OSError: if it cannot be opened.
+
+    >>> load("never heard of").data
+    'default'
+    """
+    known, section = section_of(read_json(path), data, path)
+    entries, how, targets = section["methods"], section["chosen"], section.get("at", {})
+    unknown = {*entries, *targets} - set(METHODS)
+    if unknown:
+        raise ValueError(f"{path}: {known!r} has unknown methods {sorted(unknown)}")
+    try:
+        methods = {name: build(name, entries.get(owner(name), {})) for name in METHODS}
+        at = {n: _built_at(n, targets[owner(n)]) for n in METHODS if owner(n) in targets}
+    except ValueError as error:
+        raise ValueError(f"{path}: {known!r}: {error}") from error
+    return Chosen(known, how, methods, at)
+
+
+def nearest(at: Mapping[float, Method], epsilon: float, otherwise: Method) -> Method:
+    """Return the method of the target nearest to this one by ratio; ``otherwise`` if none is there.
+
+    >>> from bdpvi.bench.methods.dp_gd import DPGD
+    >>> nearest({0.1: DPGD(steps=1), 1.0: DPGD(steps=100)}, 0.5, DPGD()).steps
+    100
+    """
+    return at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else otherwise
+
+
+def owner(name: str) -> str:
+    """Return the method whose hyper-parameters this one has, and under which the file has them.
+
+    >>> owner("dp-gd-bayesian"), owner("dp-gd")
+    ('dp-gd', 'dp-gd')
+    """
+    return getattr(METHODS[name], "settings_of", name)
+
+
+def _built_at(name: str, values: Any) -> dict[float, Method]:
+    """Return the method for each target ε, from its entries by ε as text."""
+    if not isinstance(values, dict):
+        raise ValueError(f"at of {name} must be an object, got {values!r}")
+    at = {}
+    for target, entry in values.items():
+        try:
+            epsilon = validate.positive("at", float(target))
+        except ValueError:
+            raise ValueError(f"at of {name} must have ε, got {target!r}") from None
+        at[epsilon] = build(name, entry)
+    return at

@@ -1,0 +1,40 @@
+"""The methods that ``bdpvi compare`` sets against each other and the base rate, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bdpvi.bench.methods.base_rate import BaseRate
+from bdpvi.bench.methods.dp_gd import DPGD, DPGDBayesian
+from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
+from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
+from bdpvi.bench.methods.method import NONE, SENTENCES, Method, Prepared
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.posterior import (
+    FullRankRelease,
+    FullRankWorstCase,
+    MeanFieldRelease,
+    MeanFieldWorstCase,
+)
+from bdpvi.bench.methods.training import TrainingRelease
+
+METHODS: Mapping[str, type[Method]] = {
+    method.name: method
+    for method in (
+        NonPrivate,
+        FullRankRelease,
+        FullRankWorstCase,
+        MeanFieldRelease,
+        MeanFieldWorstCase,
+        TrainingRelease,
+        DPVIMoments,
+        DPVILosses,
+        DPSGLDOriginal,
+        DPSGLDLosses,
+        DPGD,
+        DPGDBayesian,
+        ObjectivePerturbation,
+    )
+}
+
+__all__ = ["METHODS", "NONE", "SENTENCES", "BaseRate", "Method", "Prepared"]

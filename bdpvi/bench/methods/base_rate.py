@@ -1,0 +1,72 @@
+"""The base rate: what a prediction is worth that looks at no feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyro
+import pyro.distributions as dist
+from torch import Tensor
+
+from bdpvi.bench.methods.method import NONE
+from bdpvi.types import Dataset, Outcome
+
+
+def constant(x: Tensor, y: Tensor | None = None) -> None:
+    """Observe targets that are 1 with the same probability whatever the features are."""
+    rate = pyro.sample("rate", dist.Uniform(x.new_zeros(()), x.new_ones(())))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Bernoulli(rate.expand(len(x))), obs=y)
+
+
+@dataclass(frozen=True)
+class BaseRate:
+    """The training records' frequency of class 1, predicted for every record."""
+
+    name: ClassVar[str] = "base-rate"
+    label: ClassVar[str] = "base rate"
+    guarantee: ClassVar[str] = NONE
+    note: ClassVar[str] = (
+        "Predicts for every record the training records' frequency of class 1, which is not made "
+        "private. What does no better has learnt nothing from the features."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    @property
+    def model(self) -> Any:
+        """Return :func:`constant`; the logistic model's rounding would break ties between records.
+
+        Broken ties have an AUC that is not ½.
+        """
+        return constant
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedRate:
+        """Count.
+
+        >>> import torch
+        >>> data = Dataset(torch.zeros(4, 1), torch.tensor([1.0, 0.0, 0.0, 0.0]))
+        >>> BaseRate().prepare(data, 1e-5).rate
+        tensor([0.2500], dtype=torch.float64)
+        """
+        return PreparedRate(train.y.double().mean()[None])
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRate:
+    """A frequency to predict.
+
+    Args:
+        rate: (1,).
+    """
+
+    rate: Tensor
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return 0: there is no noise."""
+        return 0.0
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return the same for every seed."""
+        return [Outcome({"rate": self.rate}, None) for _ in seeds]

@@ -1,0 +1,131 @@
+"""DP-GD: full-batch gradient descent with exact Gaussian DP, and the same by Bayesian DP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any, ClassVar
+
+import torch
+
+from bdpvi.accounting.bayesian import HOCKEY_STICK, BayesianAccountant
+from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.settings import Accounting
+from bdpvi.accounting.worst_case import GaussianAccountant
+from bdpvi.bench.methods.method import MODEL_SPACE
+from bdpvi.bench.methods.noisy import NoisyTraining
+from bdpvi.bench.methods.temperature import coldest
+from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.types import Dataset, Outcome, Scope, Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPGD(DPGDSettings):
+    """Private gradient descent on all records: its settings, with a model.
+
+    Args:
+        model: what is fitted.
+        steps, clip, step_size, tail: see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
+    """
+
+    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
+    clip: float = 0.5
+    step_size: float = 32.0
+
+    name: ClassVar[str] = "dp-gd"
+    label: ClassVar[str] = "DP-GD, Gaussian DP"
+    guarantee: ClassVar[str] = WORST_CASE
+    note: ClassVar[str] = (
+        "Every step sees all records; the seeds are those of the noise. A step is step_size over "
+        "the number of training records, which ε takes for a public constant."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
+        "steps": (1, 2, 5, 10, 30, 100, 200, 500),
+        "clip": (0.05, 0.1, 0.25, 0.5, 1.0),
+        "step_size": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
+        "tail": (0.25, 0.5, 0.75),
+    }
+
+    def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
+        """Return the training, ready to be run at any noise."""
+        train_runs = partial(dp_gd_runs, self.model, train, settings=self, delta=delta)
+        return NoisyTraining(GaussianAccountant(), 1.0, self.steps, delta, train_runs)
+
+
+class DPGDBayesian(DPGD):
+    """:class:`DPGD` priced by Bayesian DP: a record pays for the longest gradient it can have.
+
+    The derivative of the log-likelihood in the logit is at most 1, so at every weight the clipped
+    gradient of record x has a norm of at most min(C, ‖x‖), whatever was released before. What it
+    pays in T steps at noise C·z is then what one Gaussian release at a distance of
+    √T · min(1, ‖x‖/C) / z costs, and ε is that of the mean over the training records, each held
+    against the rest.
+    """
+
+    name: ClassVar[str] = "dp-gd-bayesian"
+    label: ClassVar[str] = "DP-GD, Bayesian accounting"
+    guarantee: ClassVar[str] = BAYESIAN
+    note: ClassVar[str] = (
+        f"{DPGD.note} The training of the row above with the same hyper-parameters. What a record "
+        "pays follows from the norm of its features alone and holds on every path of training. "
+        "Where the clip is below nearly all norms, that is what the worst case pays and nothing "
+        "is gained. The noise is found from the training records, on a coarse public grid, and "
+        "nothing is charged for making it known, so there is no worst-case guarantee."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    settings_of: ClassVar[str] = DPGD.name
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedDPGD:
+        """Count each record at its sensitivity, rounded up to one of 64 levels."""
+        worst = super().prepare(train, delta)
+        design = self.model.design(train.x.cpu().double())
+        slope = self.model.slope_bound(design).clamp(max=1)
+        bound = slope * torch.linalg.vector_norm(design, dim=1) / self.clip
+        norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
+
+        def ledger(noise_multiplier: float) -> BayesianAccountant:
+            account = Accounting(conversion=HOCKEY_STICK, failure_probability=1e-10)()
+            account.step(
+                SampledGaussian(noise_multiplier=noise_multiplier, steps=self.steps, norms=norms)
+            )
+            return account
+
+        @cache
+        def price(noise_multiplier: float) -> Spent:
+            # Noise that was found from the records is not public, as the worst case would need.
+            found = ledger(noise_multiplier).spent(delta)
+            return replace(found, worst_case=None, from_data=True)
+
+        return PreparedDPGD(**vars(worst), price=price, ledger=ledger)
+
+
+@dataclass(frozen=True)
+class PreparedDPGD(NoisyTraining):
+    """A training procedure priced by Bayesian DP.
+
+    Attributes:
+        accountant, rate, steps, delta, train: see :class:`NoisyTraining`.
+        price: from a noise multiplier to what the training costs.
+        ledger: from a noise multiplier to the accountant of the training.
+    """
+
+    price: Callable[[float], Spent]
+    ledger: Callable[[float], BayesianAccountant]
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return a noise multiplier whose square is on the public grid, or the worst case's own.
+
+        The least of the two: what the worst case allows costs no more by Bayesian DP.
+        """
+        found = coldest(lambda variance: self.price(math.sqrt(variance)), epsilon)
+        return min(math.sqrt(found), super().calibrate(epsilon))
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Train once for each noise multiplier with its seed, all side by side."""
+        pairs = zip(super().outcomes(settings, seeds), settings, strict=True)
+        return [replace(outcome, price=self.price(noise)) for outcome, noise in pairs]

@@ -1,0 +1,192 @@
+"""BDP-VI: draws from the fitted guide at a temperature, priced by Bayesian DP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bdpvi._fit import Fit
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.ledger import Charge
+from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
+from bdpvi.bench.methods.temperature import COLDEST, reliable_from, within
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.neighbours.optimum.route import Optimum
+from bdpvi.neighbours.route import Remove
+from bdpvi.recipes.recipe import NAMED, Recipe
+from bdpvi.releasing.guarantees import (
+    BAYESIAN,
+    WORST_CASE,
+    BayesianDP,
+    WorstCaseDP,
+    account,
+    worst_case,
+)
+from bdpvi.releasing.releases import calibrate, preview
+from bdpvi.types import Dataset, Outcome, Spent, WorstCase
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorRelease(Recipe):
+    """A fit at the ELBO's optimum, with the records left out in turn, and draws from it.
+
+    Args:
+        records: number of records left out in turn; None is all of them.
+    """
+
+    records: int | None = None
+
+    one_shot: ClassVar[bool] = True
+    guarantee: ClassVar[str] = BAYESIAN
+    note: ClassVar[str] = (
+        "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
+        "seeds are those of the draws. The temperature is found from the training records, on a "
+        "coarse public grid, and nothing is charged for making it known, so there is no worst-case "
+        "guarantee. Where ε is not reliable at its target, a higher temperature is taken at which "
+        "it is, if there is one."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
+        "model.clip": CLIPS,
+        "noise_scale": (None, 1.0),
+    }
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Fit the guide and its neighbours."""
+        fitted = self.fit(train, neighbours=Optimum(Remove(self.records)), progress=False)
+
+        def ledger(temperature: float) -> BayesianAccountant:
+            return account(fitted, Charge(self.draws, temperature, from_data=True))
+
+        @cache
+        def price(temperature: float) -> Spent:
+            return ledger(temperature).spent(delta)
+
+        return PreparedRelease(fitted, self.draws, delta, price, ledger)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullRankRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` from a full-rank Gaussian."""
+
+    name: ClassVar[str] = "bdp-vi-full-rank"
+    label: ClassVar[str] = "BDP-VI, full-rank"
+    guide: type[GaussianGuide] = field(default=FullRank, metadata=NAMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanFieldRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` from a Gaussian with a diagonal covariance."""
+
+    name: ClassVar[str] = "bdp-vi-mean-field"
+    label: ClassVar[str] = "BDP-VI, mean-field"
+    guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstCaseRelease(PosteriorRelease):
+    """:class:`PosteriorRelease` priced by worst-case DP, at a temperature from public constants."""
+
+    guarantee: ClassVar[str] = WORST_CASE
+    note: ClassVar[str] = (
+        "The release of the row above with the same hyper-parameters, at a temperature that "
+        "follows from clip, prior scale and noise scale alone. Without a noise scale there is none."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
+        fitted = self.fit(train, neighbours=Optimum(Remove(3)), progress=False)
+
+        @cache
+        def price(temperature: float) -> WorstCase | None:
+            return worst_case(fitted, delta, Charge(self.draws, temperature))
+
+        return PreparedWorstCase(fitted, self.draws, delta, price)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullRankWorstCase(WorstCaseRelease):
+    """:class:`WorstCaseRelease` from a full-rank Gaussian's mean."""
+
+    name: ClassVar[str] = "vi-full-rank-worst-case"
+    label: ClassVar[str] = "VI release, full-rank, worst case"
+    guide: type[GaussianGuide] = field(default=FullRank, metadata=NAMED)
+    settings_of: ClassVar[str] = FullRankRelease.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanFieldWorstCase(WorstCaseRelease):
+    """:class:`WorstCaseRelease` from the mean of a Gaussian with a diagonal covariance."""
+
+    name: ClassVar[str] = "vi-mean-field-worst-case"
+    label: ClassVar[str] = "VI release, mean-field, worst case"
+    guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
+    settings_of: ClassVar[str] = MeanFieldRelease.name
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedWorstCase:
+    """A fit to draw from, priced by public constants.
+
+    Args:
+        fit: where draws come from.
+        draws: number of samples of each outcome.
+        delta: δ of the price.
+        price: from a temperature to what the draws there cost, as if they were the only ones.
+    """
+
+    fit: Fit
+    draws: int
+    delta: float
+    price: Callable[[float], Spent | WorstCase | None]
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the lowest temperature that costs ``epsilon``."""
+        return calibrate(
+            self.fit, self.draws, epsilon=epsilon, delta=self.delta, guarantee=WorstCaseDP()
+        )
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Draw at each temperature with its seed."""
+        pairs = zip(settings, seeds, strict=True)
+        return [Outcome(self._draws(tau, seed), self.price(tau)) for tau, seed in pairs]
+
+    def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return preview(self.fit, self.draws, temperature=temperature, generator=generator)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRelease(PreparedWorstCase):
+    """A fit to draw from, priced by Bayesian DP.
+
+    Args:
+        fit, draws, delta, price: see :class:`PreparedWorstCase`.
+        ledger: from a temperature to the accountant of the draws there.
+    """
+
+    price: Callable[[float], Spent]
+    ledger: Callable[[float], BayesianAccountant]
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
+        reliable.
+
+        What is not reliable at this ε may be at a smaller one, which is within this one too.
+        """
+        found = calibrate(
+            self.fit,
+            self.draws,
+            epsilon=epsilon,
+            delta=self.delta,
+            guarantee=BayesianDP(),
+            least=COLDEST,
+            large_delta=True,
+        )
+        return reliable_from(self.price, within(self.price, epsilon, found))

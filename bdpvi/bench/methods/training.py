@@ -1,0 +1,184 @@
+"""BDP-VI with its training accounted for: a draw from the guide is published after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi._runtime import progress, secure, validate
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.composition import Tally
+from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.gaussian_pairs import summarise
+from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.settings import Accounting
+from bdpvi.bench.methods.method import MODEL_SPACE
+from bdpvi.bench.methods.temperature import HOTTEST, coldest
+from bdpvi.guides import MeanField
+from bdpvi.inference.plan import Plan
+from bdpvi.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.neighbours.route import Remove
+from bdpvi.neighbours.rows import train_rows
+from bdpvi.releasing.guarantees import BAYESIAN
+from bdpvi.types import Dataset, Outcome, Spent
+
+ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
+"""λ from 0.1 to 1,000, where the costs of all steps are added up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRelease:
+    """SVI of a mean-field guide; after each step one draw, at a temperature, is published.
+
+    Args:
+        model: with the clip that bounds a record's influence.
+        accounting: makes the accountant that decides ε; its conversion must go by orders.
+        steps: of the optimiser, and published draws T.
+        rate: Poisson sampling rate q of the batches.
+        learning_rate: of Adam at the first step; it decays to a hundredth.
+        tail: fraction of the T published draws, the last ones, that predict; ε is for all T.
+        records: largest number of records that are left out in turn; None is all of them.
+        plan: seed of the batches and of the base noise, ξ. All outcomes share it.
+    """
+
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
+    )
+    accounting: Accounting = field(default_factory=Accounting)
+    steps: int = 100
+    rate: float = 0.1
+    learning_rate: float = 0.1
+    tail: float = 0.5
+    records: int | None = 500
+    plan: int = 0
+
+    name: ClassVar[str] = "bdp-vi-training"
+    label: ClassVar[str] = "BDP-VI, training accounted"
+    guarantee: ClassVar[str] = BAYESIAN
+    note: ClassVar[str] = (
+        "One draw is published after every step and all are paid for. Batches and base noise (ξ) "
+        "follow from one seed and count as known; the seeds of the comparison are those of the "
+        "draws. The temperature is found from the training records, on a coarse public grid, and "
+        "nothing is charged for making it known."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **MODEL_SPACE,
+        "model.clip": (0.1, 0.25, 0.5, 1.0),
+        "steps": (30, 100),
+        "learning_rate": (0.05, 0.1, 0.3),
+        "tail": (0.25, 0.5),
+    }
+
+    def __post_init__(self) -> None:
+        validate.positive("learning_rate", self.learning_rate)
+        validate.rate("tail", self.tail)
+        self._plan()
+
+    def _plan(self) -> Plan:
+        return Plan(steps=self.steps, rate=self.rate, seed=self.plan)
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
+        """Train the guide and its neighbours along one plan, and add up what every step costs."""
+        guide = MeanField(self.model)
+        data = train.to("cpu")
+        problem = Problem(
+            self.model,
+            guide,
+            data,
+            self._plan(),
+            default_optimiser(self.steps, self.learning_rate),
+        )
+        path: list[Distribution] = []
+        run_svi(problem, progress.silent, lambda _, now: path.append(guide.posterior(now)))
+        records = None if self.records is None else min(self.records, len(data))
+        rows = Remove(records).rows(data)
+        costs = TemperedCosts()
+
+        def charge(step: int, parameters: dict[str, Tensor]) -> None:
+            pairs = summarise(path[step], guide.posterior(parameters))
+            panel = Panel(rows.kind, rows.records.ids, pairs)
+            costs.step(panel, rounding_error(guide, path[step], Reach.of(pairs)))
+
+        train_rows(problem, rows, observe=charge)
+
+        def ledger(temperature: float) -> BayesianAccountant:
+            accountant = self.accounting()
+            accountant.step(costs.at(temperature))
+            return accountant
+
+        @cache
+        def price(temperature: float) -> Spent:
+            return ledger(temperature).spent(delta)
+
+        return PreparedTraining(guide, path, max(1, round(self.tail * self.steps)), price, ledger)
+
+
+class TemperedCosts:
+    """Each record's cost of one draw after every step, at one temperature τ for all steps.
+
+    In the Rényi divergence of two Gaussians whose covariances are multiplied by τ, the term of the
+    means is divided by τ, and the term of the covariances stays (Gil, Alajaji and Linder 2013,
+    Table 2). So the sums at τ = 1 and at τ = ∞ determine the sum at every τ.
+    """
+
+    def __init__(self) -> None:
+        self._accounts = {tau: BayesianAccountant(orders=ORDERS) for tau in (1.0, HOTTEST)}
+
+    def step(self, panel: Panel, rounding: float = 0.0) -> None:
+        """Add one draw from the panel's guide; ``rounding`` is its total variation at τ = 1."""
+        for tau, account in self._accounts.items():
+            account.step(PosteriorDraws((panel,), temperature=tau, rounding=rounding))
+
+    def at(self, temperature: float) -> Tally:
+        """Return all draws as one event."""
+        both, covariances = (account.tally() for account in self._accounts.values())
+        totals = {}
+        for name, floor in covariances.totals.items():
+            means = both.totals[name] - floor
+            totals[name] = torch.where(floor.isfinite(), floor + means / temperature, floor)
+        # Lattice and noise grow with √τ, the lattice in octaves; means, and their part, do not.
+        rounding = 2 * max(1.0, temperature**-0.5) * both.rounding
+        return replace(both, totals=totals, rounding=rounding, from_data=True)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedTraining:
+    """A path of guides to draw from.
+
+    Args:
+        guide: which was trained.
+        path: the posterior after each of T steps.
+        kept: number of the last draws, which predict.
+        price: from a temperature to what all T draws there cost.
+        ledger: from a temperature to the accountant of all T draws there.
+    """
+
+    guide: MeanField
+    path: Sequence[Distribution]
+    kept: int
+    price: Callable[[float], Spent]
+    ledger: Callable[[float], BayesianAccountant]
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the first temperature of the public grid that costs ``epsilon``."""
+        return coldest(self.price, epsilon)
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return each temperature's and seed's last published draws, and the price of all."""
+        pairs = zip(settings, seeds, strict=True)
+        return [Outcome(self._draws(tau, seed), self.price(tau)) for tau, seed in pairs]
+
+    def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        lattice = self.guide.lattice(temperature)
+        published = [secure.sample(q, 1, temperature, generator, lattice) for q in self.path]
+        return torch.vmap(self.guide.unpack)(torch.cat(published[-self.kept :]))

@@ -1,0 +1,333 @@
+"""The report of a comparison: one HTML page, figures, and tables for the terminal."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from rich.box import MARKDOWN
+from rich.table import Table
+
+from bdpvi._runtime.store import replacing
+from bdpvi.bench import figures
+from bdpvi.bench.headline import headline
+from bdpvi.bench.methods import SENTENCES, Method
+from bdpvi.bench.summary import BEST, EXPOSURE, PAIRED
+from bdpvi.recipes.metrics import MEASURES
+from bdpvi.releasing.guarantees import WORST_CASE
+from bdpvi.types import Split
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+SECRET = "secret-record-epsilons.png"
+"""The one figure that is for the owner of the records alone. The report does not hold it."""
+EXPERIMENT = "An experiment: it follows public seeds, so nothing here may be released"
+COLUMNS = (
+    "method", "guarantee", "ε", "worst-case ε",
+    "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
+    "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
+)  # fmt: skip
+EXPOSED = ("method", "target ε", "ε", "largest", "99 %", "median", "largest / ε")
+RATIOS = (
+    "method", "target ε", "worst-case ε", "measure", "against", "difference", "ratio of ε",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a comparison found.
+
+    Attributes:
+        methods: in the order of tables and figures.
+        summary: a row for each method and target, see
+            :func:`bdpvi.bench.summary.summarise`. Part of it is secret.
+        ratios: Bayesian rows beside worst-case ones, see
+            :func:`bdpvi.bench.summary.ratio_table`.
+        bins: by method and target (inf without privacy), the count, the summed probabilities and
+            the summed targets of each bin, averaged over the runs; None where the target was not
+            reached.
+        own: by the same, the ε that each of ``LEVELS`` of the panel's records stays within; None
+            where there is no panel. Secret.
+    """
+
+    methods: Sequence[Method]
+    summary: pd.DataFrame
+    ratios: pd.DataFrame
+    bins: Mapping[tuple[str, float], Sequence[Sequence[float]] | None]
+    own: Mapping[tuple[str, float], Sequence[float] | None]
+
+    @property
+    def targets(self) -> list[float]:
+        """Return the target ε of private methods, from the smallest."""
+        return sorted(self.summary["target_epsilon"].dropna().unique())
+
+
+def write(out: Path, split: Split, results: Results, settings: Mapping[str, Any]) -> None:
+    """Write the figures, and ``report.html``, which needs no other file.
+
+    Figures are ``curve`` and ``reliability``, each .png and .svg, and :data:`SECRET` where a method
+    has a panel of records.
+    """
+    drawn = pictures(results)
+    for name, figure in drawn.items():
+        for kind in ("png", "svg"):
+            with replacing(out / f"{name}.{kind}") as temporary:
+                figure.savefig(temporary, format=kind)
+    if any(own is not None for own in results.own.values()):
+        delta = results.summary["delta"].dropna().iloc[0]
+        with replacing(out / SECRET) as temporary:
+            figures.record_epsilons(results.methods, results.own, delta).savefig(
+                temporary, format="png"
+            )
+    page = report(split, results, settings, drawn)
+    with replacing(out / "report.html") as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def pictures(results: Results) -> dict[str, Figure]:
+    """Return the figures that the report shows, by name; reliability is at the largest target."""
+    target = max(results.targets, default=math.inf)
+    rows = results.summary.to_dict("records")
+    titles = {
+        row["method"]: f"{_guarantee(row)}, target ε {target:g}"
+        + (f"\n{figures.NO_WORST_CASE}" if _worst_case(row) == "none" else "")
+        for row in rows
+        if row["target_epsilon"] == target
+    }
+    bins = {n: one for (n, epsilon), one in results.bins.items() if epsilon in (target, math.inf)}
+    return {
+        "curve": figures.curve(results.methods, results.summary),
+        "reliability": figures.reliability(results.methods, bins, titles),
+    }
+
+
+def report(
+    split: Split,
+    results: Results,
+    settings: Mapping[str, Any],
+    drawn: Mapping[str, Figure],
+) -> str:
+    """Return the report as one HTML page.
+
+    Args:
+        split: what was compared on.
+        results: what was found.
+        settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
+        drawn: the figures "curve" and "reliability".
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    methods, summary = results.methods, results.summary
+    labels = {method.name: method.label for method in methods}
+    page = Environment(autoescape=True, undefined=StrictUndefined)
+    page.filters["text"] = _text
+    page.filters["flat"] = _flat
+    return page.from_string(TEMPLATE.read_text("utf-8")).render(
+        title=f"Privacy and prediction on {split.train.name}",
+        experiment=EXPERIMENT,
+        train=len(split.train),
+        test=len(split.test),
+        deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],
+        pictures={name: _png(figure) for name, figure in drawn.items()},
+        methods=methods,
+        guarantees=list(dict.fromkeys(method.guarantee for method in methods)),
+        sentences=SENTENCES,
+        columns=COLUMNS,
+        tables=tables(results.summary, labels),
+        headline=headline(summary, results.ratios),
+        ratio_columns=RATIOS,
+        ratios=ratio_rows(results.ratios, labels),
+        exposed_columns=EXPOSED,
+        exposed=exposed_rows(summary, labels),
+        remarks=_remarks(summary, labels),
+        chosen=settings["chosen"],
+        preprocessing=split.train.preprocessing,
+        settings={labels.get(n, n): table for n, table in _settings(settings["methods"]).items()},
+    )
+
+
+def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[list[str]]]:
+    """Return the results as text, a table for each target, with the rows without privacy in each.
+
+    Args:
+        summary: the results.
+        labels: what methods are called, where that is not their name.
+
+    Returns:
+        Rows in the order of :data:`COLUMNS`, by the table's heading.
+    """
+    everywhere = summary["target_epsilon"].isna()
+    targets = sorted(summary["target_epsilon"].dropna().unique())
+    parts = {
+        f"Target ε {t:g}": summary[everywhere | (summary["target_epsilon"] == t)] for t in targets
+    }
+    return {
+        heading: [_row(row, labels) for row in rows.to_dict("records")]
+        for heading, rows in (parts or {"Without privacy": summary}).items()
+    }
+
+
+def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
+    reached = pd.notna(row["accuracy"])
+    shown = [
+        labels.get(row["method"], row["method"]),
+        _guarantee(row),
+        _number(row["epsilon"]) if reached else "not reached",
+        _worst_case(row),
+    ]
+    for name in PAIRED:
+        shown += [_spread(row[name], row[f"{name}_error"]), _places(row[f"{name}_spread"])]
+        shown.append(_interval(*(row[f"{name}_behind{end}"] for end in ("", "_low", "_high"))))
+    shown += [_spread(row[name], row[f"{name}_error"]) for name in ("auc", "ece")]
+    kept = f"{row['kept']:.0%}" if pd.notna(row["kept"]) else ""
+    return [*shown, _places(row["ece_above"]), kept]
+
+
+def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
+    """Return Bayesian rows beside worst-case ones as text, in the order of :data:`RATIOS`."""
+    shown = []
+    for row in ratios.to_dict("records"):
+        rival = f": {labels.get(row['rival'], row['rival'])}" if pd.notna(row["rival"]) else ""
+        against = (
+            BEST + rival if row["against"] == BEST else labels.get(row["against"], row["against"])
+        )
+        ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+        shown.append([
+            labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
+            _worst_case(row), MEASURES[row["measure"]].label, against,
+            _interval(*ends), row["shown"],
+        ])  # fmt: skip
+    return shown
+
+
+def exposed_rows(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
+    """Return what single records pay as text, in the order of :data:`EXPOSED`. Secret."""
+    rows = summary[summary["secret_largest_ratio"].notna()].to_dict("records")
+    return [
+        [
+            labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
+            _number(row["epsilon"]),
+            *(_number(row[f"secret_{name}_epsilon"]) for name in EXPOSURE),
+            f"{row['secret_largest_ratio']:.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _guarantee(row: Mapping[Any, Any]) -> str:
+    """Return a row's guarantee, and whether a Bayesian ε may be relied on."""
+    trust = {True: ", reliable", False: ", not reliable"}.get(row["reliable"], "")
+    return f"{row['guarantee']}{trust}"
+
+
+def _worst_case(row: Mapping[Any, Any]) -> str:
+    """Return a row's worst-case ε, "none" without such a guarantee, nothing where it has one but
+    was not reached."""
+    promised = row.get("guarantee") == WORST_CASE
+    return _number(row["worst_case_epsilon"]) or ("" if promised else "none")
+
+
+def console_tables(summary: pd.DataFrame) -> dict[str, Table]:
+    """Return :func:`tables` as Markdown for a terminal, methods by their names."""
+    shown = {}
+    for heading, rows in tables(summary, {}).items():
+        shown[heading] = Table(*COLUMNS, box=MARKDOWN)
+        for row in rows:
+            shown[heading].add_row(*row)
+    return shown
+
+
+def _remarks(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return every remark, and the methods and targets that it is about."""
+    remarks: dict[str, list[str]] = {}
+    for row in summary.to_dict("records"):
+        if pd.notna(row["reason"]) and row["reason"]:
+            about = f"{labels.get(row['method'], row['method'])} at ε {row['target_epsilon']:g}"
+            remarks.setdefault(row["reason"], []).append(about)
+    return remarks
+
+
+def _settings(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return for each method its targets, and each hyper-parameter's value at each of them.
+
+    >>> _settings({"a@0.5": {"model": {"clip": 1}}, "a@1": {"model": {"clip": 2}}, "b@inf": {}})
+    {'a': {'targets': ['0.5', '1'], 'fields': {'model.clip': [1, 2]}}}
+    """
+    methods: dict[str, dict[str, dict[Any, Any]]] = {}
+    for cell, entry in entries.items():
+        name, _, target = cell.rpartition("@")
+        methods.setdefault(name, {})[target] = _flat(entry)
+    shown = {}
+    for name, at in methods.items():
+        paths = dict.fromkeys(path for fields in at.values() for path in fields)
+        fields = {path: [fields.get(path) for fields in at.values()] for path in paths}
+        if fields:
+            shown[name] = {"targets": list(at), "fields": fields}
+    return shown
+
+
+def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object by their dotted paths.
+
+    >>> _flat({"model": {"clip": 1.0, "groups": [[1, 2]]}, "steps": 5})
+    {'steps': 5, 'model.clip': 1.0, 'model.groups': [[1, 2]]}
+    """
+    return pd.json_normalize(dict(entry)).to_dict("records")[0] if entry else {}  # type: ignore[return-value]
+
+
+def _text(value: Any) -> str:
+    """Return a value of a JSON file for people.
+
+    >>> _text([[1, 2], [3]]), _text(None), _text(True), _text(1e-05), _text("as it is")
+    ('(1, 2), (3)', '–', 'yes', '1e-05', 'as it is')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        inner = (
+            f"({_text(one)})" if isinstance(one, list | tuple) else _text(one) for one in value
+        )
+        return ", ".join(inner)
+    return "–" if value is None else str(value)
+
+
+def _spread(mean: Any, error: Any) -> str:
+    if pd.isna(mean):
+        return ""
+    return f"{mean:.4f}" if pd.isna(error) else f"{mean:.4f} ± {error:.4f}"
+
+
+def _interval(value: Any, low: Any, high: Any) -> str:
+    """Return a difference with its interval.
+
+    >>> _interval(0.01, -0.002, 0.022), _interval(0.0, 0.0, 0.0), _interval(float("nan"), 0.0, 0.0)
+    ('0.0100 (-0.0020 to 0.0220)', 'the best', '')
+    """
+    if pd.isna(value):
+        return ""
+    if value == low == high == 0:
+        return "the best"
+    return f"{value:.4f} ({low:.4f} to {high:.4f})"
+
+
+def _places(value: Any) -> str:
+    return f"{value:.4f}" if pd.notna(value) else ""
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if pd.notna(value) else ""
+
+
+def _png(figure: Figure) -> str:
+    """Return a figure as PNG in base 64."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return base64.b64encode(content.getvalue()).decode("ascii")

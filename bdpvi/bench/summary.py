@@ -1,0 +1,218 @@
+"""What the finished cells of a comparison say together: tables, and how far methods are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bdpvi.bench.methods import BaseRate, Method
+from bdpvi.bench.methods.dpvi import NonPrivate
+from bdpvi.bench.ratios import REPEATS, Interval, Scores, difference, epsilon_ratios
+from bdpvi.recipes.metrics import MEASURES
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
+
+PAIRED = ("log_score", "accuracy")
+"""Measures that are means over the records, so that methods can be compared record by record."""
+LEVELS = tuple(percent / 100 for percent in range(1, 101))
+"""Fractions of a panel's records at which the distribution of their own ε is kept."""
+EXPOSURE = {"largest": 1.0, "99": 0.99, "median": 0.5}
+"""What single records pay, in columns ``secret_…_epsilon``: the fraction that pays at most this."""
+BEST = "best worst-case"
+
+_COMMON = (
+    "data", "method", "guarantee", "target_epsilon", "epsilon", "worst_case_epsilon", "delta",
+    "reliable", "reason", "accountant", "setting",
+)  # fmt: skip
+_RATIOS = (
+    "measure", "method", "target_epsilon", "epsilon", "worst_case_epsilon", "against", "rival",
+    "difference", "difference_low", "difference_high", "ratio", "ratio_low", "ratio_high", "least",
+    "most", "shown",
+)  # fmt: skip
+
+Found = Mapping[str, Any]
+"""A finished cell, see :func:`bdpvi.bench.comparison.run`."""
+
+
+def summarise(found: Sequence[Found]) -> pd.DataFrame:
+    """Return a row for each method and target.
+
+    Of each measure its mean over the runs (seeds, or draws), the standard error of that mean
+    (``…_error``), and the standard deviation of one run (``…_spread``). Of accuracy and log score
+    how far the row is behind the best of its guarantee at its target, with a 95 % interval over
+    test records and runs (``…_behind``, ``…_behind_low``, ``…_behind_high``; see
+    :func:`bdpvi.bench.ratios.difference`); a row that is not reliable is never the best.
+    ``kept`` is the share of the non-private gain in log score over the base rate, and ``ece_above``
+    the calibration error above the non-private one, where that method is there.
+    ``secret_…_epsilon`` is what the most exposed record, 99 % and half of the records pay at most,
+    and 99 % of all records of their distribution (``certified``, see
+    :func:`bdpvi.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is the first
+    over the row's ε.
+
+    Args:
+        found: the cells.
+    """
+    without = {
+        one["row"]["method"]: one["measures"]
+        for one in found
+        if one["row"]["target_epsilon"] is None and one["measures"] is not None
+    }
+    base, free = (
+        {name: float(np.mean(values)) for name, values in without.get(method.name, {}).items()}
+        for method in (BaseRate, NonPrivate)
+    )
+    rows = []
+    for one in found:
+        row = {name: one["row"].get(name) for name in _COMMON}
+        row["seeds"] = len(one["measures"]["accuracy"]) if one["measures"] else 0
+        if one["measures"]:
+            row |= _measures(one) | _against_free(one, base, free) | _exposure(one)
+            row |= _behind(one, [other for other in found if _class(other) == _class(one)])
+        rows.append({**row, "seconds": one["row"]["seconds"]})
+    return pd.DataFrame(rows, columns=[*_COMMON, "seeds", *_columns(), "seconds"])
+
+
+def _columns() -> Iterator[str]:
+    for name in MEASURES:
+        yield from (name, f"{name}_error", f"{name}_spread")
+        if name in PAIRED:
+            yield from (f"{name}_behind", f"{name}_behind_low", f"{name}_behind_high")
+    yield from ("kept", "ece_above")
+    yield from (f"secret_{name}_epsilon" for name in EXPOSURE)
+    yield from ("secret_certified_epsilon", "secret_largest_ratio")
+
+
+def scores(one: Found, measure: str) -> Scores:
+    """Return a cell's scores by one of :data:`PAIRED`."""
+    records, runs = (one[part][measure] for part in ("records", "measures"))
+    return Scores(np.array(records), np.array(runs))
+
+
+def best(found: Sequence[Found], measure: str) -> Found | None:
+    """Return the cell of the highest mean among those that were reached and may be relied on."""
+    usable = [one for one in found if one["measures"] and one["row"].get("reliable") is not False]
+    return max(usable, key=lambda one: float(np.mean(one["measures"][measure])), default=None)
+
+
+def _class(one: Found) -> tuple[Any, Any]:
+    return one["row"]["guarantee"], one["row"]["target_epsilon"]
+
+
+def _measures(one: Found) -> dict[str, float]:
+    found = {}
+    for name, values in one["measures"].items():
+        column = pd.Series(values, dtype=float)
+        found[name] = float(column.mean())
+        found[f"{name}_error"] = float(column.std()) / math.sqrt(len(column))
+        found[f"{name}_spread"] = float(column.std())
+    return found
+
+
+def _against_free(
+    one: Found, base: Mapping[str, float], free: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the share of the non-private gain that is kept, and the calibration error above."""
+    if not base or not free:
+        return {}
+    gain = free["log_score"] - base["log_score"]
+    now = {name: float(np.mean(one["measures"][name])) for name in ("log_score", "ece")}
+    kept = (now["log_score"] - base["log_score"]) / gain if gain > 0 else math.nan
+    return {"kept": kept, "ece_above": now["ece"] - free["ece"]}
+
+
+def _exposure(one: Found) -> dict[str, float]:
+    if one["own"] is None:
+        return {}
+    at = {name: one["own"][LEVELS.index(level)] for name, level in EXPOSURE.items()}
+    found = {f"secret_{name}_epsilon": value for name, value in at.items()}
+    found["secret_certified_epsilon"] = math.nan if one["certified"] is None else one["certified"]
+    return {**found, "secret_largest_ratio": at["largest"] / one["row"]["epsilon"]}
+
+
+def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
+    """Return how far a cell is behind the best of its guarantee at its target, if it has one."""
+    found: dict[str, float] = {}
+    for name in PAIRED if one["row"]["target_epsilon"] is not None else ():
+        first = best(alike, name)
+        if first is not None:
+            gap = difference(scores(first, name), scores(one, name))
+            if first is one:
+                gap = Interval(0.0, 0.0, 0.0)
+            found[f"{name}_behind"] = gap.estimate
+            found |= {f"{name}_behind_low": gap.low, f"{name}_behind_high": gap.high}
+    return found
+
+
+def ratio_table(
+    found: Sequence[Found], methods: Sequence[Method], repeats: int = REPEATS
+) -> pd.DataFrame:
+    """Return each Bayesian row beside worst-case ones: in score, and in ε for the same score.
+
+    Each is set against the best worst-case row at its target (``against`` is "best worst-case",
+    ``rival`` that row's method), and against the same mechanism priced by the worst case, where
+    there is one (``against`` is its name). ``difference`` is how much higher the Bayesian row
+    scores than the rival, with a 95 % interval. ``ratio`` is the ε that the worst-case rows need
+    for the same score over the Bayesian row's ε, see
+    :func:`bdpvi.bench.ratios.epsilon_ratios`: 0 stands for at most ``least``, inf for at least
+    ``most``; ``shown`` has it in words. Rows that are not reliable are left out.
+
+    Args:
+        found: the cells.
+        methods: of the comparison.
+        repeats: resamples of the test records behind each interval.
+    """
+    targets = sorted({one["row"]["target_epsilon"] for one in found} - {None})
+    reached = [one for one in found if best([one], PAIRED[0])]
+    worst = [one for one in reached if one["row"]["guarantee"] == WORST_CASE]
+    bayesian = [one for one in reached if one["row"]["guarantee"] == BAYESIAN]
+    twins = _twins(methods)
+    rows = []
+    for measure in PAIRED:
+        at = {t: [one for one in worst if one["row"]["target_epsilon"] == t] for t in targets}
+        first = {t: top for t, some in at.items() if (top := best(some, measure))}
+        groups = [(BEST, bayesian, first)]
+        for name, twin in twins.items():
+            own = [one for one in bayesian if one["row"]["method"] == name]
+            alike = {one["row"]["target_epsilon"]: one for one in worst
+                     if one["row"]["method"] == twin}  # fmt: skip
+            groups.append((twin, own, alike))
+        for against, some, curve in groups:
+            rows += _set_against(measure, against, some, curve, repeats)
+    return pd.DataFrame(rows, columns=list(_RATIOS))
+
+
+def _twins(methods: Sequence[Method]) -> dict[str, str]:
+    """Return by a Bayesian method's name that of the same mechanism priced by the worst case."""
+    found = {}
+    for method in methods:
+        owner = getattr(method, "settings_of", None)
+        if owner is not None and any(other.name == owner for other in methods):
+            pair = (owner, method.name) if method.guarantee == WORST_CASE else (method.name, owner)
+            found[pair[0]] = pair[1]
+    return found
+
+
+def _set_against(
+    measure: str, against: str, rows: Sequence[Found], curve: Mapping[float, Found], repeats: int
+) -> list[dict[str, Any]]:
+    """Return the rows of :func:`ratio_table` for one curve of worst-case cells, by target."""
+    if not rows or not curve:
+        return []
+    ours = [(one["row"]["epsilon"], scores(one, measure)) for one in rows]
+    points = [(one["row"]["epsilon"], scores(one, measure)) for one in curve.values()]
+    found = []
+    for one, ratio in zip(rows, epsilon_ratios(ours, points, repeats), strict=True):
+        row, rival = one["row"], curve.get(one["row"]["target_epsilon"])
+        entry: dict[str, Any] = {"measure": measure, "against": against, "shown": str(ratio)}
+        entry |= {name: row.get(name) for name in _COMMON if name in _RATIOS}
+        if rival is not None:
+            gap = difference(scores(one, measure), scores(rival, measure))
+            entry |= {"rival": rival["row"]["method"], "difference": gap.estimate}
+            entry |= {"difference_low": gap.low, "difference_high": gap.high}
+        now = ratio.interval
+        entry |= {"ratio": now.estimate, "ratio_low": now.low, "ratio_high": now.high}
+        found.append({**entry, "least": ratio.least, "most": ratio.most})
+    return found

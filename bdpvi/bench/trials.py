@@ -1,0 +1,245 @@
+"""What a hyper-parameter search tries, and its finished trials, which Optuna keeps in a journal.
+
+The journal is a file that a search goes on from, and that Optuna's own tools can show.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations, product
+from operator import getitem
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from bdpvi.bench.hyperparameters import Entry, build, describe
+from bdpvi.bench.methods import Method
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration of a method, and how well it did.
+
+    Attributes:
+        entry: the hyper-parameters, see :func:`bdpvi.bench.hyperparameters.describe`.
+        scores: mean objective on held-out records at each target ε, the higher the better.
+    """
+
+    entry: Entry
+    scores: Sequence[float]
+
+    @property
+    def score(self) -> float:
+        """Return the mean over all targets."""
+        return fmean(self.scores)
+
+
+class Study:
+    """The finished trials of one method: a study of Optuna's, by :attr:`Trial.score`.
+
+    Args:
+        file: the journal of all studies of a search; only its owner may read it.
+        name: of the study.
+        method: of which configurations are tried.
+        targets: number of scores of each trial.
+
+    Raises:
+        ValueError: if the file is no such journal.
+
+    >>> import tempfile
+    >>> from bdpvi.bench.methods.dp_gd import DPGD
+    >>> file = Path(tempfile.mkdtemp()) / "journal.log"
+    >>> Study(file, "dp-gd", DPGD(), 2).add(Trial(describe(DPGD()), [0.5, 0.75]))
+    >>> Study(file, "dp-gd", DPGD(), 2).trials()[0].score
+    0.625
+    """
+
+    def __init__(self, file: Path, name: str, method: Method, targets: int) -> None:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.file, self.method, self.targets = file, method, targets
+        file.touch(mode=0o600)
+        content = file.read_bytes()
+        if not content.endswith(b"\n"):  # the machine stopped while a trial was written
+            file.write_bytes(content[: content.rfind(b"\n") + 1])
+        with self._named():
+            self._study = optuna.create_study(
+                storage=optuna.storages.JournalStorage(JournalFileBackend(str(file))),
+                study_name=name,
+                direction="maximize",
+                load_if_exists=True,
+            )
+
+    def trials(self) -> list[Trial]:
+        """Return all finished trials, in the order in which they were added.
+
+        Raises:
+            ValueError: if one cannot have been added here.
+        """
+        with self._named():
+            return [self._read(one.user_attrs) for one in self._study.trials]
+
+    def add(self, trial: Trial) -> None:
+        """Keep a finished trial; values that the method's space does not name are no parameters."""
+        from optuna.trial import create_trial
+
+        space, entry = distributions(self.method), trial.entry
+        named = {p: v for p in space if (v := value_at(entry, p)) in self.method.space[p]}
+        finished = create_trial(
+            params=named,
+            distributions={path: space[path] for path in named},
+            value=trial.score,
+            user_attrs=dict(vars(trial)),
+        )
+        with self._named():
+            self._study.add_trial(finished)
+
+    def _read(self, attributes: Mapping[str, Any]) -> Trial:
+        entry = describe(build(self.method.name, attributes["entry"]))
+        trial = Trial(entry, [float(one) for one in attributes["scores"]])
+        if len(trial.scores) != self.targets or not math.isfinite(trial.score):
+            raise ValueError(f"a trial must have {self.targets} finite scores")
+        return trial
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file in whatever error its content leads to, in Optuna or here."""
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{self.file} is no journal of trials: {error!r}; delete it"
+            ) from error
+
+
+def distributions(method: Method) -> dict[str, BaseDistribution]:
+    """Return the method's space in Optuna's terms."""
+    from optuna.distributions import CategoricalDistribution
+
+    return {path: CategoricalDistribution(values) for path, values in method.space.items()}
+
+
+def value_at(entry: Entry, path: str) -> Any:
+    """Return the field at a dotted path.
+
+    >>> value_at({"model": {"clip": 1.0}}, "model.clip")
+    1.0
+    """
+    return reduce(getitem, path.split("."), entry)
+
+
+def replaced(entry: Entry, changes: Mapping[str, Any]) -> Entry:
+    """Return a configuration with other values at these dotted paths.
+
+    >>> replaced({"model": {"clip": 1.0}, "steps": 5}, {"model.clip": 0.5})
+    {'model': {'clip': 0.5}, 'steps': 5}
+    """
+    new = copy.deepcopy(dict(entry))
+    for path, value in changes.items():
+        inner, _, last = path.rpartition(".")
+        (value_at(new, inner) if inner else new)[last] = value
+    return new
+
+
+def configurations(
+    method: Method, count: int, seed: int = 0, at: Iterable[Method] = ()
+) -> list[Entry]:
+    """Return what is tried first: the method as it is, and distinct points of its space at random.
+
+    Args:
+        method: with the hyper-parameters that it has for all targets.
+        count: number of configurations.
+        seed: of the random points.
+        at: the method as it is for particular targets, which is tried before the random points.
+
+    >>> from bdpvi.bench.methods.dp_gd import DPGD
+    >>> first, second = configurations(DPGD(), 2)
+    >>> first["steps"] == DPGD().steps, second["steps"] in DPGD.space["steps"]
+    (True, True)
+    """
+    import optuna
+
+    points = math.prod(len(values) for values in method.space.values())
+    if count > points:
+        raise ValueError(f"configurations={count} is more than the {points} that {method.name} has")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.RandomSampler(seed=zlib.crc32(f"{seed} {method.name}".encode()))
+    drawn, space = optuna.create_study(sampler=sampler), distributions(method)
+    entries: list[Entry] = []
+    now = map(describe, (method, *at))
+    while len(entries) < count:
+        entry = next(now, None) or replaced(describe(method), drawn.ask(space).params)
+        if entry not in entries:
+            entries.append(entry)
+    return entries
+
+
+def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry | None:
+    """Return a configuration one step away from the best at one target, each target in turn.
+
+    Which of several steps is random. Where all that lies a step away from the best ones was tried,
+    it is one two steps away, which can leave a ridge: clip and prior scale, for one, matter
+    together. None if all of these were tried too.
+
+    Args:
+        method: of which ``tried`` are configurations.
+        tried: at least one.
+        seed: of the choice, which depends on the number of trials too.
+
+    >>> from bdpvi.bench.methods.dp_gd import DPGD
+    >>> (entry,) = configurations(DPGD(), 1)
+    >>> refinement(DPGD(), [Trial(entry, [0.7])]) != entry
+    True
+    """
+    known, targets = [trial.entry for trial in tried], len(tried[0].scores)
+    for reach in (1, 2):
+        for turn in range(len(tried), len(tried) + targets):
+            best = max(tried, key=lambda trial: trial.scores[turn % targets])
+            steps = [e for e in _steps(method, best.entry, reach) if e not in known]
+            if steps:
+                return random.Random(f"{seed} {method.name} {len(tried)}").choice(steps)
+    return None
+
+
+def _steps(method: Method, entry: Entry, reach: int) -> Iterator[Entry]:
+    """Iterate over the configurations with this many fields at a neighbouring value of their list.
+
+    >>> from bdpvi.bench.methods.dp_gd import DPGD
+    >>> [len(list(_steps(DPGD(), describe(DPGD()), reach))) for reach in (1, 2)]
+    [13, 73]
+    """
+    for paths in combinations(method.space, reach):
+        beside = [_beside(method.space[path], value_at(entry, path)) for path in paths]
+        for values in product(*beside):
+            yield replaced(entry, dict(zip(paths, values, strict=True)))
+
+
+def _beside(values: Sequence[Any], now: Any) -> Sequence[Any]:
+    """Return the values before and after one; for a number that is not among them, the nearest two.
+
+    >>> _beside((1, 2, 3), 3), _beside((0.1, 0.4, 1.0), 0.5), _beside((None, 2.0, 1.0), 3.0)
+    ((2,), (0.4, 1.0), (2.0,))
+    """
+    if now in values:
+        index = values.index(now)
+        return (*values[max(index - 1, 0) : index], *values[index + 1 : index + 2])
+    if now is None:
+        return ()
+    numbers = [value for value in values if value is not None]
+    below = [value for value in numbers if value < now]
+    above = [value for value in numbers if value > now]
+    return (*sorted(below)[-1:], *sorted(above)[:1])

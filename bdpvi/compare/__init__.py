@@ -1,1 +1,0 @@
-"""Methods at equal ε."""

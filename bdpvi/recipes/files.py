@@ -1,0 +1,94 @@
+"""Recipes as JSON: in ``--settings``, in a fit's folder, and in files that a search writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bdpvi._fit import Fit
+from bdpvi._runtime import validate
+from bdpvi._runtime.schema import from_json
+from bdpvi._runtime.store import read_json
+from bdpvi.guides import GaussianGuide
+from bdpvi.recipes.recipe import GUIDES, Recipe
+from bdpvi.releasing import storage
+
+RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
+"""The releases that a file of hyper-parameters has, and their guides."""
+USUAL = "bdp-vi-mean-field"
+DEFAULT = "default"
+
+
+def guide_named(name: str) -> type[GaussianGuide]:
+    """Return the kind of guide, "full-rank" or "mean-field".
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    return GUIDES[validate.choice("guide", name, GUIDES)]
+
+
+def load(folder: Path) -> Fit:
+    """Read a fit that ``bdpvi fit`` or ``bdpvi private`` wrote.
+
+    Raises:
+        ValueError: if the folder does not hold one.
+    """
+    extra = storage.read_extra(folder)
+    if "model" not in extra:
+        raise ValueError(
+            f"{folder} was written by bdpvi.save_fit in Python, without the model that commands "
+            "need: give a folder that `bdpvi fit` wrote, or in Python "
+            f"bdpvi.spent(bdpvi.load_fit({str(folder)!r}, model, guide))"
+        )
+    try:
+        recipe = from_json(Recipe, extra)
+    except ValueError as error:
+        raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error}") from error
+    return storage.load_fit(folder, recipe.model, recipe.made_guide())
+
+
+def released(epsilon: float, path: Path, *, data: str = DEFAULT, method: str = USUAL) -> Recipe:
+    """Return what the file has for one of this library's releases, at the ε nearest to this one.
+
+    Args:
+        epsilon: ε that releases will aim at.
+        path: such as ``bdpvi tune`` writes.
+        data: name of the table; one that the file lacks gets the default's.
+        method: name of the release.
+
+    Raises:
+        ValueError: if the method is no release from a posterior, or the file cannot be used.
+        OSError: if it cannot be opened.
+    """
+    validate.positive("epsilon", epsilon)
+    guide = RELEASES[validate.choice("method", method, RELEASES)]
+    _, section = section_of(read_json(path), data, path)
+    try:
+        entry = section["methods"].get(method, {})
+        if at := section.get("at", {}).get(method, {}):
+            entry = at[min(at, key=lambda e: abs(math.log(float(e) / epsilon)))]
+        given = {k: v for k, v in entry.items() if k != "records"}  # of the search's own accounting
+        return from_json(Recipe, {**given, "guide": guide}, partial=True)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: hyper-parameters of {method}: {error}") from error
+
+
+def section_of(content: Any, data: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Return the part of a file of hyper-parameters for one table, and its name.
+
+    Raises:
+        ValueError: if the file is no such file.
+    """
+    known = data if data in content else DEFAULT
+    if known not in content:
+        raise ValueError(f"{path} has neither {data!r} nor {DEFAULT!r}")
+    section = content[known]
+    if not isinstance(section, dict) or not {"methods", "chosen"} <= section.keys():
+        raise ValueError(f"{path}: {known!r} lacks methods or chosen")
+    for name in ("methods", "chosen", "at"):
+        if not isinstance(part := section.get(name, {}), dict):
+            raise ValueError(f"{path}: {name} of {known!r} must be an object, got {part!r}")
+    return known, section

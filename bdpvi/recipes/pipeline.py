@@ -1,0 +1,228 @@
+"""What is done with a table before its fit: which rows, which constants, at which price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.ledger import Bought
+from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
+from bdpvi.datasets import bought
+from bdpvi.datasets.cells import Columns, read_cell, read_columns
+from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.recipes.recommended import recommended, settings_for
+from bdpvi.releasing.guarantees import Guarantee
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi.recipes.recipe import Recipe
+
+NAMES = 0.1
+"""Share of δ that pays for the names of categories."""
+
+
+class PrivacyUtilityWarning(UserWarning):
+    """A release is as private as it says, but may be of little use: there are few records."""
+
+
+class TooFewRecordsError(ValueError):
+    """There are too few records for the constants of these columns; the fit was not begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What is done with a table. All of it counts as public: it must not be chosen by the rows.
+
+    Attributes:
+        target: the yes/no column. Rows in which it is blank are left out, each by itself.
+        positive: its value that counts as 1; every other one counts as 0.
+        epsilon, delta: of everything together: constants and draws.
+        draws: number of posterior samples.
+        base_rate: a public guess of the fraction of class 1.
+        constants: public ones, for some columns or all; they cost nothing. The others are bought.
+        from_data: the consent to exact constants, read from this table and published. ε then does
+            not cover them.
+        drop: columns to leave out.
+        categorical, numeric: columns whose kind is public; the kinds of others are bought.
+        hashed: whether categories are hashed instead of counted. None: where the noisy number of
+            records says that few names would be counted.
+        settings: of the fit; those of :func:`bdpvi.recommended` by default.
+        guarantee: as for :func:`bdpvi.release`.
+        name: what reports call the data.
+        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
+            ``from_data``.
+    """
+
+    target: str
+    positive: object
+    epsilon: float
+    delta: float = 1e-5
+    draws: int = 1
+    base_rate: float | None = None
+    constants: Encoding | None = None
+    from_data: bool = False
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    numeric: Sequence[str] = ()
+    hashed: bool | None = None
+    settings: Recipe | None = None
+    guarantee: Guarantee | None = None
+    name: str = "data"
+    measuring: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        validate.positive("epsilon", self.epsilon)
+        validate.probability("delta", self.delta)
+        validate.positive_int("draws", self.draws)
+        if self.base_rate is not None:
+            validate.probability("base_rate", self.base_rate)
+        if self.positive in (None, "") or read_cell(self.positive)[2]:
+            raise ValueError(
+                f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
+                "is not taken from the rows"
+            )
+        if self.from_data and self.constants is not None:
+            raise ValueError("from_data=True and constants were both given; give one")
+
+    @cached_property
+    def distance(self) -> float:
+        """Distance μ of everything together, where constants are bought."""
+        return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)
+
+    def purchase(self, header: Sequence[str]) -> bought.Purchase:
+        """Return what has to be bought for a table with this header."""
+        return bought.Purchase.of(
+            header,
+            target=self.target,
+            public=self.constants,
+            drop=self.drop,
+            categorical=self.categorical,
+            numeric=self.numeric,
+            hashed=bool(self.hashed),
+        )
+
+    def chosen(self, paid: Sequence[Bought] = ()) -> Recipe:
+        """Return the settings of the fit, for what constants leave of ε.
+
+        How much that is may follow from the noisy number of records: the total never exceeds a μ²
+        that was fixed before (Smith and Thakurta 2022: fully adaptive composition).
+        """
+        if self.settings is not None:
+            return self.settings
+        if not paid:
+            return recommended(
+                self.epsilon, delta=self.delta, draws=self.draws, base_rate=self.base_rate
+            )
+        rest = self.distance**2 - math.fsum(one.distance**2 for one in paid)
+        return settings_for(math.sqrt(rest), draws=self.draws, base_rate=self.base_rate)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A table's rows, each cell read by itself, that have a target.
+
+    Attributes:
+        columns: all but the target.
+        y: (N,) 1 where the target is the positive class, else 0.
+    """
+
+    columns: Columns
+    y: np.ndarray[Any, np.dtype[np.float64]]
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
+        """Return the rows of a table."""
+        columns = dict(read_columns(with_text_names(frame)))
+        target = columns.pop(pipeline.target)
+        place = dict(zip(target.names, range(len(target.names)), strict=True))
+        positive = place.get(read_cell(pipeline.positive)[1], -2)
+        kept = np.flatnonzero(~target.blank)
+        y = np.asarray(target.codes[kept] == positive, dtype=np.float64)
+        return cls({name: cells.select(kept) for name, cells in columns.items()}, y)
+
+    def select(self, rows: np.ndarray[Any, Any]) -> Rows:
+        """Return some of them."""
+        return Rows({name: one.select(rows) for name, one in self.columns.items()}, self.y[rows])
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Records, and what was paid for their constants.
+
+    Attributes:
+        encoding: how cells become features.
+        paid: what has to be charged.
+        records: noisy number of records, None where nothing was bought.
+        need: records from which on bought constants cost little.
+    """
+
+    encoding: Encoding
+    paid: tuple[Bought, ...] = ()
+    records: float | None = None
+    need: int = 0
+
+
+def encode(rows: Rows, pipeline: Pipeline, key: Key, *, feasible: bool = True) -> Encoded:
+    """Return the constants of a table: public or bought.
+
+    Args:
+        rows: of the table.
+        pipeline: what is done.
+        key: that all randomness follows from.
+        feasible: whether to refuse where there are too few records. That is decided by their noisy
+            number, which is paid for.
+
+    Raises:
+        TooFewRecordsError: saying what would do.
+    """
+    purchase = pipeline.purchase([*rows.columns, pipeline.target])
+    if purchase.empty:
+        assert pipeline.constants is not None
+        return Encoded(bought.public_encoding(pipeline.constants))
+    total = pipeline.distance
+    mine = total * math.sqrt(bought.SHARE)
+    first = bought.count(
+        rows.columns,
+        purchase,
+        distance=mine * math.sqrt(bought.COUNTS),
+        key=key.child("count"),
+    )
+    paid = Bought(first.distance, 0.0, first.rounding)
+    need = first.purchase.need(total)
+    if feasible and first.records < bought.TOO_FEW * need:
+        raise TooFewRecordsError(_too_few(pipeline, first, paid, need))
+    price = {"distance": mine * math.sqrt(1 - bought.COUNTS), "delta": NAMES * pipeline.delta}
+    wanted = first.purchase
+    if pipeline.hashed is None:
+        wanted = bought.hashed_if_few(wanted, first.records, **price)
+    second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
+    parts: tuple[Bought, ...] = (paid,)
+    if second.distance:  # nothing was bought where all columns are hashed
+        parts += (Bought(second.distance, second.delta, second.rounding),)
+    return Encoded(second.encoding, parts, first.records, need)
+
+
+def _too_few(pipeline: Pipeline, first: bought.Counted, paid: Bought, need: int) -> str:
+    enough = bought.NEED * math.sqrt(first.purchase.queries) / max(first.records, 1.0)
+    epsilon = gaussian_epsilon(enough**2, (1 - NAMES) * pipeline.delta)
+    spent = gaussian_guarantee(paid.distance**2, pipeline.delta, paid.rounding)
+    assert spent is not None
+    return (
+        f"about {max(first.records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} "
+        f"for the constants of these {len(first.purchase.bought)} columns. Three ways: public "
+        "constants for the numeric columns, which cost nothing (--constants FILE); fewer columns "
+        f"(--drop COLUMN); or epsilon={epsilon:.2g} (--epsilon {epsilon:.2g}). Nothing was fitted: "
+        f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
+    )

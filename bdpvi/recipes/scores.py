@@ -1,0 +1,210 @@
+"""What a release is worth, for its owner alone: cross-validation by previews of everything.
+
+These scores are computed from the rows and no ε pays for them. Whoever decides by them whether to
+publish, or to run again, tells something that the guarantee does not cover.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.progress import Track, silent
+from bdpvi.models.contract import predictive_means
+from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
+from bdpvi.neighbours.optimum.elbo import Records
+from bdpvi.recipes.metrics import auc, fraction_correct, log_score
+from bdpvi.recipes.pipeline import encode
+from bdpvi.recipes.private import Work
+from bdpvi.releasing.released import Release
+from bdpvi.types import Dataset
+
+FOLDS, TURNS = 5, 20
+LOW, HIGH = 0.05, 0.95
+"""The range that is shown: nine of ten previews lie in it."""
+NEAR, STEPS = 1e-3, 50
+"""A preview's fit ends where a step promises less than this, in nats, or after so many."""
+RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
+MEASURES = ("AUC", "log score", "accuracy")
+CAUTION = (
+    "These scores come from the rows and no ε pays for them: who decides by them whether to "
+    "publish, or to run again, tells something that the guarantee does not cover"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of previews. Secret.
+
+    Attributes:
+        values: one row a preview and prediction, with AUC (NaN where a fold has one class), log
+            score and accuracy.
+    """
+
+    values: pd.DataFrame
+
+    def table(self) -> pd.DataFrame:
+        """Return the median of each score, and its range over previews."""
+        grouped = self.values.groupby(level="of", sort=False)
+        found = {
+            "median": grouped.median(),
+            LOW: grouped.quantile(LOW),
+            HIGH: grouped.quantile(HIGH),
+        }
+        return pd.concat(found, axis=1).swaplevel(axis=1)[list(MEASURES)]
+
+    def __str__(self) -> str:
+        table = self.table()
+        lines = [
+            f"{len(self.values.loc[[RELEASE]])} previews of everything, each on rows that it did "
+            f"not see; in brackets {LOW:.0%} to {HIGH:.0%} of them:"
+        ]
+        width = max(map(len, table.index))
+        for name in table.index:
+            row = [
+                "{:s} {:.3f} ({:.3f} to {:.3f})".format(measure, *table.loc[name, measure])
+                for measure in MEASURES
+            ]
+            lines.append(f"  {name:{width}}  " + "  ".join(row))
+        return "\n".join([*lines, *self.warnings(), CAUTION])
+
+    def warnings(self) -> list[str]:
+        """Return what speaks against the release, if the range does."""
+        found = []
+        released, rate = (self.values.loc[[name]] for name in (RELEASE, RATE))
+        ranked = released["AUC"].dropna()
+        if not len(ranked):
+            found.append("WARNING: one class is too rare to say anything of the ranking")
+        elif (share := float((ranked <= 0.5).mean())) > LOW:
+            found.append(f"WARNING: {share:.0%} of the previews rank no better than chance")
+        worse = (released["log score"].to_numpy() <= rate["log score"].to_numpy()).mean()
+        if worse > LOW:
+            found.append(
+                f"WARNING: the probabilities of {worse:.0%} of the previews score no better than "
+                "the base rate; more records, fewer columns, a larger ε or, where one class is "
+                "rare, a public --base-rate would help"
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as JSON types."""
+        table = self.table()
+        return {
+            str(name): {m: dict(zip(("median", "low", "high"), table.loc[name, m], strict=True))
+                        for m in MEASURES}
+            for name in table.index
+        }  # fmt: skip
+
+
+def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent) -> Scores | None:
+    """Score releases like this one on rows that they have not seen.
+
+    Five folds by secret coins, twenty times; each time constants are bought, a model is fitted and
+    drawn anew, and nothing is charged or kept.
+
+    Args:
+        work: the table and what was done with it.
+        release: the release, for its model and noise.
+        key: of all that is random.
+        track: shows progress.
+
+    Returns:
+        None where samples have the guide's own covariance, which takes too long to preview.
+    """
+    model, noise = release.model, release.receipt.noise_scale
+    if noise is None or not isinstance(model, BayesianLogisticRegression):
+        return None
+    given = work.records
+    size = len(given) if given is not None else len(work.rows)
+    found = []
+    for number in track(range(FOLDS * TURNS), "previews"):
+        turn, fold = divmod(number, FOLDS)
+        held = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int) == fold
+        if not 0 < held.sum() < size:
+            continue
+        own = key.child("preview", number)
+        train, test = _parts(work, given, held, own)
+        mean = _mean(model, train)
+        spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
+        lattice = secure.Lattice.beside(noise)
+        drawn = secure.sample(spread, len(release.samples), 1.0, None, lattice, own.child("draw"))
+        latents = {"w": drawn}
+        predictions = {
+            RELEASE: predictive_means(model, latents, test.x, binary=True).mean(0),
+            RATE: torch.full_like(test.y, float(train.y.mean())),
+        }
+        if turn == 0:
+            predictions[OPEN] = _without_privacy(model, train, test.x)
+        found += [(name, *_measured(value, test.y)) for name, value in predictions.items()]
+    if not found:
+        return None
+    return Scores(pd.DataFrame(found, columns=["of", *MEASURES]).set_index("of"))
+
+
+def _parts(
+    work: Work, given: Dataset | None, held: np.ndarray[Any, Any], key: Key
+) -> Iterator[Dataset]:
+    """Return training and test records, with constants of their own."""
+    if given is not None:
+        mask = torch.from_numpy(held)
+        return iter((given.select(~mask), given.select(mask)))
+    rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
+    encoding = encode(rows[0], work.pipeline, key.child("constants"), feasible=False).encoding
+    return (Dataset(encoding.whole(one.columns), torch.from_numpy(one.y)) for one in rows)
+
+
+def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
+    """Return the posterior's mode by Newton's method: near enough to the mean for a preview.
+
+    Steps are halved until the log joint rises, as a tight clip leaves little curvature far out.
+    """
+    records, precision = Records.of(model, data), model.prior_scale**-2
+    signed, bound = records.x, records.bound.clamp(max=1)
+    prior = torch.zeros(signed.shape[1], dtype=torch.float64)
+    prior[-1] = model.intercept_mean
+    ones = torch.ones_like(bound)
+
+    def joint(mode: Tensor) -> float:
+        likelihood = ClippedBernoulli(signed @ mode, bound).log_prob(ones).sum()
+        return float(likelihood - precision * (mode - prior).square().sum() / 2)
+
+    mode, height = prior, joint(prior)
+    for _ in range(STEPS):
+        slope = torch.sigmoid(-(signed @ mode))
+        curved = slope * (1 - slope) * (slope < bound)
+        uphill = signed.T @ torch.minimum(slope, bound) - precision * (mode - prior)
+        curvature = (signed.T * curved) @ signed + precision * torch.eye(len(mode)).double()
+        step = torch.linalg.solve(curvature, uphill)
+        gain, size = float(step @ uphill), 1.0
+        while joint(mode + size * step) < height and size > 1e-6:
+            size /= 2
+        mode = mode + size * step
+        height = joint(mode)
+        if gain < NEAR:
+            break
+    return mode
+
+
+def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:
+    """Return the probabilities of ordinary logistic regression on the same features."""
+    if len(torch.unique(train.y)) < 2:
+        return torch.full((len(x),), float(train.y.mean()), dtype=torch.float64)
+    usual = LogisticRegression(max_iter=1000).fit(model.design(train.x).numpy(), train.y.numpy())
+    return torch.from_numpy(usual.predict_proba(model.design(x).numpy())[:, 1])
+
+
+def _measured(probability: Tensor, y: Tensor) -> tuple[float, float, float]:
+    both = len(torch.unique(y)) == 2
+    ranked = float(auc(probability, y)) if both else math.nan
+    return ranked, float(log_score(probability, y)), float(fraction_correct(probability, y))

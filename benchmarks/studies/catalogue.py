@@ -1,0 +1,18 @@
+"""The studies by name: what ``PYTHONPATH=benchmarks python -m studies NAME`` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studies import composition, coverage, federated, gaussian, networks
+from studies.study import Run
+
+STUDIES: Mapping[str, Run] = {
+    "weibull-clipping": gaussian.weibull_clipping,
+    "steps": gaussian.steps,
+    "orders": gaussian.orders,
+    "composition": composition.composition,
+    "coverage": coverage.run,
+    "networks": networks.networks,
+    "federated": federated.federated,
+}
