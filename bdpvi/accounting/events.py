@@ -326,7 +326,46 @@ class Threshold:
         validate.probability("delta", self.delta)
 
 
-Priced = PosteriorDraws | SampledGaussian | ExponentialMechanism | Threshold
+@dataclass(frozen=True, kw_only=True)
+class PerturbedObjective:
+    """Minima of a logistic regression's objective with a random slope, one for each draw.
+
+    See :mod:`bdpvi.accounting.perturbed_objective` for the mechanism and its price.
+
+    Attributes:
+        noise_multiplier: σ/C, the slope's standard deviation over the bound on ω‖z‖.
+        curvature: R, the bound on ω‖z‖² over the ridge λ.
+        residual: k, where residuals are clipped; 1 for not at all.
+        draws: number of minima, each with a slope of its own.
+        hiding: ν, distance of the Gaussian noise that hides the error of each search.
+        rounding: total variation between what is released and its exact law, of all draws.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    noise_multiplier: float
+    curvature: float
+    residual: float = 1.0
+    draws: int = 1
+    hiding: float = 0.0
+    rounding: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate.positive("noise_multiplier", self.noise_multiplier)
+        validate.non_negative("curvature", self.curvature)
+        validate.rate("residual", self.residual)
+        validate.positive_int("draws", self.draws)
+        validate.non_negative("hiding", self.hiding)
+        validate.non_negative("rounding", self.rounding)
+
+    @property
+    def variance(self) -> float:
+        """Squared distance of the noise that hides the searches' errors, of all draws."""
+        return self.draws * self.hiding**2
+
+
+Priced = PosteriorDraws | SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
 """What has a price in the worst case."""
 
 

@@ -33,10 +33,9 @@ E[(φ″ + φ′)r² + φ′r′(X)/√(2m)] ≥ 0, as φ″ + φ′ is a point 
 a smaller ω‖z‖ or ω‖z‖² costs less, and C and R cover all.
 
 **Together** (:func:`delta`). Ψ(Z) bounds the loss whatever was released before, Z being independent
-of that: δ(ε) ≤ E(1 − e^{ε−ΣΨ(Z_t)−Y})₊ with Y the loss of all Gaussian mechanisms before, between
-or after. The law of Ψ is put on a lattice of losses so that its δ stays what it is there and, being
-convex in e^ε, is at most its chord between (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022):
-no error of quadrature can make δ too small. Y stays exact. Float64 rounds by about 1e-11 of δ.
+of that: δ(ε) ≤ E(1 − e^{ε−ΣΨ(Z_t)−Y})₊ with Y the loss of all other mechanisms before, between or
+after. Ψ's law is put on a lattice that makes δ no smaller (:mod:`bdpvi.accounting.loss_bounds`);
+Gaussian mechanisms stay exact. Float64 rounds by about 1e-11 of δ.
 
 **An approximate minimum.** What is released is w̃ + N(0, s²I) with ‖F(w̃) + b‖ ≤ τ, so that w̃ is
 within τ/λ of w. Were w known too, which costs more, w̃ would follow from D and w: one more Gaussian
@@ -52,78 +51,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.loss_bounds import MOST, Array, Deltas, LossBound
 from bdpvi.accounting.search import smallest
-
-Array = NDArray[np.float64]
 
 _FINE = 100.0
 """Points of the lattice in a standard deviation of a loss: δ is then at most 3e-4 too large."""
 _REACH = 9.5
-_MOST = 2**17
 _HIGHEST = 700.0
-_DIRECT = 2**26
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerturbedObjective:
-    """Minima of a logistic regression's objective with a random slope, one for each draw.
-
-    Attributes:
-        noise_multiplier: σ/C, the slope's standard deviation over the bound on ω‖z‖.
-        curvature: R, the bound on ω‖z‖² over the ridge λ.
-        residual: k, where residuals are clipped.
-        draws: number of minima, each with a slope of its own.
-        hiding: ν, distance of the Gaussian noise that hides the error of each search.
-        rounding: total variation between what is released and its exact law, of all draws.
-
-    >>> event = PerturbedObjective(noise_multiplier=3.73, curvature=1.0)
-    >>> round(epsilon([event], 1e-5), 4)
-    1.0002
-    """
-
-    noise_multiplier: float
-    curvature: float
-    residual: float = 1.0
-    draws: int = 1
-    hiding: float = 0.0
-    rounding: float = 0.0
-
-    def __post_init__(self) -> None:
-        validate.positive("noise_multiplier", self.noise_multiplier)
-        validate.non_negative("curvature", self.curvature)
-        validate.rate("residual", self.residual)
-        validate.positive_int("draws", self.draws)
-        validate.non_negative("hiding", self.hiding)
-        validate.non_negative("rounding", self.rounding)
-
-    @property
-    def certain(self) -> float:
-        """The ε from which one exact minimum has the Gaussian's δ, l₀ + k²q."""
-        loss = _Loss.of(1 / self.noise_multiplier, self.curvature, self.residual)
-        return loss.top
-
-    @property
-    def surely(self) -> float:
-        """What all draws cost however strong the noise: Ψ(0) each."""
-        loss = _Loss.of(0.0, self.curvature, self.residual)
-        each = loss.least + loss.q / 4 if self.residual > 0.5 else loss.c
-        return self.draws * each
-
-    @property
-    def variance(self) -> float:
-        """The squared distance of the noise that hides the searches' errors, of all draws."""
-        return self.draws * self.hiding**2
 
 
 @dataclass(frozen=True)
@@ -137,10 +81,12 @@ class _Loss:
     q: float
 
     @classmethod
-    def of(cls, distance: float, curvature: float, residual: float) -> _Loss:
-        m, h = distance**2 / 2, residual * (1 - residual) * curvature
+    def of(cls, event: PerturbedObjective, noise: float | None = None) -> _Loss:
+        """Return it for one draw of the event, or at another σ/C."""
+        k = event.residual
+        m, h = (noise or event.noise_multiplier) ** -2 / 2, k * (1 - k) * event.curvature
         c = math.log1p(h)
-        return cls(m, residual, c, c - h / (1 + h), max(curvature / (1 + h) - m, 0.0))
+        return cls(m, k, c, c - h / (1 + h), max(event.curvature / (1 + h) - m, 0.0))
 
     @property
     def top(self) -> float:
@@ -175,6 +121,17 @@ class _Loss:
         )
 
 
+def certain(event: PerturbedObjective) -> float:
+    """Return l₀ + k²q, the ε from which on one exact minimum has a Gaussian's δ."""
+    return _Loss.of(event).top
+
+
+def surely(event: PerturbedObjective) -> float:
+    """Return what all draws cost however strong the noise: Ψ(0) each."""
+    loss = _Loss.of(event, math.inf)
+    return event.draws * (loss.least + loss.q / 4 if event.residual > 0.5 else loss.c)
+
+
 def profile(epsilon: float, event: PerturbedObjective) -> float:
     """Return the bound on δ(ε) of one exact minimum, E(1 − e^{ε−Ψ})₊, in closed form.
 
@@ -182,101 +139,60 @@ def profile(epsilon: float, event: PerturbedObjective) -> float:
     >>> f"{profile(1.0, event):.2e} {profile(0.5, event):.2e}"
     '1.00e-05 6.28e-03'
     """
-    loss = _Loss.of(1 / event.noise_multiplier, event.curvature, event.residual)
+    loss = _Loss.of(event)
     return float(loss.delta(np.array([float(epsilon)]))[0])
 
 
-@dataclass(frozen=True)
-class Losses:
-    """A law of losses that bounds another: masses at ``least`` + j · ``step``, the rest at ∞."""
+def losses(events: Sequence[PerturbedObjective]) -> LossBound:
+    """Return a law that bounds that of all draws' losses, but for ``hiding``."""
+    finest = min(e.residual / e.noise_multiplier * e.draws**0.25 for e in events) / _FINE
+    step = max(finest, min(max(map(certain, events)), _HIGHEST) / MOST)
 
-    least: float
-    step: float
-    masses: Array
-    infinite: float = 0.0
-
-    @classmethod
-    def of(cls, event: PerturbedObjective, step: float) -> Losses:
-        """Return Ψ's of one draw: :func:`profile` at the lattice's points, chords between."""
-        loss = _Loss.of(1 / event.noise_multiplier, event.curvature, event.residual)
+    def of(event: PerturbedObjective) -> LossBound:
+        loss = _Loss.of(event)
         sd = loss.k * math.sqrt(2 * loss.m)
         last = min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
-        count = min(math.ceil(max(last - loss.least, 0.0) / step), _MOST) + 1
-        delta = loss.delta(np.asarray(loss.least + step * np.arange(count), dtype=np.float64))
-        falls = np.append(np.diff(delta), 0.0)
-        masses = falls / math.expm1(step)
-        masses[1:] += falls[:-1] / math.expm1(-step)
-        masses[0] += 1 - delta[0]
-        return cls(loss.least, step, np.maximum(masses, 0.0), float(delta[-1]))
+        return LossBound.of(loss.delta, loss.least, last, step).repeated(event.draws)
 
-    def together(self, other: Losses) -> Losses:
-        """Return the sum's; a tail of 1e-20, and what Fourier transforms may lose, go to ∞."""
-        masses, lost = _convolved(self.masses, other.masses)
-        tail = np.cumsum(masses[::-1])[::-1]
-        kept = max(int(np.searchsorted(-tail, -1e-20)), 1)
-        lost += float(tail[kept]) if kept < len(tail) else 0.0
-        least = self.least + other.least
-        return Losses(least, self.step, masses[:kept], self.infinite + other.infinite + lost)
-
-    def repeated(self, count: int) -> Losses:
-        """Return the sum's of ``count`` independent ones."""
-        if count == 1:
-            return self
-        half = self.repeated(count // 2)
-        both = half.together(half)
-        return both.together(self) if count % 2 else both
-
-    def delta(self, epsilon: float, variance: float = 0.0) -> float:
-        """Return E(1 − e^{ε−L−Y})₊, Y the loss of a Gaussian mechanism with that μ²."""
-        places = self.least + self.step * np.arange(len(self.masses), dtype=np.float64)
-        of_each = _gaussian(np.asarray(epsilon - places), variance)
-        return min(1.0, self.infinite + float(np.dot(self.masses, of_each)))
+    return reduce(LossBound.together, map(of, events))
 
 
-def _convolved(one: Array, other: Array) -> tuple[Array, float]:
-    """Return the convolution, and a bound on what all its numbers together may be too small."""
-    if len(one) * len(other) < _DIRECT:
-        return np.convolve(one, other), 0.0
-    masses = np.maximum(fftconvolve(one, other), 0.0)
-    size = math.sqrt(float(np.dot(one, one)) * float(np.dot(other, other)))
-    return masses, 2.0**-50 * math.log2(len(masses)) * len(masses) * size
-
-
-def losses(events: Sequence[PerturbedObjective]) -> Losses:
-    """Return the law that bounds that of all draws' losses, but for ``hiding``."""
-    finest = min(e.residual / e.noise_multiplier * e.draws**0.25 for e in events) / _FINE
-    widest = max(event.certain for event in events)
-    step = max(finest, min(widest, _HIGHEST) / _MOST)
-    total, *others = (Losses.of(event, step).repeated(event.draws) for event in events)
-    for other in others:
-        total = total.together(other)
-    return total
-
-
-def delta(events: Sequence[PerturbedObjective], epsilon: float, variance: float = 0.0) -> float:
+def delta(
+    events: Sequence[PerturbedObjective],
+    epsilon: float,
+    variance: float = 0.0,
+    others: Deltas | None = None,
+) -> float:
     """Return the bound on δ(ε), but for rounding, of several releases; see the module.
 
     Args:
         events: at least one.
         epsilon: ε, at least 0.
         variance: μ² of all Gaussian mechanisms that go with them: bought constants, noisy sums.
+        others: instead of it, the δ of whatever goes with them and of the searches' hiding, at ε of
+            any sign.
 
     >>> event = PerturbedObjective(noise_multiplier=4.17, curvature=1.0)
     >>> f"{delta([event], 1.0, variance=0.0144):.2e}"
     '1.15e-05'
     """
-    return _law(events, variance)(validate.non_negative("epsilon", epsilon))
+    return _law(events, variance, others)(validate.non_negative("epsilon", epsilon))
 
 
-def epsilon(events: Sequence[PerturbedObjective], delta: float, variance: float = 0.0) -> float:
+def epsilon(
+    events: Sequence[PerturbedObjective],
+    delta: float,
+    variance: float = 0.0,
+    others: Deltas | None = None,
+) -> float:
     """Return the least ε at which :func:`delta` is at most ``delta``; +inf from 700 on.
 
     Args:
-        events, variance: see :func:`delta`.
+        events, variance, others: see :func:`delta`.
         delta: δ, in (0, 1), less what rounding takes.
     """
     validate.probability("delta", delta)
-    law = _law(events, variance)
+    law = _law(events, variance, others)
     if law(0.0) <= delta:
         return 0.0
     high = 1.0
@@ -316,7 +232,7 @@ def calibrate(
     def spent(noise: float) -> float:
         return _law([at(noise)], variance)(epsilon)
 
-    rest = epsilon - event.surely
+    rest = epsilon - surely(event)
     known = variance and float(_gaussian(np.array([max(rest, 0.0)]), variance)[0])
     if rest <= 0 or known >= delta:
         raise ValueError(
@@ -326,12 +242,14 @@ def calibrate(
     return at(smallest(spent, delta, event.noise_multiplier, slack=1e-5))
 
 
-def _law(events: Sequence[PerturbedObjective], variance: float) -> Callable[[float], float]:
+def _law(
+    events: Sequence[PerturbedObjective], variance: float, others: Deltas | None = None
+) -> Callable[[float], float]:
     """Return δ as a function of ε."""
     variance = validate.non_negative("variance", variance) + sum(e.variance for e in events)
-    if len(events) == 1 and events[0].draws == 1 and variance == 0:
+    if len(events) == 1 and events[0].draws == 1 and variance == 0 and others is None:
         return lambda epsilon: profile(epsilon, events[0])
-    return partial(losses(events).delta, variance=variance)
+    return partial(losses(events).delta, others=others or partial(_gaussian, variance=variance))
 
 
 def _gaussian(epsilon: Array, variance: float) -> Array:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
+from bdpvi.accounting import perturbed_objective
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.events import (
     WITH,
@@ -24,6 +27,7 @@ from bdpvi.accounting.events import (
     Composed,
     Event,
     ExponentialMechanism,
+    PerturbedObjective,
     PosteriorDraws,
     Priced,
     SampledGaussian,
@@ -281,8 +285,10 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
     Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
     earlier ones gave (Dong, Roth and Su 2022, Corollary 2). Sums over Poisson samples and they
     compose by privacy loss distributions; steps that an unseen coin decides about by those of
-    :mod:`bdpvi.accounting.loss_distribution`. Thresholds are paid out of δ, and so is the rounding
-    of what was drawn (:func:`rounding_delta`).
+    :mod:`bdpvi.accounting.loss_distribution`. Objective perturbation is no Gaussian mechanism: its
+    losses' bound is added to the others' by :mod:`bdpvi.accounting.perturbed_objective`, and coins
+    count as seen there. Thresholds are paid out of δ, and so is the rounding of what was drawn
+    (:func:`rounding_delta`).
 
     Args:
         events: in any order.
@@ -312,8 +318,16 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
         for one in flat
         if isinstance(one, SampledGaussian) and not _gaussian(one)
     )
+    perturbed = tuple(one for one in flat if isinstance(one, PerturbedObjective))
     if not rest > 0:
         return None
+    if perturbed:
+        solve = partial(_perturbed_epsilon, perturbed, sampled, variance)
+        found_epsilon = after_rounding(solve, rest, rounding)
+        if not math.isfinite(found_epsilon):
+            return None
+        name = "objective perturbation"
+        return WorstCase(found_epsilon, delta, name, relation, rounding=rounding)
     if not sampled:
         if not variance:
             return WorstCase(0.0, delta, "nothing was released", relation, 0.0, rounding)
@@ -355,7 +369,7 @@ def _variance(event: object) -> float | None:
         return event.steps * (event.largest / event.noise_multiplier) ** 2 * _gaussian(event)
     if isinstance(event, ExponentialMechanism):
         return (_OF_RANGE * event.range) ** 2
-    return 0.0 if isinstance(event, Threshold) else None
+    return 0.0 if isinstance(event, Threshold | PerturbedObjective) else None
 
 
 _OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)
@@ -374,6 +388,39 @@ def _sampled_epsilon(runs: tuple[SampledGaussian, ...], delta: float) -> float:
     counts = torch.tensor([[run.steps for run in runs]])
     found = [deltas_on_grid(runs, counts, runs, direction, delta) for direction in (WITH, WITHOUT)]
     return float(least_epsilons(torch.stack(found), delta))
+
+
+def _perturbed_epsilon(
+    perturbed: tuple[PerturbedObjective, ...],
+    sampled: tuple[SampledGaussian, ...],
+    variance: float,
+    delta: float,
+) -> float:
+    """Return ε of objective perturbation with all else."""
+    if not sampled:
+        return perturbed_objective.epsilon(perturbed, delta, variance)
+    if min(run.noise_multiplier for run in sampled) < _LEAST_NOISE:
+        return math.inf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    if variance := variance + sum(one.variance for one in perturbed):
+        sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
+    interval = min(loss_interval(run.noise_multiplier, run.rate) for run in sampled)
+    each = [
+        pld.from_gaussian_mechanism(
+            run.noise_multiplier, value_discretization_interval=interval, sampling_prob=run.rate
+        ).self_compose(run.steps)
+        for run in sampled
+    ]
+    together = reduce(pld.PrivacyLossDistribution.compose, each)
+
+    def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        order = np.argsort(epsilons)
+        found = np.empty_like(epsilons)
+        found[order] = together.get_delta_for_epsilon(epsilons[order])
+        return found
+
+    return perturbed_objective.epsilon(perturbed, delta, others=deltas)
 
 
 def replace_one(guarantee: WorstCase) -> WorstCase | None:

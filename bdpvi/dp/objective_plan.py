@@ -23,12 +23,12 @@ from functools import cache
 
 import torch
 from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.secure import Lattice, total_variation
+from bdpvi._runtime.secure import sum_rounding, sum_slack
+from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.perturbed_objective import PerturbedObjective, calibrate
+from bdpvi.accounting.perturbed_objective import calibrate, surely
 from bdpvi.accounting.perturbed_objective import delta as delta_of
 from bdpvi.accounting.worst_case import rounding_delta
 
@@ -36,8 +36,8 @@ BEND = 1.5
 """The bound on ω‖z‖², over C²."""
 HIDING = 0.01
 """ν over C/σ: what hiding a search's error costs, half of this squared of the noise."""
-LAST = Lattice(2.0**-10, 64.0)
-"""Of the released weights, which are cut at its box; its step is the last noise's deviation."""
+LAST = 2.0**-10
+"""Standard deviation of the noise that hides it, in weights of standardised features."""
 MANY = 1e5
 """Rows from which features are cut at ±4, not ±2: the cut then outweighs the noise."""
 _PRICES, _CLIPPED = (0.03, 0.05), 1.4
@@ -74,7 +74,8 @@ class ObjectivePlan:
     @property
     def tolerance(self) -> float:
         """τ: the largest gradient that a search may leave, as ``event.hiding`` was charged."""
-        return self.event.hiding * self.ridge * LAST.step / 2
+        moved = self.event.hiding * LAST - sum_slack(LAST, self.columns + 1)
+        return self.ridge * moved / 2
 
 
 def plan(
@@ -136,7 +137,11 @@ def plan(
         intercept_mean=0.0 if base_rate is None else _logit(base_rate),
         rows=n,
     )
-    return _calibrated(_cheapened(settings, epsilon, delta, variance), epsilon, delta, variance)
+    settings = _cheapened(settings, epsilon, delta, variance)
+    event = replace(settings.event, rounding=draws * sum_rounding(2 * columns + 2))
+    rest = delta - rounding_delta(event.rounding, epsilon)
+    event = calibrate(event, epsilon=epsilon, delta=rest, variance=variance)
+    return replace(settings, event=event)
 
 
 def magnitude(rows: float) -> float:
@@ -193,7 +198,7 @@ def _cheapened(
             return False
         noise = most * math.sqrt(left / (_variance(rest, delta) - variance))
         at = replace(at, noise_multiplier=noise, hiding=HIDING / noise)
-        return at.surely < epsilon and delta_of([at], epsilon, variance) <= delta
+        return surely(at) < epsilon and delta_of([at], epsilon, variance) <= delta
 
     if fits(1.0):
         return settings
@@ -205,35 +210,6 @@ def _cheapened(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return raised(high)
-
-
-def _calibrated(
-    settings: ObjectivePlan, epsilon: float, delta: float, variance: float
-) -> ObjectivePlan:
-    """Return the settings with the least noise, all rounding paid for."""
-    theta, found = 0.0, math.inf
-    while found > theta:
-        rest = delta - rounding_delta(theta, epsilon)
-        event = calibrate(settings.event, epsilon=epsilon, delta=rest, variance=variance)
-        found = _rounding(replace(settings, event=event))
-        theta = max(theta, 1.1 * found)
-        settings = replace(settings, event=replace(event, rounding=theta))
-    return settings
-
-
-def _rounding(settings: ObjectivePlan) -> float:
-    """Return the total variation between what is released and its exact law, of all draws.
-
-    That of the last noise; and the chance that a slope's coordinate lies where neighbouring
-    numbers of :func:`bdpvi.dp.perturbed_objective.slope` are farther apart than the search's
-    tolerance has room for: a quarter of τ.
-    """
-    d = settings.columns + 1
-    step = torch.full((d,), LAST.step, dtype=torch.float64)
-    last = total_variation(LAST, torch.full_like(step, LAST.box), step, dense=False)
-    density = 2.0**-64 * 4 * math.sqrt(d) * settings.sigma / settings.tolerance
-    far = math.sqrt(max(-2 * math.log(density * math.sqrt(2 * math.pi)), 0.0))
-    return settings.event.draws * (last + 2 * d * float(ndtr(-far)))
 
 
 def _logit(base_rate: float) -> float:

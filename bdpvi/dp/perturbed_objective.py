@@ -5,11 +5,10 @@
 numbers, with a slope b of real numbers; what is found is w̃ with ‖F(w̃) + b‖ ≤ τ. Of τ
 
 - a half is for the gradient as it is computed at the end, with the slope b̂ that was drawn,
-- a quarter for how that gradient is rounded: u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, u = 2⁻⁵³,
-  for sums of blocks of 256 records that are added in pairs, and probabilities whose logits are sums
-  of d + 1 terms,
-- a quarter for ‖b − b̂‖, where b is the real slope that rounds to b̂: all but always, see
-  :func:`slope`.
+- a half for how that gradient is rounded, at most u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with
+  u = 2⁻⁵³, as sums are of blocks of 256 records that are added in pairs, and logits of d + 1 terms;
+  and for ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b rounded to a lattice of g = 2⁻³³σ
+  (:func:`bdpvi._runtime.secure.gaussian_sum`).
 
 So the guarantee rests on numbers that are checked for the w̃ that is released.
 """
@@ -18,13 +17,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from bdpvi._runtime.keys import Key
-from bdpvi._runtime.secure import standard_normal
+from bdpvi._runtime.secure import gaussian_sum, sum_step
 from bdpvi.dp.objective_plan import BEND, LAST, ObjectivePlan
 
 _BLOCK = 256
@@ -58,28 +55,13 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     """
     key = key or Key.fresh()
     objective = WeightedObjective(plan, x, y)
-    d = plan.columns + 1
     found = []
     for draw in range(plan.event.draws):
-        b = plan.sigma * slope(d, key.child("slope", draw))
-        w = objective.minimum(b).clamp(-LAST.box, LAST.box)
-        noise = LAST.step * standard_normal((d,), key.child("last", draw))
-        found.append(((w + noise) / LAST.step).round() * LAST.step + 0.0)
+        own = key.child("draw", draw)
+        nothing = torch.zeros(plan.columns + 1, dtype=torch.float64)
+        w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
+        found.append(gaussian_sum(w, LAST, own.child("last")))
     return torch.stack(found)
-
-
-def slope(count: int, key: Key) -> Tensor:
-    """Return standard normal numbers, (count,), fine in the tails: 63 bits and a sign.
-
-    A real uniform u on (0, 1) and its 63 bits are within 2⁻⁶⁴, and −Φ⁻¹(u/2) has the derivative
-    1/2φ: so |b − b̂| is below 2⁻⁶⁴/φ(b) but for float64's rounding.
-
-    >>> slope(2, Key.of_seed(0)).dtype
-    torch.float64
-    """
-    words = key.words(count)
-    size = -ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64)
-    return torch.from_numpy(np.where(words & np.uint64(1), size, -size))
 
 
 class WeightedObjective:
@@ -107,6 +89,7 @@ class WeightedObjective:
         self.longest = float(norms.max()) if len(norms) else 0.0
         self.sizes = float((self.weights * norms).sum())
         self.k, self.ridge, self.tolerance = plan.event.residual, plan.ridge, plan.tolerance
+        self.coarse = math.sqrt(plan.columns + 1) * sum_step(plan.sigma)
         self.centre = self.signed.new_zeros(plan.columns + 1)
         self.centre[-1] = plan.intercept_mean
         self._factor: Tensor | None = None
@@ -126,12 +109,12 @@ class WeightedObjective:
         return total
 
     def rounding(self, w: Tensor) -> float:
-        """Return the bound on the error of :meth:`gradient`; see the module."""
+        """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
         records, d = self.signed.shape
         size = float(torch.linalg.vector_norm(w))
         sums = _BLOCK + math.log2(records + 1) + (d + 2) * self.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
-        return _UNIT * (sums * self.sizes + ridge)
+        return self.coarse + _UNIT * (sums * self.sizes + ridge)
 
     def minimum(self, slope: Tensor) -> Tensor:
         """Return w̃ with a gradient of at most τ, all rounding included.
@@ -148,7 +131,7 @@ class WeightedObjective:
         gradient = self.gradient(w) + slope
         size = float(torch.linalg.vector_norm(gradient))
         for _ in range(_STEPS):
-            if size <= self.tolerance / 2 and self.rounding(w) <= self.tolerance / 4:
+            if size <= self.tolerance / 2 and self.rounding(w) <= self.tolerance / 2:
                 return w
             if self._factor is None or share > 0.1:
                 self._factor = torch.linalg.cholesky(self.curvature(w))

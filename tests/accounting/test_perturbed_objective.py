@@ -25,7 +25,8 @@ from scipy.special import expit, ndtr
 from scipy.stats import norm
 
 from bdpvi.accounting import perturbed_objective as po
-from bdpvi.accounting.perturbed_objective import PerturbedObjective, calibrate, delta, profile
+from bdpvi.accounting.events import PerturbedObjective
+from bdpvi.accounting.perturbed_objective import calibrate, certain, delta, profile
 
 Array = npt.NDArray[np.float64]
 DELTA = 1e-5
@@ -108,10 +109,10 @@ def test_the_profile_is_that_of_the_largest_loss(mu: float, curvature: float, k:
     one = event(mu, curvature, k)
     x = np.linspace(-9, 12, 21_001)
     loss, density = largest_loss(x, mu, curvature, k), norm.pdf(x) * (x[1] - x[0])
-    for epsilon in (0.0, *(one.certain * np.array([0.1, 0.5, 0.9, 1.0, 1.2, 2.0])), 3 * mu):
+    for epsilon in (0.0, *(certain(one) * np.array([0.1, 0.5, 0.9, 1.0, 1.2, 2.0])), 3 * mu):
         brute = float((density * np.maximum(-np.expm1(np.minimum(epsilon - loss, 0)), 0)).sum())
         here = profile(epsilon, one)
-        most = 1 + (1e-4 if epsilon >= one.certain else 0.2 * max(1.0, curvature))
+        most = 1 + (1e-4 if epsilon >= certain(one) else 0.2 * max(1.0, curvature))
         assert brute * (1 - 1e-5) <= here <= brute * most + 1e-9
 
 
@@ -122,7 +123,7 @@ def test_from_the_floor_on_it_is_the_gaussians(epsilon: float, k: float) -> None
     c = math.log1p(k * (1 - k) * curvature)
     for mu in np.array([0.5, 1.0]) * gaussian_distance(epsilon) / k:
         one = event(mu, curvature, k)
-        assert one.certain <= epsilon
+        assert certain(one) <= epsilon
         for beyond in (1.0, 1.1, 1.5):
             expected = gaussian(k * mu, beyond * epsilon - c)
             assert profile(beyond * epsilon, one) == pytest.approx(expected, rel=1e-10)
@@ -143,7 +144,7 @@ def test_below_the_floor_by_mpmath(k: float) -> None:
         return least + ((z + q) ** 2 / (4 * q) if z > -q else 0.0)
 
     one = event(mu, curvature, k)
-    for epsilon in (0.0, least / 2, 0.3 * one.certain, 0.99 * one.certain):
+    for epsilon in (0.0, least / 2, 0.3 * certain(one), 0.99 * certain(one)):
         inverse = 2 * math.sqrt(q * max(epsilon - least, 0.0)) - q - m
         cuts = [inverse / mu, ((2 * k - 1) * q - m) / mu, (-q - m) / mu]
         cuts = sorted([-12.0, 12.0, *(x for x in cuts if -12 < x < 12)])
@@ -342,7 +343,7 @@ def test_several_draws_by_quadrature(curvature: float) -> None:
         )
         assert twice * (1 - 1e-5) <= delta([one], epsilon) <= twice * 1.001
         thrice = [delta([alone] * 3, epsilon), delta([event(mu, curvature, draws=3)], epsilon)]
-        assert thrice[1] == pytest.approx(thrice[0], rel=1e-4)
+        assert thrice[1] == pytest.approx(thrice[0], rel=5e-4)
         assert thrice[0] > 1.02 * twice
         mixed = sum(
             w * below(epsilon - at, other) for w, at in zip(weight, loss, strict=True) if w > 1e-13
