@@ -296,19 +296,37 @@ def replace_one(guarantee: WorstCase) -> WorstCase | None:
 
 
 def guarantee(
-    accountant: WorstCaseAccountant, noise_multiplier: float, rate: float, steps: int, delta: float
+    accountant: WorstCaseAccountant,
+    noise_multiplier: float,
+    rate: float,
+    steps: int,
+    delta: float,
+    rounding: float = 0.0,
 ) -> WorstCase | None:
-    """Return the guarantee of a training run, None where there is none (no noise, or ε infinite).
+    """Return the guarantee of a training run.
+
+    Args:
+        accountant, noise_multiplier, rate, steps, delta: see :class:`WorstCaseAccountant`.
+        rounding: θ of the run, see :func:`rounding_delta`.
+
+    Returns:
+        None where there is none: no noise, ε infinite, or rounding leaves nothing of δ.
 
     >>> print(guarantee(MomentsAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
     None
     """
     if validate.non_negative("noise_multiplier", noise_multiplier) == 0:
         return None
-    epsilon = _epsilon(accountant, noise_multiplier, rate, steps, delta)
-    if not math.isfinite(epsilon):
-        return None
-    return WorstCase(epsilon, delta, accountant.name, accountant.relation)
+    epsilon = 0.0
+    while (rest := delta - rounding_delta(rounding, epsilon)) > 0:
+        within = cap(epsilon)
+        epsilon = _epsilon(accountant, noise_multiplier, rate, steps, rest)
+        if not math.isfinite(epsilon):
+            return None
+        if epsilon <= within:
+            relation = accountant.relation
+            return WorstCase(epsilon, delta, accountant.name, relation, rounding=rounding)
+    return None
 
 
 @lru_cache(maxsize=4096)
