@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, guarantee
+from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.worst_case import epsilon
 from bdpvi.inference.plan import Plan
 from bdpvi.types import Budget
 
@@ -105,9 +106,20 @@ class NoisySum:
         noisy = self.noisy(totals, self.key_of(step))
         return [total.div_(self.rate * self.records) for total in noisy]
 
-    def rounding(self, steps: int) -> float:
-        """Return the total variation between so many sums and exact Gaussian ones."""
-        return steps * secure.sum_rounding(self.size)
+    def event(self, steps: int, norms: NormCounts | None = None) -> SampledGaussian:
+        """Return the event of so many sums, for an accountant.
+
+        Args:
+            steps: their number.
+            norms: of a panel's records, see :class:`~bdpvi.accounting.events.SampledGaussian`.
+        """
+        return SampledGaussian(
+            noise_multiplier=self.noise_multiplier,
+            rate=self.rate,
+            steps=steps,
+            rounding=steps * secure.sum_rounding(self.size),
+            norms=norms,
+        )
 
     def settings(self) -> dict[str, Any]:
         """Return what a resumed run has to agree with, besides the sizes of its weights."""
@@ -154,14 +166,13 @@ def affordable(one: NoisySum, budget: Budget) -> int:
 
     >>> one = NoisySum(rate=0.01, clip=1.0, noise_multiplier=1.0, size=10, records=1000)
     >>> steps = affordable(one, Budget(1.0, 1e-5))
-    >>> epsilons = [PrivacyLossAccountant().epsilon(1.0, 0.01, t, 1e-5) for t in (steps, steps + 1)]
+    >>> epsilons = [epsilon([one.event(t)], 1e-5).epsilon for t in (steps, steps + 1)]
     >>> epsilons[0] <= 1.0 < epsilons[1]
     True
     """
 
     def within(steps: int) -> bool:
-        z, q = one.noise_multiplier, one.rate
-        found = guarantee(PrivacyLossAccountant(), z, q, steps, budget.delta, one.rounding(steps))
+        found = epsilon([one.event(steps)], budget.delta)
         return found is not None and found.epsilon <= budget.epsilon
 
     low, high = 0, 1

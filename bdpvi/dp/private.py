@@ -153,12 +153,7 @@ class Private:
         """
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
-        return SampledGaussian(
-            noise_multiplier=self.mechanism.noise_multiplier,
-            rate=self.mechanism.rate,
-            steps=self.steps,
-            norms=self._norms,
-        )
+        return self.mechanism.event(self.steps, self._norms)
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.

@@ -120,6 +120,7 @@ class Rounds:
 
     def event(self, rounds: int) -> RoundEvent:
         """Return the event of so many rounds."""
+        messages = 1 if self.noise_shares is None else self.clients
         return RoundEvent(
             clip=self.clip,
             noise_multiplier=self.noise_multiplier,
@@ -128,6 +129,7 @@ class Rounds:
             record_rate=self.record_rate,
             record_clip=self.record_clip,
             noise_shares=self.noise_shares,
+            rounding=messages * self.mechanism.event(rounds).rounding,
         )
 
     def clip_update(self, update: Tensor) -> Tensor:

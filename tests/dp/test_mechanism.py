@@ -17,6 +17,7 @@ from bdpvi import BayesianLogisticRegression
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import sum_rounding, sum_slack, sum_step
+from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
     PrivacyLossAccountant,
@@ -32,6 +33,7 @@ from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.mechanism import NoisySum, affordable, deviation_for
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.objective_perturbation import objective_perturbation_runs
+from bdpvi.dp.private import Private
 from bdpvi.dp.updates import Message, Rounds
 from bdpvi.guides import FullRank
 from bdpvi.types import Budget
@@ -41,7 +43,7 @@ RUNS = [Run(noise_multiplier=2.0, seed=seed) for seed in (None, 3)]
 SUM = NoisySum(rate=0.1, clip=0.5, noise_multiplier=3.0, size=4, records=100)
 
 
-def dp_sgd() -> None:
+def dp_sgd() -> Private:
     module = nn.Linear(3, 2)
     private = make_private(
         module,
@@ -53,6 +55,7 @@ def dp_sgd() -> None:
         noise_multiplier=2.0,
     )
     private.step()
+    return private
 
 
 def rounds(shares: int | None) -> None:
@@ -162,7 +165,15 @@ def test_rounding_is_in_every_price() -> None:
         assert price is not None
         assert price.epsilon == PrivacyLossAccountant().epsilon(2.0, 0.5, 2, 1e-5)
         assert price.rounding == streams.rounding > 0
-    assert SUM.rounding(10) == pytest.approx(sum_rounding(40))
+    event = SUM.event(10)
+    assert event.rounding == pytest.approx(sum_rounding(40))
+    assert (event.noise_multiplier, event.rate, event.steps) == (3.0, 0.1, 10)
+    for shares, messages in ((None, 1), (3, 3)):
+        one = Rounds(clients=3, size=5, clip=2.0, noise_multiplier=2.0, noise_shares=shares,
+                     record_rate=0.5, record_clip=0.5)  # fmt: skip
+        for unit in ("client", "record"):
+            seen = one.event(7).view(unit, PUBLIC)
+            assert seen.rounding == pytest.approx(7 * messages * sum_rounding(5))
 
 
 def test_rounding_is_paid_out_of_delta() -> None:
@@ -186,6 +197,11 @@ def test_a_budget_pays_for_rounding_too(monkeypatch: pytest.MonkeyPatch) -> None
     steps = affordable(SUM, Budget(1.0, 1e-5))
     monkeypatch.setattr(secure, "sum_rounding", lambda size: 1e-8 * size)
     assert 0 < affordable(SUM, Budget(1.0, 1e-5)) < steps
+    private = dp_sgd()
+    price = private.worst_case(1e-5)
+    assert price.rounding == pytest.approx(8e-8)
+    rest = 1e-5 - rounding_delta(price.rounding, price.epsilon)
+    assert price.epsilon == PrivacyLossAccountant().epsilon(2.0, 0.5, 1, rest)
     monkeypatch.setattr(secure, "sum_rounding", lambda size: 1e-5 * size)
     assert affordable(SUM, Budget(1.0, 1e-5)) == 0
 
