@@ -11,9 +11,9 @@ of each table's training rows, held out from the fit; mean of 12 releases. The r
 - rescaled: the sample at a length of 1.5 √(1 − d v/‖w‖²), the factor being what is left of a
   length of 1.5 if the direction is as uncertain as the noise makes it;
 - Platt: the sample at 0.9 ε, then a slope and an offset at 0.1 ε (and a tenth of δ) by objective
-  perturbation on the held-in rows: the features are t = clip(2 xᵀw/B, ± 1) and ½, B the largest
-  |xᵀw| that features within the model's limit can have, the prior is centred at a slope of 4;
-- objective perturbation, with the model's own clip and prior.
+  perturbation on the held-in rows: the feature is t = clip(2 xᵀw/B, ± 1), B the largest |xᵀw| that
+  features within the model's limit can have, the ridge is centred at a slope of 4;
+- objective perturbation, with its settings by rule.
 
 Of a FILE the last column is the target.
 """
@@ -32,10 +32,10 @@ from defaults import with_files
 from torch import Tensor
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Dataset, Split, datasets
-from bdpvi.accounting.worst_case import calibrate
+from bdpvi import Dataset, Split, datasets
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
-from bdpvi.dp.objective_perturbation import Objective, ObjectivePerturbationSettings
+from bdpvi.dp.objective_plan import Facts, plan
+from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.recipes.metrics import expected_calibration_error, log_score
 
 EPSILONS = (0.05, 0.2, 1.0)
@@ -92,33 +92,26 @@ class Released:
 def platt(train: Dataset, test: Dataset, epsilon: float) -> Tensor:
     """Return the chances of 1 after a private slope and offset, (R, N)."""
     release = Released(train, 0.9 * epsilon, 0.9 * DELTA)
-    radius = math.sqrt(1.25)
-    accountant = ObjectivePerturbationSettings(radius=radius, share=0.5).accountant(
-        BayesianLogisticRegression(prior_scale=2.0)
-    )
-    noise = calibrate(accountant, epsilon=0.1 * epsilon, delta=0.1 * DELTA, rate=1.0, steps=1)
-    ridge = accountant.ridge_at(noise)
-    ends = torch.tensor([1e-9 * radius * noise], dtype=torch.float64)
+    facts = Facts(columns=1, rows=max(10, len(train)))
+    settings = plan(facts, epsilon=0.1 * epsilon, delta=0.1 * DELTA)
     generator, chances = torch.Generator().manual_seed(1), []
     for t, shown in zip(release.feature(train), release.feature(test), strict=True):
-        pairs = Dataset(torch.stack([t, torch.full_like(t, 0.5)], 1), train.y)
-        objective = Objective(BayesianLogisticRegression(), pairs, radius)
-        slope = radius * noise * torch.randn(1, 2, generator=generator, dtype=torch.float64)
-        slope[0, 0] -= ridge * SLOPE
-        found = objective.minima(torch.tensor([ridge]).double(), slope, ends)[0]
-        chances.append(torch.sigmoid(found[0] * shown + found[1] / 2))
+        objective = WeightedObjective(settings, t[:, None], train.y)
+        slope = settings.sigma * torch.randn(2, generator=generator, dtype=torch.float64)
+        slope[0] -= settings.ridge * SLOPE
+        found = objective.minimum(slope)
+        chances.append(torch.sigmoid(found[0] * shown + found[1]))
     return torch.stack(chances)
 
 
 def perturbed(train: Dataset, test: Dataset, epsilon: float) -> Tensor:
     """Return the chances of 1 by objective perturbation, (R, N)."""
-    model = bdpvi.recommended(epsilon).model
-    method = ObjectivePerturbation(model=model, radius=math.sqrt(train.x.shape[1] + 1))
+    method = ObjectivePerturbation()
     prepared = method.prepare(train, DELTA)
     setting = prepared.calibrate(epsilon)
     outcomes = prepared.outcomes([setting] * RELEASES, range(RELEASES))
     weights = torch.cat([one.latents["w"] for one in outcomes]).double()
-    return torch.sigmoid(weights @ model.design(test.x.double()).T)
+    return torch.sigmoid(weights @ method.model.design(test.x.double()).T)
 
 
 def ways(split: Split, epsilon: float) -> Iterator[Tensor]:

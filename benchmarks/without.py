@@ -4,15 +4,12 @@
 
 Each method has the settings of its file at each target ε. A row takes one of them away, without
 tuning the others again, and shows by how much the log score of cross-validation on training rows
-then changes, in folds and with seeds that no search has used. "Published price" is objective
-perturbation by the bound of Redberg, Koskela and Wang (2023), which does not ask gradients for one
-sign. Test rows are not used. The raw files are found as ``bdpvi compare`` finds them.
+then changes, in folds and with seeds that no search has used. Test rows are not used. The raw files are found as ``bdpvi compare`` finds them.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 import sys
 from collections.abc import Mapping
@@ -20,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
 
 from bdpvi import datasets
-from bdpvi.accounting.objective_perturbation import published_delta
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import Method
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.bench.trials import replaced, value_at
 from bdpvi.bench.tuning import Search, cross_validated
 
@@ -50,22 +44,6 @@ def score(method: Method, data: Any, epsilon: float, seeds: int) -> float:
     return cross_validated(method, splits, search, FIRST_SEED).score
 
 
-def published(epsilon: float, method: ObjectivePerturbation, delta: float) -> float:
-    """Return the ε at which our price allows the noise that the published one asks for ``epsilon``.
-
-    The noise multiplier is the least whose published δ is within ``delta``, at the same share.
-    """
-    accountant = method.accountant(method.model)
-
-    def excess(log_noise: float) -> float:
-        noise = math.exp(log_noise)
-        ratio = min(accountant.curvature / accountant.ridge_at(noise), 0.99)
-        return math.log(max(published_delta(epsilon, ratio, 1 / noise), 1e-300) / delta)
-
-    noise = math.exp(float(brentq(excess, math.log(0.05 / epsilon), math.log(100 / epsilon))))
-    return accountant.epsilon(noise, 1.0, 1, delta)
-
-
 def rows(method: Method, data: Any, epsilon: float, seeds: int) -> dict[str, float]:
     """Return the whole method's score, and how much it changes by each setting taken away."""
     whole, entry = score(method, data, epsilon, seeds), describe(method)
@@ -75,16 +53,13 @@ def rows(method: Method, data: Any, epsilon: float, seeds: int) -> dict[str, flo
         if top in entry and value_at(entry, path) != value:
             less = build(method.name, replaced(entry, {path: value}))
             found[words] = score(less, data, epsilon, seeds) - whole
-    if isinstance(method, ObjectivePerturbation):
-        dearer = published(epsilon, method, 1e-5)
-        found["published price"] = score(method, data, dearer, seeds) - whole
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="abalone", choices=("abalone", "adult"))
-    parser.add_argument("--methods", default="bdp-vi-full-rank,objective-perturbation")
+    parser.add_argument("--methods", default="bdp-vi-full-rank")
     parser.add_argument("--settings", type=Path, default=FILE)
     parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args()

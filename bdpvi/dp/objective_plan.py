@@ -10,9 +10,9 @@ not. Where the noise is large beside the table, λ and k rise to it instead.
     λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N)            the floor of privacy; shrinkage
     σ by the accountant.
 
-The numbers ¾, 3/2, 0.03 and 4 were chosen on simulated tables, Abalone, MAGIC and Spambase. Where
-several draws or other mechanisms share ε and δ, λ rises until it costs at most 3 % of noise (5 %
-for k < 1) more than an endless one, and the clip's c at most 40 %.
+The numbers ¾, 3/2, 0.03 and 4 were chosen on simulated tables, Abalone, MAGIC and Spambase
+(:class:`Rule`). Where several draws or other mechanisms share ε and δ, λ rises until it costs at
+most 3 % of noise (5 % for k < 1) more than an endless one, and the clip's c at most 40 %.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from bdpvi.accounting.perturbed_objective import calibrate, surely
 from bdpvi.accounting.perturbed_objective import delta as delta_of
 from bdpvi.accounting.worst_case import rounding_delta
 
-BEND = 1.5
-"""The bound on ω‖z‖², over C²."""
 HIDING = 0.01
 """ν over C/σ: what hiding a search's error costs, half of this squared of the noise."""
 LAST = 2.0**-10
@@ -45,26 +43,96 @@ _FEWEST, _MOST = 10.0, 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rule:
+    """The numbers of the rule; see the module.
+
+    Attributes:
+        scale: C over √(m + 1).
+        bend: the bound on ω‖z‖², over C²; at least 1.
+        residual: k over μN/√((m + 1)(d + 1)).
+        shrinkage: λ over (d + 1)(kC/μ)²/N.
+    """
+
+    scale: float = 0.75
+    bend: float = 1.5
+    residual: float = 0.03
+    shrinkage: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "residual"):
+            validate.positive(name, getattr(self, name))
+        validate.non_negative("shrinkage", self.shrinkage)
+        if not validate.positive("bend", self.bend) >= 1:
+            raise ValueError(f"bend must be at least 1, got {self.bend!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is public about a table.
+
+    Attributes:
+        columns: d, features; the intercept is one weight more.
+        rows: N, declared or bought, from 10 to 1e12; it is rounded to 1, 2 or 5 times a power of
+            ten.
+        sources: m, columns of the raw table, where d features were made of fewer; d by default.
+        base_rate: a guess of the fraction of class 1, which the intercept is drawn to.
+
+    Raises:
+        ValueError: if one is out of range.
+
+    >>> Facts(columns=5, rows=39_073).rows
+    50000.0
+    """
+
+    columns: int
+    rows: float
+    sources: int | None = None
+    base_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        validate.positive_int("columns", self.columns)
+        if self.sources is not None:
+            validate.positive_int("sources", self.sources)
+        if self.base_rate is not None:
+            validate.probability("base_rate", self.base_rate)
+        object.__setattr__(self, "rows", magnitude(self.rows))
+
+    @property
+    def squared(self) -> int:
+        """About ‖z‖²: m + 1."""
+        return (self.columns if self.sources is None else self.sources) + 1
+
+    @property
+    def intercept(self) -> float:
+        """The base rate's logit; 0 without one."""
+        rate = self.base_rate
+        return 0.0 if rate is None else math.log(rate) - math.log1p(-rate)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ObjectivePlan:
     """Public settings of objective perturbation.
 
     Attributes:
-        columns: d, features; the intercept is one weight more.
+        facts: about the table.
         clip: C, the bound on ω‖z‖.
         ridge: λ.
         event: the noise, k and the number of draws, as they are charged.
+        bend: the bound on ω‖z‖², over C².
         limit: features are cut at ± this.
-        intercept_mean: what the ridge draws the intercept to.
-        rows: N as it was used.
     """
 
-    columns: int
+    facts: Facts
     clip: float
     ridge: float
     event: PerturbedObjective
+    bend: float = 1.5
     limit: float = 2.0
-    intercept_mean: float = 0.0
-    rows: float
+
+    @property
+    def weights(self) -> int:
+        """d + 1."""
+        return self.facts.columns + 1
 
     @property
     def sigma(self) -> float:
@@ -74,73 +142,64 @@ class ObjectivePlan:
     @property
     def tolerance(self) -> float:
         """τ: the largest gradient that a search may leave, as ``event.hiding`` was charged."""
-        moved = self.event.hiding * LAST - sum_slack(LAST, self.columns + 1)
-        return self.ridge * moved / 2
+        return self.ridge * (self.event.hiding * LAST - sum_slack(LAST, self.weights)) / 2
 
 
 def plan(
+    facts: Facts,
     *,
-    columns: int,
-    rows: float,
     epsilon: float,
     delta: float = 1e-5,
     draws: int = 1,
     variance: float = 0.0,
-    sources: int | None = None,
-    base_rate: float | None = None,
+    rule: Rule | None = None,
 ) -> ObjectivePlan:
-    """Return the settings for a table with ``columns`` features and about ``rows`` rows.
+    """Return the settings for a table.
 
     Args:
-        columns: d.
-        rows: N, declared or bought, in [10, 1e12]; rounded to 1, 2 or 5 times a power of ten.
+        facts: what is public about it.
         epsilon, delta: of all draws and of what ``variance`` stands for, together.
         draws: number of minima.
         variance: μ² of Gaussian mechanisms that share ε and δ, such as bought constants.
-        sources: m, columns of the raw table, where d features were made of fewer; d by default.
-        base_rate: a public guess of the fraction of class 1.
+        rule: numbers other than the usual.
 
     Raises:
         ValueError: if an argument is out of range, or ``variance`` leaves nothing of ε.
 
-    >>> one = plan(columns=20, rows=9_000, epsilon=1.0)
-    >>> one.rows, round(one.clip, 2), one.event.residual, round(one.ridge, 1), round(one.sigma, 1)
-    (10000.0, 3.44, 1.0, 17.7, 12.8)
+    >>> one = plan(Facts(columns=20, rows=9_000), epsilon=1.0)
+    >>> round(one.clip, 2), one.event.residual, round(one.ridge, 1), round(one.sigma, 1)
+    (3.44, 1.0, 17.7, 12.8)
     """
-    validate.positive_int("columns", columns)
-    m = columns if sources is None else validate.positive_int("sources", sources)
-    n = magnitude(rows)
+    rule = rule or Rule()
     validate.positive("epsilon", epsilon)
     validate.probability("delta", delta)
-    validate.positive_int("draws", draws)
     whole = _variance(epsilon, delta)
     if not validate.non_negative("variance", variance) < whole:
         raise ValueError(
             f"variance={variance!r} leaves nothing of epsilon={epsilon!r}: {whole:.3g} is all"
         )
-    distance = math.sqrt((whole - variance) / draws)
-    clip = 0.75 * math.sqrt(m + 1)
-    k = min(1.0, max(0.5, 0.03 * distance * n / math.sqrt((m + 1) * (columns + 1))))
-    ridge = max(BEND * clip**2 / epsilon, 4 * (columns + 1) * (k * clip / distance) ** 2 / n)
+    distance = math.sqrt((whole - variance) / validate.positive_int("draws", draws))
+    n, weights = facts.rows, facts.columns + 1
+    clip = rule.scale * math.sqrt(facts.squared)
+    k = rule.residual * distance * n / math.sqrt(facts.squared * weights)
+    k = min(1.0, max(0.5, k))
+    floor = rule.bend * clip**2 / epsilon
+    ridge = max(floor, rule.shrinkage * weights * (k * clip / distance) ** 2 / n)
+    event = PerturbedObjective(
+        noise_multiplier=1 / distance,
+        curvature=rule.bend * clip**2 / ridge,
+        residual=k,
+        draws=draws,
+        hiding=HIDING * distance,
+        rounding=draws * sum_rounding(2 * weights),
+    )
+    limit = 4.0 if n >= MANY else 2.0
     settings = ObjectivePlan(
-        columns=columns,
-        clip=clip,
-        ridge=ridge,
-        event=PerturbedObjective(
-            noise_multiplier=1 / distance,
-            curvature=BEND * clip**2 / ridge,
-            residual=k,
-            draws=draws,
-            hiding=HIDING * distance,
-        ),
-        limit=4.0 if n >= MANY else 2.0,
-        intercept_mean=0.0 if base_rate is None else _logit(base_rate),
-        rows=n,
+        facts=facts, clip=clip, ridge=ridge, event=event, bend=rule.bend, limit=limit
     )
     settings = _cheapened(settings, epsilon, delta, variance)
-    event = replace(settings.event, rounding=draws * sum_rounding(2 * columns + 2))
     rest = delta - rounding_delta(event.rounding, epsilon)
-    event = calibrate(event, epsilon=epsilon, delta=rest, variance=variance)
+    event = calibrate(settings.event, epsilon=epsilon, delta=rest, variance=variance)
     return replace(settings, event=event)
 
 
@@ -210,8 +269,3 @@ def _cheapened(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return raised(high)
-
-
-def _logit(base_rate: float) -> float:
-    rate = validate.probability("base_rate", base_rate)
-    return math.log(rate) - math.log1p(-rate)

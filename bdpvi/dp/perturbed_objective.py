@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import gaussian_sum, sum_step
-from bdpvi.dp.objective_plan import BEND, LAST, ObjectivePlan
+from bdpvi.dp.objective_plan import LAST, ObjectivePlan
 
 _BLOCK = 256
 _ROWS = 2**14
@@ -47,9 +47,9 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
         FloatingPointError: if rounding keeps a search from its tolerance, as with more than about
             1e8 rows.
 
-    >>> from bdpvi.dp.objective_plan import plan
+    >>> from bdpvi.dp.objective_plan import Facts, plan
     >>> x = torch.linspace(-1, 1, 1000, dtype=torch.float64)[:, None]
-    >>> settings = plan(columns=1, rows=1000, epsilon=1.0)
+    >>> settings = plan(Facts(columns=1, rows=1000), epsilon=1.0)
     >>> perturbed_minima(settings, x, (x[:, 0] > 0).double(), Key.of_seed(0)).shape
     torch.Size([1, 2])
     """
@@ -58,7 +58,7 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     found = []
     for draw in range(plan.event.draws):
         own = key.child("draw", draw)
-        nothing = torch.zeros(plan.columns + 1, dtype=torch.float64)
+        nothing = torch.zeros(plan.weights, dtype=torch.float64)
         w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
         found.append(gaussian_sum(w, LAST, own.child("last")))
     return torch.stack(found)
@@ -72,26 +72,26 @@ class WeightedObjective:
     """
 
     def __init__(self, plan: ObjectivePlan, x: Tensor, y: Tensor) -> None:
-        if x.ndim != 2 or x.shape[1] != plan.columns or y.shape != x.shape[:1]:
+        if x.ndim != 2 or x.shape[1] != plan.facts.columns or y.shape != x.shape[:1]:
             raise ValueError(
-                f"x and y must have shapes (N, {plan.columns}) and (N,), got {tuple(x.shape)} and "
-                f"{tuple(y.shape)}"
+                f"x and y must have shapes (N, {plan.facts.columns}) and (N,), got "
+                f"{tuple(x.shape)} and {tuple(y.shape)}"
             )
         y = y.detach().cpu().double()
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
-        self.signed = torch.ones(len(x), plan.columns + 1, dtype=torch.float64)
+        self.signed = torch.ones(len(x), plan.weights, dtype=torch.float64)
         self.signed[:, :-1] = x.detach().cpu().clamp(-plan.limit, plan.limit)
         norms = torch.linalg.vector_norm(self.signed, dim=1)
         self.signed *= (2 * y - 1).unsqueeze(1)
-        self.weights = _BELOW * (plan.clip / norms).minimum(BEND * (plan.clip / norms) ** 2)
+        self.weights = _BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
         self.weights.clamp_(max=1.0)
         self.longest = float(norms.max()) if len(norms) else 0.0
         self.sizes = float((self.weights * norms).sum())
         self.k, self.ridge, self.tolerance = plan.event.residual, plan.ridge, plan.tolerance
-        self.coarse = math.sqrt(plan.columns + 1) * sum_step(plan.sigma)
-        self.centre = self.signed.new_zeros(plan.columns + 1)
-        self.centre[-1] = plan.intercept_mean
+        self.coarse = math.sqrt(plan.weights) * sum_step(plan.sigma)
+        self.centre = self.signed.new_zeros(plan.weights)
+        self.centre[-1] = plan.facts.intercept
         self._factor: Tensor | None = None
 
     def gradient(self, w: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.mechanism import NoisySum, affordable, deviation_for
 from bdpvi.dp.noise import Run, Streams
-from bdpvi.dp.objective_perturbation import objective_perturbation_runs
+from bdpvi.dp.objective_plan import Facts, plan
+from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.dp.private import Private
 from bdpvi.dp.updates import Message, Rounds
 from bdpvi.guides import FullRank
@@ -81,7 +82,9 @@ MECHANISMS: dict[str, Callable[[], object]] = {
     "DP-SGLD": lambda: dp_sgld_runs(
         MODEL, DATA, runs=RUNS, settings=DPSGLDSettings(steps=3, decay=0.3, draws=1)
     ),
-    "objective perturbation": lambda: objective_perturbation_runs(MODEL, DATA, runs=RUNS),
+    "objective perturbation": lambda: perturbed_minima(
+        plan(Facts(columns=DATA.x.shape[1], rows=len(DATA)), epsilon=1.0), DATA.x, DATA.y
+    ),
     "rounds, server": lambda: rounds(None),
     "rounds, shares": lambda: rounds(3),
 }

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.perturbed_objective import calibrate, delta
 from bdpvi.accounting.worst_case import epsilon as epsilon_of
 from bdpvi.accounting.worst_case import gaussian_epsilon, rounding_delta
-from bdpvi.dp.objective_plan import LAST, ObjectivePlan, magnitude, plan
+from bdpvi.dp.objective_plan import LAST, Facts, ObjectivePlan, Rule, magnitude, plan
 from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
 
 DELTA = 1e-5
@@ -34,14 +35,14 @@ def settings(k: float = 1.0, ridge: float = 2.0, clip: float = 1.2) -> Objective
         noise_multiplier=4.0, curvature=1.5 * clip**2 / ridge, residual=k, hiding=1e-3
     )
     return ObjectivePlan(
-        columns=3, clip=clip, ridge=ridge, event=event, intercept_mean=0.4, rows=500.0
+        facts=Facts(columns=3, rows=500, base_rate=0.6), clip=clip, ridge=ridge, event=event
     )
 
 
 def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Return the gradient of the objective without its slope, record by record, by autograd."""
     z = w.clone().requires_grad_()
-    centre = torch.tensor([0.0] * (len(w) - 1) + [one.intercept_mean]).double()
+    centre = torch.tensor([0.0] * (len(w) - 1) + [one.facts.intercept]).double()
     total = one.ridge * (z - centre).square().sum() / 2
     k = one.event.residual
     for features, target in zip(x, y, strict=True):
@@ -66,7 +67,7 @@ def test_its_gradient_is_the_slope(k: float) -> None:
 
 
 def test_without_noise_or_weights_it_is_logistic_regression() -> None:
-    one = replace(settings(clip=1e3), intercept_mean=0.0, limit=100.0)
+    one = replace(settings(clip=1e3), facts=Facts(columns=3, rows=500), limit=100.0)
     one = replace(one, event=replace(one.event, noise_multiplier=1e-3))
     w = WeightedObjective(one, TABLE.x, TABLE.y).minimum(torch.zeros(4).double())
     design = np.column_stack([TABLE.x.numpy(), np.ones(300)])
@@ -80,13 +81,17 @@ def test_what_is_released_has_the_law_that_is_charged() -> None:
     event = PerturbedObjective(
         noise_multiplier=2.0, curvature=0.5, residual=0.75, draws=1000, hiding=1e-3
     )
-    one = ObjectivePlan(columns=1, clip=0.9, ridge=2.4, event=event, intercept_mean=0.3, rows=50.0)
+    one = ObjectivePlan(
+        facts=Facts(columns=1, rows=50, base_rate=0.6), clip=0.9, ridge=2.4, event=event
+    )
     x, y = torch.zeros(30, 1).double(), (torch.arange(30) % 3 > 0).double()
     w = perturbed_minima(one, x, y, Key.of_seed(1))
     assert w.shape == (1000, 2)
     weight, v = min(1.0, 0.9, 1.5 * 0.81), w[:, 1].numpy()
     p = 1 / (1 + np.exp(-v))
-    force = weight * (10 * np.minimum(p, 0.75) - 20 * np.minimum(1 - p, 0.75)) + 2.4 * (v - 0.3)
+    force = weight * (10 * np.minimum(p, 0.75) - 20 * np.minimum(1 - p, 0.75)) + 2.4 * (
+        v - math.log(1.5)
+    )
     assert kstest(ndtr(force / one.sigma), "uniform").pvalue > 1e-3
     assert kstest(ndtr(2.4 * w[:, 0].numpy() / one.sigma), "uniform").pvalue > 1e-3
     places = w / sum_step(LAST)
@@ -160,7 +165,7 @@ def test_rounding_is_bounded() -> None:
         w = torch.from_numpy(size * random.normal(size=4))
         exact = np.minimum(1 / (1 + np.exp(signed @ w.numpy().astype(np.longdouble))), 0.75)
         exact = -(weights * exact) @ signed + np.longdouble(one.ridge) * (
-            w.numpy().astype(np.longdouble) - np.array([0, 0, 0, 0.4])
+            w.numpy().astype(np.longdouble) - np.array([0, 0, 0, math.log(1.5)])
         )
         error = float(np.linalg.norm((objective.gradient(w).numpy() - exact).astype(float)))
         assert error < objective.rounding(w) < 1e-8
@@ -173,7 +178,7 @@ def test_a_tolerance_out_of_reach_is_an_error() -> None:
 
 
 def test_a_key_repeats_and_draws_differ() -> None:
-    one = plan(columns=3, rows=300, epsilon=1.0, draws=3)
+    one = plan(Facts(columns=3, rows=300), epsilon=1.0, draws=3)
     draws = perturbed_minima(one, TABLE.x, TABLE.y, Key.of_seed(0))
     assert torch.equal(draws, perturbed_minima(one, TABLE.x, TABLE.y, Key.of_seed(0)))
     assert len(torch.unique(draws, dim=0)) == 3
@@ -185,7 +190,7 @@ def test_a_key_repeats_and_draws_differ() -> None:
 def test_settings_follow_the_rule_and_cost_what_they_may(
     columns: int, rows: float, epsilon: float
 ) -> None:
-    one = plan(columns=columns, rows=rows, epsilon=epsilon)
+    one = plan(Facts(columns=columns, rows=rows), epsilon=epsilon)
     clip, k = 0.75 * math.sqrt(columns + 1), one.event.residual
     mu = distance(epsilon)
     assert one.clip == clip
@@ -222,7 +227,7 @@ def test_the_price_of_company_is_within_its_bounds(share: float, draws: int, row
     epsilon = 0.5
     mu = distance(epsilon)
     variance = share * mu**2
-    one = plan(columns=10, rows=rows, epsilon=epsilon, draws=draws, variance=variance)
+    one = plan(Facts(columns=10, rows=rows), epsilon=epsilon, draws=draws, variance=variance)
     k, event = one.event.residual, one.event
     spent = delta([event], epsilon, variance) + rounding_delta(event.rounding, epsilon)
     assert 0.999 * DELTA < spent <= DELTA
@@ -244,7 +249,7 @@ def test_the_price_of_company_is_within_its_bounds(share: float, draws: int, row
 def test_a_plan_with_what_was_bought_is_within_epsilon() -> None:
     """One worst case for constants, draws and a Poisson-sampled run together."""
     bought = SampledGaussian(noise_multiplier=20.0)
-    one = plan(columns=10, rows=1e4, epsilon=1.0, variance=1 / 400, draws=2)
+    one = plan(Facts(columns=10, rows=1e4), epsilon=1.0, variance=1 / 400, draws=2)
     found = epsilon_of([bought, one.event], DELTA)
     assert found is not None
     assert found.accountant == "objective perturbation"
@@ -266,11 +271,15 @@ def test_rows_and_base_rate_are_public_facts() -> None:
     assert [magnitude(n) for n in (10, 14, 15, 31, 32, 70, 72, 9e11)] == [
         10, 10, 20, 20, 50, 50, 100, 1e12
     ]  # fmt: skip
-    one = plan(columns=5, rows=39_073, epsilon=1.0, base_rate=0.1, sources=3)
-    assert one == plan(columns=5, rows=50_000, epsilon=1.0, base_rate=0.1, sources=3)
+    facts = Facts(columns=5, rows=39_073, base_rate=0.1, sources=3)
+    assert facts == Facts(columns=5, rows=50_000, base_rate=0.1, sources=3)
+    one = plan(facts, epsilon=1.0)
     assert one.clip == 1.5
-    assert one.intercept_mean == pytest.approx(math.log(1 / 9))
-    assert plan(columns=5, rows=1e5, epsilon=1.0).limit == 4.0
+    assert one.facts.intercept == pytest.approx(math.log(1 / 9))
+    assert plan(Facts(columns=5, rows=1e5), epsilon=1.0).limit == 4.0
+    other = plan(facts, epsilon=1.0, rule=Rule(scale=1.0, bend=2.0))
+    assert other.clip == 2.0
+    assert other.event.curvature * other.ridge == pytest.approx(2.0 * 4.0)
 
 
 @pytest.mark.parametrize(
@@ -287,11 +296,18 @@ def test_rows_and_base_rate_are_public_facts() -> None:
         ({"variance": 9.0}, "variance=9.0 leaves nothing of epsilon=1.0"),
         ({"sources": 0}, "sources"),
         ({"base_rate": 1.0}, "base_rate"),
+        ({"scale": 0.0}, "scale"),
+        ({"bend": 0.9}, "bend"),
+        ({"residual": -1.0}, "residual"),
+        ({"shrinkage": -1.0}, "shrinkage"),
     ],
 )
 def test_facts_out_of_range(changed: dict[str, float], name: str) -> None:
+    rest: dict[str, Any] = {"columns": 5, "rows": 1e4, "epsilon": 1.0, **changed}
+    facts = {n: rest.pop(n) for n in list(rest) if n in Facts.__annotations__}
+    rule = {n: rest.pop(n) for n in list(rest) if n in Rule.__annotations__}
     with pytest.raises(ValueError, match=name):
-        plan(**{"columns": 5, "rows": 1e4, "epsilon": 1.0, **changed})  # type: ignore[arg-type]
+        plan(Facts(**facts), rule=Rule(**rule), **rest)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +328,7 @@ def test_more_records_are_better_at_every_epsilon() -> None:
     for epsilon, last in ((0.05, 0.25), (1.0, 0.06)):
         errors = []
         for rows, seeds in ((1_000, 8), (10_000, 4), (100_000, 2)):
-            one = plan(columns=5, rows=rows, epsilon=epsilon)
+            one = plan(Facts(columns=5, rows=rows), epsilon=epsilon)
             found = []
             for seed in range(seeds):
                 data = logistic_data(rows, 5, seed=seed)

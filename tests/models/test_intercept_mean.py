@@ -17,16 +17,10 @@ from torch import Tensor
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove
 from bdpvi._runtime.isolation import isolated
-from bdpvi.dp.noise import Run
-from bdpvi.dp.objective_perturbation import (
-    ObjectivePerturbationSettings,
-    objective_perturbation_runs,
-)
 from bdpvi.dp.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
-from bdpvi.models.contract import log_likelihood
 from bdpvi.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.neighbours.rows import row_gradient
 
@@ -138,19 +132,6 @@ def test_scores_of_the_prior_are_those_of_the_traced_model() -> None:
     data, w = rare(), torch.randn(7, 4, dtype=torch.float64)
     closed, traced = LogisticScores(MODEL, data), TracedScores(MODEL, data)
     torch.testing.assert_close(closed.prior(w), traced.prior(w))
-
-
-def test_objective_perturbation_ends_at_the_mode() -> None:
-    data = rare()
-    model = replace(MODEL, clip=None)
-    settings = ObjectivePerturbationSettings(radius=100.0)
-    (outcome,) = objective_perturbation_runs(
-        model, data, runs=[Run(noise_multiplier=0.0)], settings=settings
-    )
-    w = outcome.latents["w"][0].clone().requires_grad_()
-    prior = torch.distributions.Normal(torch.tensor([0.0, 0.0, 0.0, -2.0]).double(), 0.3)
-    density = prior.log_prob(w).sum() + log_likelihood(model, {"w": w}, data.x, data.y).sum()
-    assert float(torch.autograd.grad(density, w)[0].norm()) < 1e-6
 
 
 def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:

@@ -1,55 +1,111 @@
-"""Objective perturbation: one mode, of a log density with a random slope."""
+"""Objective perturbation: a minimum, of an objective with a random slope, at settings by rule."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
-from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE
-from bdpvi.bench.methods.noisy import NoisyTraining
-from bdpvi.dp.objective_perturbation import (
-    ObjectivePerturbationSettings,
-    objective_perturbation_runs,
-)
+import torch
+from torch import Tensor
+
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting import worst_case
+from bdpvi.bench.methods.method import MODEL_SPACE
+from bdpvi.dp.objective_plan import Facts, ObjectivePlan, Rule, plan
+from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset
+from bdpvi.types import Dataset, Outcome, WorstCase
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectivePerturbation(ObjectivePerturbationSettings):
-    """A private mode of the posterior: its settings, with a model.
+class ObjectivePerturbation:
+    """A private minimum; see :mod:`bdpvi.dp.objective_plan` for the settings.
 
     Args:
-        model: with the clip that bounds a record's gradient.
-        radius, share, tolerance: see
-            :class:`~bdpvi.dp.objective_perturbation.ObjectivePerturbationSettings`.
+        model: with an intercept. It makes the features and predicts; what its prior draws to is its
+            ``intercept_mean`` alone, as the ridge follows from the rule.
+        rule: the numbers of the rule.
+
+    Raises:
+        ValueError: if the model has no intercept.
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
+        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=2.0)
     )
+    rule: Rule = field(default_factory=Rule)
 
     name: ClassVar[str] = "objective-perturbation"
     label: ClassVar[str] = "objective perturbation"
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
-        "The log density gets a random slope and its mode is published, with a little noise that "
-        "hides the search's error; the seeds are those of both. Where ε is small the prior is "
-        "narrower than prior_scale, by public constants alone."
+        "The objective gets a random slope and its minimum is published, with a little noise that "
+        "hides the search's error; the seeds are those of both. The ridge and the noise follow "
+        "from ε, the number of columns and that of rows, as somebody would declare it: rounded to "
+        "1, 2 or 5 times a power of ten."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **MODEL_SPACE,
-        "model.clip": CLIPS,
-        "radius": (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0),
-        "share": (0.1, 0.2, 0.5, 1.0, 2.0),
+        "model.limit": (1.0, 1.5, 2.0, 3.0, 4.0),
+        "model.correlation": MODEL_SPACE["model.correlation"],
+        "rule.scale": (0.25, 0.35, 0.5, 0.75, 1.0, 1.5),
+        "rule.residual": (0.01, 0.03, 0.1),
+        "rule.shrinkage": (0.0, 1.0, 2.0, 4.0, 8.0),
     }
 
-    def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Return the search, ready to be run at any noise."""
-        train_runs = partial(
-            objective_perturbation_runs, self.model, train, settings=self, delta=delta
+    def __post_init__(self) -> None:
+        if not self.model.intercept:
+            raise ValueError("model must have intercept=True: the ridge holds the intercept too")
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedObjective:
+        """Return the table, ready for a search at any ε."""
+        self.model.check(train)
+        return PreparedObjective(self, train.to("cpu"), delta)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedObjective:
+    """A table that is searched anew for every outcome.
+
+    Args:
+        method: the settings.
+        train: the records.
+        delta: δ of every price.
+    """
+
+    method: ObjectivePerturbation
+    train: Dataset
+    delta: float
+    plans: dict[float, ObjectivePlan] = field(default_factory=dict)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """The model's features, without the column of ones."""
+        return self.method.model.design(self.train.x.double())[:, :-1]
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the noise multiplier of the plan for ε, which is kept."""
+        mean = torch.tensor(self.method.model.intercept_mean, dtype=torch.float64)
+        facts = Facts(
+            columns=self.features.shape[1],
+            rows=max(10, len(self.train)),
+            base_rate=float(mean.sigmoid()),
         )
-        return NoisyTraining(self.accountant(self.model), 1.0, 1, delta, train_runs)
+        made = plan(facts, epsilon=epsilon, delta=self.delta, rule=self.method.rule)
+        made = replace(made, limit=math.inf)  # the model has cut them
+        return self.plans.setdefault(made.event.noise_multiplier, made).event.noise_multiplier
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return a minimum for each noise multiplier and seed."""
+        found = []
+        for setting, seed in zip(settings, seeds, strict=True):
+            made = self.plans[setting]
+            w = perturbed_minima(made, self.features, self.train.y, Key.of_seed(seed))
+            found.append(Outcome({"w": w.to(self.train.x)}, self._price(made)))
+        return found
+
+    def _price(self, made: ObjectivePlan) -> WorstCase | None:
+        return worst_case.epsilon([made.event], self.delta)
