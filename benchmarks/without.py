@@ -4,7 +4,8 @@
 
 Each method has the settings of its file at each target ε. A row takes one of them away, without
 tuning the others again, and shows by how much the log score of cross-validation on training rows
-then changes, in folds and with seeds that no search has used. Test rows are not used. The raw files are found as ``bdpvi compare`` finds them.
+then changes, in folds and with seeds that no search has used. Test rows are not used. The raw files
+are found as ``bdpvi compare`` finds them.
 """
 
 from __future__ import annotations

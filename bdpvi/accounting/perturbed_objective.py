@@ -61,13 +61,15 @@ from scipy.special import ndtr
 from bdpvi._runtime import validate
 from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.loss_bounds import MOST, Array, Deltas, LossBound
+from bdpvi.accounting.loss_bounds import Array, Deltas, LossBound
 from bdpvi.accounting.search import smallest
 
 _FINE = 100.0
 """Points of the lattice in a standard deviation of a loss: δ is then at most 3e-4 too large."""
 _REACH = 9.5
 _HIGHEST = 700.0
+_BELOW = 2**13
+"""Most points of the lattice below where the Gaussian's part begins."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def profile(epsilon: float, event: PerturbedObjective) -> float:
 def losses(events: Sequence[PerturbedObjective]) -> LossBound:
     """Return a law that bounds that of all draws' losses, but for ``hiding``."""
     finest = min(e.residual / e.noise_multiplier * e.draws**0.25 for e in events) / _FINE
-    step = max(finest, min(max(map(certain, events)), _HIGHEST) / MOST)
+    step = max(finest, min(max(map(certain, events)), _HIGHEST) / _BELOW)
 
     def of(event: PerturbedObjective) -> LossBound:
         loss = _Loss.of(event)
@@ -176,7 +178,7 @@ def delta(
     >>> f"{delta([event], 1.0, variance=0.0144):.2e}"
     '1.15e-05'
     """
-    return _law(events, variance, others)(validate.non_negative("epsilon", epsilon))
+    return law(events, variance, others)(validate.non_negative("epsilon", epsilon))
 
 
 def epsilon(
@@ -192,15 +194,15 @@ def epsilon(
         delta: δ, in (0, 1), less what rounding takes.
     """
     validate.probability("delta", delta)
-    law = _law(events, variance, others)
-    if law(0.0) <= delta:
+    found = law(events, variance, others)
+    if found(0.0) <= delta:
         return 0.0
     high = 1.0
-    while law(high) > delta:
+    while found(high) > delta:
         if high == _HIGHEST:
             return math.inf
         high = min(2 * high, _HIGHEST)
-    return float(brentq(lambda e: law(e) - delta, 0.0, high, xtol=1e-300)) * (1 + 1e-11)
+    return float(brentq(lambda e: found(e) - delta, 0.0, high, xtol=1e-300)) * (1 + 1e-11)
 
 
 def calibrate(
@@ -230,7 +232,7 @@ def calibrate(
         return replace(event, noise_multiplier=noise, hiding=hiding)
 
     def spent(noise: float) -> float:
-        return _law([at(noise)], variance)(epsilon)
+        return law([at(noise)], variance)(epsilon)
 
     rest = epsilon - surely(event)
     known = variance and float(_gaussian(np.array([max(rest, 0.0)]), variance)[0])
@@ -242,10 +244,10 @@ def calibrate(
     return at(smallest(spent, delta, event.noise_multiplier, slack=1e-5))
 
 
-def _law(
+def law(
     events: Sequence[PerturbedObjective], variance: float, others: Deltas | None = None
 ) -> Callable[[float], float]:
-    """Return δ as a function of ε."""
+    """Return δ as a function of ε, of any sign; see :func:`delta`."""
     variance = validate.non_negative("variance", variance) + sum(e.variance for e in events)
     if len(events) == 1 and events[0].draws == 1 and variance == 0 and others is None:
         return lambda epsilon: profile(epsilon, events[0])
