@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -44,7 +45,7 @@ def gaussian_distance(epsilon: float, at: float = DELTA) -> float:
     return float(brentq(lambda mu: gaussian(mu, epsilon) - at, 1e-4, 20.0, xtol=1e-14))
 
 
-def event(mu: float, curvature: float, residual: float = 1.0, **more: float) -> PerturbedObjective:
+def event(mu: float, curvature: float, residual: float = 1.0, **more: Any) -> PerturbedObjective:
     return PerturbedObjective(
         noise_multiplier=1 / mu, curvature=curvature, residual=residual, **more
     )
@@ -168,7 +169,7 @@ def test_no_pair_in_one_dimension_costs_more() -> None:
         curvature = epsilon * float(np.exp(random.uniform(-1.5, 1.5)))
         mu = gaussian_distance(epsilon) * float(np.exp(random.uniform(-0.5, 1)))
         ends = np.sort(random.normal(0, 3, (10, 6)))
-        pace = np.stack([np.searchsorted(row, t) % 2 for row in ends])
+        pace = np.stack([np.searchsorted(row, t) % 2 for row in ends]).astype(float)
         start = np.minimum(1 - np.exp(random.uniform(-25, -0.5, 10)), k)
         residuals = falling(t, mu, curvature, start, pace)
         for e in epsilon * np.array([0.0, 0.3, 0.7, 1.0, 1.5]):
@@ -272,7 +273,8 @@ def test_in_two_dimensions_by_quadrature(k: float) -> None:
     one = event(length / sigma, length**2 / ridge, k)
     for epsilon in (0.0, 0.3, 1.0, 2.0):
         most = profile(epsilon, one) * 1.001
-        found = (cells(*densities, epsilon), cells(*densities[::-1], epsilon))
+        one_way, other_way = densities
+        found = (cells(one_way, other_way, epsilon), cells(other_way, one_way, epsilon))
         assert max(found) <= most
         assert max(found) > 0.2 * most or epsilon == 2
 
@@ -364,7 +366,7 @@ def test_releases_in_one_dimension_together_cost_no_more() -> None:
     for k in (1.0, 0.75):
         mu, curvature, t = 0.3, 0.6, np.linspace(-7, 8, 601)
         ends = np.sort(random.normal(0, 2, (6, 6)))
-        pace = np.stack([np.searchsorted(row, t) % 2 for row in ends])
+        pace = np.stack([np.searchsorted(row, t) % 2 for row in ends]).astype(float)
         start = np.minimum(1 - np.exp(random.uniform(-9, -0.5, 6)), k)
         residuals = falling(t, mu, curvature, start, pace)
         shift = np.linspace(-7, 8, 801)
