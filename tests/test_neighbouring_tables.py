@@ -96,7 +96,7 @@ def test_files_are_split_by_coins_too_and_by_new_ones_each_time(tmp_path: Path) 
 @pytest.mark.parametrize("value", [None, math.nan, 2.5, "stray", 1e300, "2024-05-01"])
 @pytest.mark.parametrize("column", ["code", "flag", "dose", "sick"])
 def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
-    column: str, value: object
+    column: str, value: Any
 ) -> None:
     """One blank makes integers floats, one stray word makes numbers text."""
     rng = np.random.default_rng(0)
