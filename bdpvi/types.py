@@ -18,6 +18,17 @@ from bdpvi._runtime.store import json_value
 _IDS = 2**28
 
 
+class People:
+    """Those whom a table is about: what is released about them is written to one ledger.
+
+    Attributes:
+        ledger: see :func:`bdpvi.accounting.ledger.ledger_of`.
+    """
+
+    def __init__(self, ledger: object = None) -> None:
+        self.ledger = ledger
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A table of records.
@@ -31,6 +42,7 @@ class Dataset:
         name: what tables and reports call the data.
         preprocessing: the constants that turned raw columns into ``x``. They count as public;
             reports list them.
+        people: those whom the table is about. Every selection has the same.
 
     Raises:
         ValueError: if lengths differ, ids repeat, are negative or 2²⁸ or more, or a value is not
@@ -47,6 +59,7 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    people: People = field(default_factory=People, repr=False)
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2:

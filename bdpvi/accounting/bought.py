@@ -1,4 +1,4 @@
-"""The worst case of what is bought from a table, and of a release after it: Gaussian mechanisms."""
+"""The worst case of all that was released about the people of one table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import replace
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.ledger import Bought
-from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee, rounding_delta
-from bdpvi.types import WorstCase
+from bdpvi.accounting.ledger import Bought, Charge, Line, Steps, Unit
+from bdpvi.accounting.sampled_steps import runs_guarantee
+from bdpvi.accounting.worst_case import Run, gaussian_epsilon, gaussian_guarantee, rounding_delta
+from bdpvi.types import ADD_OR_REMOVE, WorstCase
 
 
 def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> float:
@@ -39,31 +40,53 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     ) * (1 - 1e-11)
 
 
-def with_bought(guarantee: WorstCase, bought: Sequence[Bought], delta: float) -> WorstCase | None:
-    """Return the guarantee of a release together with what was bought before it.
+def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstCase | None:  # noqa: B008
+    """Return the worst case of everything that a ledger holds.
 
     Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
-    earlier ones gave (Dong, Roth and Su 2022, Corollary 2). A δ besides adds up.
+    earlier ones gave (Dong, Roth and Su 2022, Corollary 2); training on Poisson samples and they
+    together by privacy loss distributions. A δ besides adds up, and so do the total variations of
+    the arithmetic. A μ-Gaussian mechanism is kμ-Gaussian for k rows of one person (the same,
+    Theorem 2.14).
 
     Args:
-        guarantee: of the release alone, at any δ, with its distance.
-        bought: what was bought.
+        lines: in any order.
         delta: δ of all together.
+        unit: what is protected.
 
     Returns:
-        None where the distance is not known, or nothing is left of δ.
+        None where nothing bounds what one of the lines gives away, nothing is left of δ, or k > 1
+        rows meet a line that is priced for one alone.
 
-    >>> one = gaussian_guarantee(0.04, 1e-5)
-    >>> total = with_bought(one, [Bought(0.1, 1e-6)], 1e-5)
+    >>> from bdpvi.accounting.ledger import Bought, Charge
+    >>> total = together([Charge(1, 5.0, distance=0.2), Bought(0.1, 1e-6)], 1e-5)
     >>> round(total.epsilon, 9) == round(gaussian_guarantee(0.05, 0.9e-5).epsilon, 9), total.delta
     (True, 1e-05)
     """
-    rest = delta - math.fsum(one.delta for one in bought)
-    if guarantee.distance is None or rest <= 0:
+    spent = [line for line in lines if isinstance(line, Charge | Bought | Steps)]
+    steps = [line for line in spent if isinstance(line, Steps)]
+    others = [line for line in spent if not isinstance(line, Steps)]
+    own = [line.delta for line in others if isinstance(line, Bought)]
+    unbounded = any(isinstance(o, Charge) and (o.from_data or o.distance is None) for o in others)
+    rest = delta - math.fsum(own)
+    if unbounded or rest <= 0 or (unit.rows > 1 and (steps or any(own))):
         return None
-    variance = math.fsum([guarantee.distance**2, *(one.distance**2 for one in bought)])
-    if variance == 0:
-        return replace(guarantee, delta=delta)
-    rounding = math.fsum([guarantee.rounding, *(one.rounding for one in bought)])
-    total = gaussian_guarantee(variance, rest, rounding)
-    return None if total is None else replace(total, delta=delta)
+    variance = unit.rows**2 * math.fsum((line.distance or 0.0) ** 2 for line in others)
+    rounding = math.fsum(line.rounding for line in spent)
+    relation = ADD_OR_REMOVE if unit == Unit() else unit_relation(unit)
+    if steps:
+        runs = tuple(Run(one.noise_multiplier, one.rate, one.steps) for one in steps)
+        if variance:
+            runs += (Run(variance**-0.5, 1.0, 1),)
+        found = runs_guarantee(runs, rest, rounding)
+    else:
+        found = gaussian_guarantee(variance, rest, rounding) if variance else None
+        if not variance:
+            return WorstCase(0.0, delta, "nothing was released", relation, distance=0.0)
+    return None if found is None else replace(found, delta=delta, relation=relation)
+
+
+def unit_relation(unit: Unit) -> str:
+    """Return what neighbouring tables differ by, in words."""
+    rows = "its row" if unit.rows == 1 else f"its rows, at most {unit.rows}"
+    return f"add or remove one {unit.name} with {rows}"
