@@ -150,7 +150,7 @@ def spent(
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is None and not fit.ledger.charges():
         kinds = [panel.kind for panel in fit.panels]
-        nothing = nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
+        nothing = nothing_spent(delta, kinds, sum(panel.records for panel in fit.panels))
         if not (bought := fit.ledger.bought()):
             return nothing
         assert nothing.worst_case is not None

@@ -128,6 +128,7 @@ class Numbers:
             raise ValueError(f"it holds no tensors: {error}") from error
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
         wanted |= {f"panels.{kind}.{name}" for kind in about.largest for name in ("ids", "r", "b2")}
+        wanted |= {f"panels.{kind}.counts" for kind in about.largest} & set(tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -181,7 +182,10 @@ def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, largest: float 
                 f"panels.{kind}.{name} must be float64 (m, 1 … {width}), got {value.dtype} "
                 f"{tuple(value.shape)}"
             )
-    return Panel(kind, ids, GaussianPairs(r, b2), largest)
+    counts = tensors.get(f"panels.{kind}.counts")
+    if counts is not None and counts.dtype != torch.int64:
+        raise ValueError(f"panels.{kind}.counts must be int64, got {counts.dtype}")
+    return Panel(kind, ids, GaussianPairs(r, b2), largest, counts)
 
 
 def _object(name: str, value: Any) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
         tensors[f"panels.{panel.kind}.ids"] = panel.ids
         tensors[f"panels.{panel.kind}.r"] = panel.pairs.r
         tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
+        if panel.counts is not None:
+            tensors[f"panels.{panel.kind}.counts"] = panel.counts
     numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
     content = {
         "format": saved.FORMAT,
