@@ -325,6 +325,9 @@ class Spent:
         exposure: what single records pay, where it was asked for.
         scope, relation, unit: what the costs behind ``epsilon`` speak of, between which neighbours,
             and what is added, removed or replaced. ``observer``: who sees no more than is priced.
+        table: the worst-case DP guarantee of all that was released about the people of the table,
+            where that is more than this; None where it is not, or where there is none.
+        alone: whether there is nothing else that was released about them.
         path_epsilon: with ``Scope.PATH`` the ε of the training path that ran: a diagnostic, no
             guarantee about the algorithm. ``epsilon`` is then the worst-case one.
     """
@@ -352,6 +355,8 @@ class Spent:
     unit: str = "record"
     observer: str = ""
     path_epsilon: float | None = None
+    table: WorstCase | None = None
+    alone: bool = True
 
     def __str__(self) -> str:
         reason = ", as a temperature was found from the records" if self.from_data else ""
@@ -361,12 +366,16 @@ class Spent:
                 f"{worst}; on the training path that ran a random {self.unit} had "
                 f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
             )
+        whole = "" if self.alone else f"; all fits of this table together: {self.table or 'none'}"
         if not self.sample_size and self.worst_case is not None:
-            return f"{worst}; no panel, so no Bayesian ε"
+            whole = (
+                "" if self.alone else f"; all fits of this table together: {self.table or 'none'}"
+            )
+            return f"{worst}; no panel, so no Bayesian ε{whole}"
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
-            f"({self.sample_size} records, {mark}); {worst}"
+            f"({self.sample_size} records, {mark}); {worst}{whole}"
         )
 
     def to_dict(self) -> dict[str, Any]:

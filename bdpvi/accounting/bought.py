@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.ledger import Bought, Charge, Line, Steps, Unit
-from bdpvi.accounting.sampled_steps import runs_guarantee
-from bdpvi.accounting.worst_case import Run, gaussian_epsilon, gaussian_guarantee, rounding_delta
+from bdpvi.accounting.worst_case import (
+    PrivacyLossAccountant,
+    Run,
+    after_rounding,
+    gaussian_epsilon,
+    gaussian_guarantee,
+    rounding_delta,
+)
 from bdpvi.types import ADD_OR_REMOVE, WorstCase
 
 
@@ -78,12 +85,36 @@ def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstC
         runs = tuple(Run(one.noise_multiplier, one.rate, one.steps) for one in steps)
         if variance:
             runs += (Run(variance**-0.5, 1.0, 1),)
-        found = runs_guarantee(runs, rest, rounding)
+        solve = partial(PrivacyLossAccountant().together, runs)
+        epsilon = after_rounding(solve, rest, rounding)
+        name = PrivacyLossAccountant.name
+        found = WorstCase(epsilon, delta, name, rounding=rounding) if epsilon < math.inf else None
     else:
         found = gaussian_guarantee(variance, rest, rounding) if variance else None
         if not variance:
             return WorstCase(0.0, delta, "nothing was released", relation, distance=0.0)
     return None if found is None else replace(found, delta=delta, relation=relation)
+
+
+def folded(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Return fewer lines that cost the same, for a search that adds one to them many times.
+
+    >>> from bdpvi.accounting.ledger import Charge
+    >>> folded([Charge(1, 1.0, distance=0.3), Charge(4, 1.0, distance=0.4)])
+    (Bought(distance=0.5, delta=0.0, rounding=0.0),)
+    """
+    spent = [line for line in lines if isinstance(line, Charge | Bought)]
+    if any(isinstance(line, Charge) and line.distance is None for line in spent):
+        return tuple(lines)
+    rest = tuple(line for line in lines if isinstance(line, Steps))
+    if not spent:
+        return rest
+    whole = Bought(
+        math.sqrt(math.fsum((line.distance or 0.0) ** 2 for line in spent)),
+        math.fsum(line.delta for line in spent if isinstance(line, Bought)),
+        math.fsum(line.rounding for line in spent),
+    )
+    return (whole, *rest)
 
 
 def unit_relation(unit: Unit) -> str:

@@ -320,11 +320,11 @@ class Ledger:
         return self._book().lines
 
     def charges(self, of: str | None = None) -> tuple[Charge, ...]:
-        """Return all releases of samples so far, from the fit ``of`` alone if it is given."""
+        """Return all releases of samples so far; of the fit ``of`` and those of none, if given."""
         return tuple(
             line
             for line in self._book().lines
-            if isinstance(line, Charge) and of in (None, line.of)
+            if isinstance(line, Charge) and (of is None or line.of in ("", of))
         )
 
     def bought(self) -> tuple[Bought, ...]:
@@ -383,10 +383,10 @@ class Ledger:
         """Go on in the file at ``path``, which has to hold what :meth:`content` gave."""
         self.path = path
 
-    def content(self) -> bytes:
-        """Return a file with this ledger's lines."""
+    def content(self, *more: Line) -> bytes:
+        """Return a file with this ledger's lines, and more."""
         book = self._book()
-        return _content(book.id, book.unit, book.lines)
+        return _content(book.id, book.unit, (*book.lines, *more))
 
     def _book(self) -> Book:
         if self.path is None:
@@ -446,7 +446,8 @@ def repair(path: str | Path, charges: Sequence[Line] = ()) -> tuple[Line, ...]:
             raise ValueError(
                 f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.lines)} lines are "
                 "proven. What follows is not, and only the table's owner can know what was "
-                f"released: give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{lines}"
+                "released: give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:"
+                f"{lines}"
             )
         if added:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))

@@ -8,7 +8,7 @@ of steps, q and σ decide ε alone. Neighbours differ by one record added or rem
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
@@ -258,14 +258,31 @@ def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> 
     >>> round(gaussian_guarantee(0.25, 1e-5, rounding=1e-9).epsilon, 4)
     1.9932
     """
+    epsilon = after_rounding(lambda rest: gaussian_epsilon(variance, rest), delta, rounding)
+    if not math.isfinite(epsilon):
+        return None
+    distance, name = math.sqrt(variance), GaussianAccountant.name
+    return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
+
+
+def after_rounding(solve: Callable[[float], float], delta: float, rounding: float) -> float:
+    """Return ε at ``delta`` of outputs that are within θ = ``rounding`` of exact ones.
+
+    Args:
+        solve: from δ to ε of exact outputs.
+        delta: δ, which pays for the rounding, see :func:`rounding_delta`.
+        rounding: θ.
+
+    Returns:
+        +inf where rounding leaves nothing of δ.
+    """
     epsilon = 0.0
     while (rest := delta - rounding_delta(rounding, epsilon)) > 0:
         within = cap(epsilon)
-        epsilon = gaussian_epsilon(variance, rest)
-        if epsilon <= within:
-            distance, name = math.sqrt(variance), GaussianAccountant.name
-            return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
-    return None
+        epsilon = solve(rest)
+        if epsilon <= within or not rounding:
+            return epsilon
+    return math.inf
 
 
 def replace_one(guarantee: WorstCase) -> WorstCase | None:

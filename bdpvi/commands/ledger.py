@@ -52,7 +52,7 @@ def repair(
     kept = storage.open_ledger(folder)
     assert kept.path is not None
     given = [_charge(text) for text in charge or ()]
-    added = ledger.repair(kept.path, given, binding=kept.binding)
+    added = ledger.repair(kept.path, given)
     _print(folder, as_json, added)
 
 
@@ -67,26 +67,28 @@ def _charge(text: str) -> Charge:
 
 
 def _print(folder: Path, as_json: bool, added: tuple[Line, ...] | None = None) -> None:
+    from bdpvi.accounting.ledger import Bought, Steps, said
     from bdpvi.releasing import storage
 
     kept = storage.open_ledger(folder)
     charges, budget = kept.charges(), kept.budget
+    others = [line for line in kept.lines() if isinstance(line, Bought | Steps)]
     if as_json:
         content = {
             "path": kept.path,
             "budget": asdict(budget) if budget else None,
-            "bought": [asdict(one) for one in kept.bought()],
-            "charges": [asdict(one) for one in charges],
+            "unit": asdict(kept.unit),
+            "bought": [said(one) for one in others],
+            "charges": [said(one) for one in charges],
             "added": len(added or ()),
         }
         print_json(content)
         return
     if added is not None:
         print(f"{len(added)} charges added" if added else "Nothing to repair")
-    for other in kept.bought():
-        print(f"bought from the table: Gaussian DP of distance {other.distance:.4g}")
+    for other in others:
+        print(other)
     for number, one in enumerate(charges, start=1):
-        found = ", found from the data" if one.from_data else ""
-        print(f"{number}. {one.draws} draws at temperature {one.temperature:.4g}{found}")
+        print(f"{number}. {one}")
     limit = f"ε = {budget.epsilon:g} at δ = {budget.delta:g}" if budget else "none"
     print(f"{len(charges)} releases; budget: {limit}")

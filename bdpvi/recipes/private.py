@@ -216,8 +216,9 @@ class Work:
             budget=Budget(pipeline.epsilon, pipeline.delta),
             progress=self.progress,
         )
-        for one in paid:
-            fit.ledger.charge(one)
+        for number, one in enumerate(paid):
+            purpose = hashlib.sha256(f"{number} {key.secret.hex()}".encode()).hexdigest()
+            fit.ledger.charge(replace(one, of=fit.id, purpose=purpose))
         return fit
 
     def drawn(self, fit: Fit, purpose: str = "") -> Release:
@@ -257,7 +258,8 @@ class Work:
             fit = files.load(secret) if storage.is_fit(secret) else None
             if fit is None:
                 fit = self.fitted(key)
-                extra = files.described(self.pipeline.chosen(fit.ledger.bought()))
+                own = [one for one in fit.ledger.bought() if one.of == fit.id]
+                extra = files.described(self.pipeline.chosen(own))
                 storage.save_fit_in(fit, secret, extra=extra)
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class About:
 
     Attributes:
         sha256: of the file with the fit's tensors.
+        id: of the fit.
+        ledger: its id, and its path, from the fit's folder on.
         plan, data_name, feature_names, preprocessing, fingerprint: as of :class:`bdpvi.Fit`.
         records: N, the size of the training data.
         ridge, noise_scale, grid: of its guide.
@@ -38,6 +41,8 @@ class About:
     """
 
     sha256: str
+    id: str
+    ledger: dict[str, str]
     plan: Plan
     data_name: str
     feature_names: tuple[str, ...]
@@ -66,6 +71,7 @@ class About:
                     "bdpvi made it; fit again"
                 )
             plan = _object("plan", content.get("plan"))
+            ledger = _object("ledger", content.get("ledger"))
             largest = _object("largest", content.get("largest"))
             if not largest or not set(largest) <= {"remove", "add"}:
                 raise ValueError(f"largest must be of remove or add, got {_short(list(largest))}")
@@ -76,6 +82,8 @@ class About:
             accounting = _object("accounting", content.get("accounting"))
             return cls(
                 sha256=typed(content, "sha256", str),
+                id=_hexadecimal("id", typed(content, "id", str)),
+                ledger={name: typed(ledger, name, str) for name in ("id", "path")},
                 plan=Plan(
                     steps=typed(plan, "steps", int),
                     rate=_number("rate", plan.get("rate")),
@@ -218,3 +226,9 @@ def _refused(constant: str) -> None:
 
 def _short(value: Any) -> str:
     return repr(value)[:80]
+
+
+def _hexadecimal(name: str, text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{1,64}", text):
+        raise ValueError(f"{name} must be hexadecimal digits, got {text!r:.80}")
+    return text
