@@ -296,6 +296,26 @@ class Ledger:
             )
         return found
 
+    @classmethod
+    def beside(
+        cls, table: str | Path, file: str | Path | None = None, *, unit: Unit | None = None
+    ) -> Ledger:
+        """Return the ledger of a table on the disk: a file beside it, or the one that is named.
+
+        Whatever is released from the table goes on in it, wherever that is written.
+
+        Raises:
+            ValueError: as :meth:`at`, or if it cannot be written, naming it.
+        """
+        place = Path(f"{table}.ledger.jsonl") if file is None else Path(file)
+        try:
+            return cls.at(place, unit=unit)
+        except OSError as error:
+            raise ValueError(
+                f"ledger: {place}, which says what was released from {table}, cannot be written "
+                f"({error.strerror}); name another place by --ledger, the same for every command"
+            ) from error
+
     @property
     def id(self) -> str:
         """The ledger's name, which a saved fit keeps."""
@@ -347,7 +367,7 @@ class Ledger:
             book = self._book()
             if purpose := getattr(line, "purpose", ""):
                 kind = type(line)
-                if any(isinstance(one, kind) and one.purpose == purpose for one in book.lines):
+                if any(type(one) is kind and vars(one)["purpose"] == purpose for one in book.lines):
                     return
             if self.path is None:
                 self._memory.append(line)

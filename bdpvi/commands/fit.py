@@ -13,7 +13,17 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    Json,
+    LedgerFile,
+    Quiet,
+    RowsPerUnit,
+    Seed,
+    Settings,
+    Table,
+    UnitColumn,
+    reads_table,
+)
 
 if TYPE_CHECKING:
     from bdpvi import BayesianLogisticRegression, Fit
@@ -135,6 +145,9 @@ def fit(
     neighbours: Route = "",
     records: Records = 0,
     budget: Budget = None,
+    unit: UnitColumn = None,
+    rows_per_unit: RowsPerUnit = 1,
+    ledger: LedgerFile = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -151,14 +164,22 @@ def fit(
     import bdpvi
     from bdpvi._runtime.keys import Key
     from bdpvi._runtime.workers import Alone
+    from bdpvi.accounting.ledger import Ledger, Unit
     from bdpvi.recipes.files import described, guide_named
+    from bdpvi.types import People
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
     workers: Reduction = context.obj or Alone()
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
-    split = table.split(key.child("split") if isinstance(key, Key) else key)
+    split = _of_persons(table, unit, rows_per_unit).split(
+        key.child("split") if isinstance(key, Key) else key
+    )
+    train = split.train
+    if table.data not in options.TABLES and workers.rank == 0:
+        protected = Unit() if unit is None else Unit(unit, rows_per_unit)
+        train = replace(train, people=People(Ledger.beside(table.data, ledger, unit=protected)))
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -175,7 +196,7 @@ def fit(
         bdpvi.fit,
         chosen.model,
         chosen.made_guide(),
-        split.train,
+        train,
         steps=STEPS if steps is None else steps,
         rate=RATES[route] if rate is None else rate,
         seed=key,
@@ -188,6 +209,15 @@ def fit(
     fitted = _kept(run, out, workers, described(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
+
+
+def _of_persons(table: Table, unit: str | None, rows: int) -> Table:
+    """Return the options with which at most so many rows of a person are read."""
+    if unit is None:
+        return table
+    if table.key not in ("", unit):
+        raise ValueError(f"key={table.key!r} and unit={unit!r} name two columns; leave --key out")
+    return replace(table, key=unit, rows_per_key=rows)
 
 
 def _with(

@@ -12,7 +12,18 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import BaseRate, Delta, Json, Quiet, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    BaseRate,
+    Delta,
+    Json,
+    LedgerFile,
+    Quiet,
+    RowsPerUnit,
+    Settings,
+    Table,
+    UnitColumn,
+    reads_table,
+)
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -71,6 +82,17 @@ def private(
     guarantee: Guarantee = "",
     draws: Draws = 0,
     delta: Delta = 1e-5,
+    unit: UnitColumn = None,
+    rows_per_unit: RowsPerUnit = 1,
+    ledger: LedgerFile = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Worst-case ε that all releases from this table may reach together. Without it "
+            "EPSILON, for the first; a later command may raise it.",
+            show_default=False,
+        ),
+    ] = None,
     plan: Annotated[
         bool,
         typer.Option(
@@ -106,6 +128,8 @@ def private(
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],
         "from_data": from_data,
+        "unit": unit,
+        "rows_per_unit": rows_per_unit,
     }
     if settings:
         given["settings"] = options.settings_of(
@@ -118,6 +142,8 @@ def private(
     work = Work.of(
         table.split(options.PUBLIC_SEED).train if public else table.data,
         separator=table.separator,
+        ledger=ledger,
+        budget=budget,
         progress=not quiet and not as_json,
         **given,
     )
