@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Bought, Charge, Line, Steps, Unit
 from bdpvi.accounting.worst_case import (
-    PrivacyLossAccountant,
-    Run,
-    after_rounding,
+    epsilon,
     gaussian_epsilon,
-    gaussian_guarantee,
     rounding_delta,
 )
-from bdpvi.types import ADD_OR_REMOVE, WorstCase
+from bdpvi.types import WorstCase
 
 
 def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> float:
@@ -50,11 +47,8 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
 def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstCase | None:  # noqa: B008
     """Return the worst case of everything that a ledger holds.
 
-    Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
-    earlier ones gave (Dong, Roth and Su 2022, Corollary 2); training on Poisson samples and they
-    together by privacy loss distributions. A δ besides adds up, and so do the total variations of
-    the arithmetic. A μ-Gaussian mechanism is kμ-Gaussian for k rows of one person (the same,
-    Theorem 2.14).
+    By :func:`bdpvi.accounting.worst_case.epsilon`. A μ-Gaussian mechanism is kμ-Gaussian for k rows
+    of one person (Dong, Roth and Su 2022, Theorem 2.14).
 
     Args:
         lines: in any order.
@@ -70,30 +64,27 @@ def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstC
     >>> round(total.epsilon, 9) == round(gaussian_guarantee(0.05, 0.9e-5).epsilon, 9), total.delta
     (True, 1e-05)
     """
-    spent = [line for line in lines if isinstance(line, Charge | Bought | Steps)]
-    steps = [line for line in spent if isinstance(line, Steps)]
-    others = [line for line in spent if not isinstance(line, Steps)]
-    own = [line.delta for line in others if isinstance(line, Bought)]
-    unbounded = any(isinstance(o, Charge) and (o.from_data or o.distance is None) for o in others)
-    rest = delta - math.fsum(own)
-    if unbounded or rest <= 0 or (unit.rows > 1 and (steps or any(own))):
-        return None
-    variance = unit.rows**2 * math.fsum((line.distance or 0.0) ** 2 for line in others)
-    rounding = math.fsum(line.rounding for line in spent)
-    relation = ADD_OR_REMOVE if unit == Unit() else unit_relation(unit)
-    if steps:
-        runs = tuple(Run(one.noise_multiplier, one.rate, one.steps) for one in steps)
-        if variance:
-            runs += (Run(variance**-0.5, 1.0, 1),)
-        solve = partial(PrivacyLossAccountant().together, runs)
-        epsilon = after_rounding(solve, rest, rounding)
-        name = PrivacyLossAccountant.name
-        found = WorstCase(epsilon, delta, name, rounding=rounding) if epsilon < math.inf else None
-    else:
-        found = gaussian_guarantee(variance, rest, rounding) if variance else None
-        if not variance:
-            return WorstCase(0.0, delta, "nothing was released", relation, distance=0.0)
-    return None if found is None else replace(found, delta=delta, relation=relation)
+    events: list[SampledGaussian | Threshold] = []
+    for line in lines:
+        if isinstance(line, Steps):
+            if unit.rows > 1:
+                return None
+            z, q, n, theta = line.noise_multiplier, line.rate, line.steps, line.rounding
+            events.append(SampledGaussian(noise_multiplier=z, rate=q, steps=n, rounding=theta))
+        elif isinstance(line, Charge | Bought):
+            if line.distance is None or (isinstance(line, Charge) and line.from_data):
+                return None
+            if distance := unit.rows * line.distance:
+                one = SampledGaussian(noise_multiplier=1 / distance, rounding=line.rounding)
+                events.append(one)
+            if isinstance(line, Bought) and line.delta:
+                if unit.rows > 1:
+                    return None
+                events.append(Threshold(line.delta))
+    found = epsilon(events, delta)
+    if found is None or unit == Unit():
+        return found
+    return replace(found, relation=unit_relation(unit))
 
 
 def folded(lines: Sequence[Line]) -> tuple[Line, ...]:

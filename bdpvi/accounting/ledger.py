@@ -399,6 +399,13 @@ class Ledger:
         ):
             yield
 
+    def join(self, kept: Ledger) -> None:
+        """Write what is in memory to another ledger, and go on in that one's file."""
+        with self.locked(), kept.locked():
+            for line in self.lines():
+                kept.charge(line)
+            self.path, self._id = kept.path, kept.id
+
     def move(self, path: Path) -> None:
         """Go on in the file at ``path``, which has to hold what :meth:`content` gave."""
         self.path = path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from bdpvi.commands.options import (
 if TYPE_CHECKING:
     from bdpvi import BayesianLogisticRegression, Fit
     from bdpvi._runtime.workers import Reduction
+    from bdpvi.accounting.ledger import Ledger
     from bdpvi.neighbours.route import Neighbours
 
 GUIDES = ("full-rank", "mean-field")
@@ -177,9 +178,11 @@ def fit(
         key.child("split") if isinstance(key, Key) else key
     )
     train = split.train
-    if table.data not in options.TABLES and workers.rank == 0:
-        protected = Unit() if unit is None else Unit(unit, rows_per_unit)
-        train = replace(train, people=People(Ledger.beside(table.data, ledger, unit=protected)))
+    protected = Unit() if unit is None else Unit(unit, rows_per_unit)
+    train = replace(train, people=People(Ledger(unit=protected)))
+    kept = None
+    if table.data not in options.TABLES:
+        kept = partial(Ledger.beside, table.data, ledger, unit=protected)
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -206,7 +209,7 @@ def fit(
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, described(chosen))
+    fitted = _kept(run, out, workers, described(chosen), kept)
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
 
@@ -249,7 +252,13 @@ def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours
     return Sharded(partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers)
 
 
-def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
+def _kept(
+    run: Any,
+    out: Path,
+    workers: Reduction,
+    made: dict[str, Any],
+    ledger: Callable[[], Ledger] | None,
+) -> Any:
     """Fit and save, in a folder that one process at a time may work in."""
     import torch
 
@@ -266,6 +275,8 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
             store.check_writable(out.parent)
         fitted = run()
         if first:
+            if ledger is not None:
+                fitted.ledger.join(ledger())
             storage.save_fit(fitted, out, extra=made)
         workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
         checkpoint.forget(unfinished)

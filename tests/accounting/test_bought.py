@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdpvi.accounting.bought import folded, gaussian_distance, together
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Bought, Charge, Ledger, Line, Steps, Unit
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, Run
+from bdpvi.accounting.worst_case import PrivacyLossAccountant
 
 DELTA = 1e-5
 
@@ -102,7 +103,10 @@ def test_the_rows_of_one_person_are_a_group(distance: float, rows: int) -> None:
 def test_training_and_samples_compose_by_privacy_loss_distributions() -> None:
     steps, sample = Steps(2.0, 0.05, 300, 1e-13), released(0.2, 1e-13)
     total = together([steps, sample], DELTA)
-    runs = (Run(2.0, 0.05, 300), Run(5.0, 1.0, 1))
+    runs = (
+        SampledGaussian(noise_multiplier=2.0, rate=0.05, steps=300),
+        SampledGaussian(noise_multiplier=5.0),
+    )
     assert total is not None
     assert total.epsilon == pytest.approx(PrivacyLossAccountant().together(runs, DELTA), rel=1e-4)
     for part in (steps, sample):
