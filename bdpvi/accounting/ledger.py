@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from filelock import FileLock
 
 from bdpvi._runtime import store, validate
 from bdpvi.accounting.chain import Chain, chained, link, proven
-from bdpvi.types import Budget, Dataset
+from bdpvi.types import Budget, People
 
 FORMAT = 2
 _HEX = re.compile("[0-9a-f]{0,64}")
@@ -429,10 +429,19 @@ class Ledger:
         return book
 
 
-def ledger_of(data: Dataset) -> Ledger:
+class OfPeople(Protocol):
+    """A table that is about people."""
+
+    @property
+    def people(self) -> People:
+        """Those whom it is about."""
+
+
+def ledger_of(data: OfPeople) -> Ledger:
     """Return the ledger of the people in a table; of all data sets that were selected from it.
 
     >>> import torch
+    >>> from bdpvi.types import Dataset
     >>> data = Dataset(torch.zeros(3, 1), torch.zeros(3))
     >>> ledger_of(data.without(0)) is ledger_of(data)
     True

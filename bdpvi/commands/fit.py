@@ -164,9 +164,10 @@ def fit(
     """
     import bdpvi
     from bdpvi._runtime.keys import Key
+    from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
     from bdpvi.accounting.ledger import Ledger, Unit
-    from bdpvi.recipes.files import described, guide_named
+    from bdpvi.recipes.files import guide_named
     from bdpvi.types import People
 
     usual = "optimum" if steps is None and rate is None else "coupled"
@@ -209,7 +210,7 @@ def fit(
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, described(chosen), kept)
+    fitted = _kept(run, out, workers, to_json(chosen), kept)
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import warnings
 from collections.abc import Callable
@@ -16,8 +15,8 @@ import torch
 
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.schema import to_json
 from bdpvi.accounting.ledger import Ledger, ledger_of
-from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.reading import read_table
@@ -237,14 +236,8 @@ class Work:
                 UserWarning,
                 stacklevel=3,
             )
-        if found and found.records is not None and found.records < bought.FEW * found.need:
-            warnings.warn(
-                f"about {found.records:.0f} records, and ε = {pipeline.epsilon:g} wants about "
-                f"{math.ceil(bought.FEW * found.need)} for these columns: the constants may be "
-                "rough; public constants or fewer columns would help",
-                PrivacyUtilityWarning,
-                stacklevel=3,
-            )
+        if found and (few := found.caution(pipeline.epsilon)):
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         settings = pipeline.chosen(paid)
         ledger = ledger_of(data) if isinstance(self.table, Dataset) else self.ledger()
         if self.budget is not None or ledger.budget is None:
@@ -299,7 +292,7 @@ class Work:
             if fit is None:
                 fit = self.fitted(key)
                 own = [one for one in fit.ledger.bought() if one.of == fit.id]
-                extra = files.described(self.pipeline.chosen(own))
+                extra = to_json(self.pipeline.chosen(own))
                 storage.save_fit_in(fit, secret, extra=extra)
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()
