@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -13,11 +13,22 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    Json,
+    LedgerFile,
+    Quiet,
+    RowsPerUnit,
+    Seed,
+    Settings,
+    Table,
+    UnitColumn,
+    reads_table,
+)
 
 if TYPE_CHECKING:
-    from bdpvi import BayesianLogisticRegression, Fit
+    from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
+    from bdpvi.accounting.ledger import Ledger
     from bdpvi.neighbours.route import Neighbours
 
 GUIDES = ("full-rank", "mean-field")
@@ -31,7 +42,11 @@ Epsilon = Annotated[
     float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
 ]
 Records = Annotated[
-    int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
+    int | None,
+    typer.Option(
+        help="Records left out in turn for the accounting. Without it all are.",
+        show_default=False,
+    ),
 ]
 Guide = Annotated[
     str,
@@ -59,9 +74,17 @@ Intercept = Annotated[
 Limit = Annotated[
     float | None,
     typer.Option(
-        help="Cut standardised features off at ± this public bound; 0: do not. Sensible: 1 to 3. "
+        help="Cut standardised features off at ± this public bound. Sensible: 1 to 3. "
         f"{FROM_SETTINGS}",
         show_default=False,
+    ),
+]
+NoLimit = Annotated[bool, typer.Option("--no-limit", help="Do not cut features off.")]
+NoNoiseScale = Annotated[
+    bool,
+    typer.Option(
+        "--no-noise-scale",
+        help="Release with the guide's own covariance, which gives no worst-case guarantee.",
     ),
 ]
 Correlation = Annotated[
@@ -83,8 +106,8 @@ NoiseScale = Annotated[
     float | None,
     typer.Option(
         help="Release samples with this standard deviation, which is public, instead of the "
-        "guide's covariance; 0: the guide's own, which gives no worst-case guarantee. Any value "
-        f"does where ε decides the temperature. {FROM_SETTINGS}",
+        "guide's covariance. Any value does "
+        f"where ε decides the temperature. {FROM_SETTINGS}",
         show_default=False,
     ),
 ]
@@ -127,14 +150,19 @@ def fit(
     prior_scale: PriorScale = None,
     intercept: Intercept = None,
     limit: Limit = None,
+    no_limit: NoLimit = False,
     correlation: Correlation = None,
     group: Group = None,
     noise_scale: NoiseScale = None,
+    no_noise_scale: NoNoiseScale = False,
     steps: Steps = None,
     rate: Rate = None,
     neighbours: Route = "",
-    records: Records = 0,
+    records: Records = None,
     budget: Budget = None,
+    unit: UnitColumn = None,
+    rows_per_unit: RowsPerUnit = 1,
+    ledger: LedgerFile = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -152,31 +180,45 @@ def fit(
     from bdpvi._runtime.keys import Key
     from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
+    from bdpvi.accounting.ledger import Ledger, Unit
     from bdpvi.recipes.files import guide_named
+    from bdpvi.types import People
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
     workers: Reduction = context.obj or Alone()
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
-    split = table.split(key.child("split") if isinstance(key, Key) else key)
+    split = _of_persons(table, unit, rows_per_unit).split(
+        key.child("split") if isinstance(key, Key) else key
+    )
+    train = split.train
+    protected = Unit() if unit is None else Unit(unit, rows_per_unit)
+    train = replace(train, people=People(Ledger(unit=protected)))
+    kept = None
+    if table.data not in options.TABLES:
+        kept = partial(Ledger.beside, table.data, ledger, unit=protected)
     chosen = options.settings_of(settings, split.train.name, epsilon)
-    given = {
+    given: dict[str, Any] = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
         "correlation": correlation,
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if no_limit:
+        given["limit"] = None
+    wanted = chosen.noise_scale if noise_scale is None else noise_scale
     chosen = replace(
         chosen,
-        model=_with(chosen.model, given),
+        model=replace(chosen.model, **given),
         guide=guide_named(guide) if guide else chosen.guide,
-        noise_scale=chosen.noise_scale if noise_scale is None else noise_scale or None,
+        noise_scale=None if no_noise_scale else wanted,
     )
     run = partial(
         bdpvi.fit,
         chosen.model,
         chosen.made_guide(),
-        split.train,
+        train,
         steps=STEPS if steps is None else steps,
         rate=RATES[route] if rate is None else rate,
         seed=key,
@@ -186,19 +228,18 @@ def fit(
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, to_json(chosen))
+    fitted = _kept(run, out, workers, to_json(chosen), kept)
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
 
 
-def _with(
-    model: BayesianLogisticRegression, given: Mapping[str, Any]
-) -> BayesianLogisticRegression:
-    """Return the model with what was given; a limit of 0 is none."""
-    changes = {name: value for name, value in given.items() if value is not None}
-    if given["limit"] == 0:
-        changes["limit"] = None
-    return replace(model, **changes)
+def _of_persons(table: Table, unit: str | None, rows: int) -> Table:
+    """Return the options with which at most so many rows of a person are read."""
+    if unit is None:
+        return table
+    if table.key not in ("", unit):
+        raise ValueError(f"key={table.key!r} and unit={unit!r} name two columns; leave --key out")
+    return replace(table, key=unit, rows_per_key=rows)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -209,18 +250,24 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:
+def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
     import bdpvi
     from bdpvi.neighbours.sharding import Sharded, ShardedRecords
 
-    kind = bdpvi.Remove(records or None)
+    kind = bdpvi.Remove(records)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
     kept = _unfinished(out) / f"workers-{workers.size}"
     return Sharded(partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers)
 
 
-def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
+def _kept(
+    run: Any,
+    out: Path,
+    workers: Reduction,
+    made: dict[str, Any],
+    ledger: Callable[[], Ledger] | None,
+) -> Any:
     """Fit and save, in a folder that one process at a time may work in."""
     import torch
 
@@ -237,6 +284,8 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
             store.check_writable(out.parent)
         fitted = run()
         if first:
+            if ledger is not None:
+                fitted.ledger.join(ledger())
             storage.save_fit(fitted, out, extra=made)
         workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
         checkpoint.forget(unfinished)
