@@ -1,8 +1,9 @@
 """Laws of privacy losses that bound others from above, on a lattice, and their sums.
 
-A release's δ(ε) = E(1 − e^{ε−L})₊ is convex in e^ε. The law here has the same δ at the lattice's
-points and the chord between them (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022), so no
-error of quadrature makes δ too small: not its own, and not that of a sum, which is a mean of it at
+A release's δ(ε) is convex in e^ε. So where it is at most some numbers at a lattice's points it is
+at most their largest convex minorant, which is piecewise linear, and so the E(1 − e^{ε−L})₊ of a
+law on the lattice (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022). No error of quadrature
+makes δ too small: not its own, and not that of several releases, whose δ is a mean of one's at
 other ε. L need not be a log ratio of two densities; that its δ bounds the release's is enough.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 from scipy.signal import fftconvolve
 
 Array = NDArray[np.float64]
@@ -37,10 +39,10 @@ class LossBound:
 
     @classmethod
     def of(cls, deltas: Deltas, least: float, last: float, step: float) -> LossBound:
-        """Return the law that has these δ at the lattice's points.
+        """Return the law with the largest δ that is within ``deltas`` at the lattice's points.
 
         Args:
-            deltas: of a loss that is at least ``least``.
+            deltas: at most 1.
             least, last: where the lattice begins, and where it need not go on: the mass of what
                 lies beyond is δ there.
             step: of the lattice.
@@ -51,10 +53,12 @@ class LossBound:
         """
         count = min(math.ceil(max(last - least, 0.0) / step), MOST) + 1
         delta = deltas(np.asarray(least + step * np.arange(count), dtype=np.float64))
-        falls = np.append(np.diff(delta), 0.0)
-        masses = falls / math.expm1(step)
-        masses[1:] += falls[:-1] / math.expm1(-step)
-        masses[0] += 1 - delta[0]
+        delta = np.minimum.accumulate(delta)
+        # In x = e^{ε − least}; from δ = 1 at x = 0 on. The minorant's slopes do not fall.
+        x = np.concatenate([[0.0], np.exp(step * np.arange(count))])
+        widths = np.diff(x)
+        slopes = isotonic_regression(np.diff(delta, prepend=1.0) / widths, weights=widths).x
+        masses = x[1:] * np.diff(slopes, append=0.0)
         return cls(least, step, np.maximum(masses, 0.0), float(delta[-1]))
 
     def together(self, other: LossBound) -> LossBound:

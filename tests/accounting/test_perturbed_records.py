@@ -64,15 +64,15 @@ def test_records_are_rounded_up_to_few_levels() -> None:
 
 def test_the_mean_over_a_population_is_within_delta() -> None:
     """Panels from a known population: at the ε that each gives the mean of all is below δ."""
-    lengths, bends = population(400_000, 99)
+    lengths, bends = population(200_000, 99)
     everybody = record_deltas(EVENT, lengths, bends)
     assert everybody.counts is not None
     worst = worst_epsilon([EVENT], DELTA)
     assert worst is not None
-    for seed in range(3):
+    for seed in range(2):
         found = bayesian_epsilon(EVENT, *population(30_000, seed), DELTA)
         assert found < 0.98 * worst.epsilon
-        mean = float((everybody.at(found) * everybody.counts).sum() / 400_000)
+        mean = float((everybody.at(found) * everybody.counts).sum() / 200_000)
         assert 0.3 * DELTA < mean <= DELTA
 
 

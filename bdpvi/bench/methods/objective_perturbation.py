@@ -52,7 +52,7 @@ class ObjectivePerturbation:
         "model.limit": (1.0, 1.5, 2.0, 3.0, 4.0),
         "model.correlation": MODEL_SPACE["model.correlation"],
         "rule.scale": (0.25, 0.35, 0.5, 0.75, 1.0, 1.5),
-        "rule.residual": (0.01, 0.03, 0.1),
+        "rule.residual": (0.01, 0.02, 0.05),
         "rule.shrinkage": (0.0, 1.0, 2.0, 4.0, 8.0),
     }
 
