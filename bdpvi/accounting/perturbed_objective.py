@@ -63,7 +63,7 @@ def losses(events: Sequence[PerturbedObjective]) -> LossBound:
     def of(loss: Loss, draws: int) -> LossBound:
         sd = loss.k * loss.mu
         last = min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
-        return LossBound.of(loss.delta, loss.least, last, step).repeated(draws)
+        return LossBound.of(loss.delta, 0.0, last, step).repeated(draws)
 
     parts = (of(loss, event.draws) for loss, event in zip(each, events, strict=True))
     return reduce(LossBound.together, parts)
