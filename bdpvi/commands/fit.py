@@ -16,7 +16,7 @@ from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
-    from bdpvi import BayesianLogisticRegression, Fit
+    from bdpvi import Fit, Recipe
     from bdpvi._runtime.workers import Reduction
     from bdpvi.neighbours.route import Neighbours
 
@@ -152,7 +152,6 @@ def fit(
     from bdpvi._runtime.keys import Key
     from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
-    from bdpvi.recipes.files import guide_named
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -160,18 +159,13 @@ def fit(
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
     split = table.split(key.child("split") if isinstance(key, Key) else key)
-    chosen = options.settings_of(settings, split.train.name, epsilon)
     given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
         "correlation": correlation,
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
-    chosen = replace(
-        chosen,
-        model=_with(chosen.model, given),
-        guide=guide_named(guide) if guide else chosen.guide,
-        noise_scale=chosen.noise_scale if noise_scale is None else noise_scale or None,
-    )
+    recipe = options.settings_of(settings, split.train.name, epsilon)
+    chosen = _with(recipe, given, guide=guide, noise_scale=noise_scale)
     run = partial(
         bdpvi.fit,
         chosen.model,
@@ -192,13 +186,20 @@ def fit(
 
 
 def _with(
-    model: BayesianLogisticRegression, given: Mapping[str, Any]
-) -> BayesianLogisticRegression:
-    """Return the model with what was given; a limit of 0 is none."""
+    recipe: Recipe, given: Mapping[str, Any], *, guide: str, noise_scale: float | None
+) -> Recipe:
+    """Return the recipe with what was given; a limit or a noise scale of 0 is none."""
+    from bdpvi.recipes.files import guide_named
+
     changes = {name: value for name, value in given.items() if value is not None}
     if given["limit"] == 0:
         changes["limit"] = None
-    return replace(model, **changes)
+    return replace(
+        recipe,
+        model=replace(recipe.model, **changes),
+        guide=guide_named(guide) if guide else recipe.guide,
+        noise_scale=recipe.noise_scale if noise_scale is None else noise_scale or None,
+    )
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
