@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from bdpvi.commands import options
 from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
-    from bdpvi import Fit, Recipe
+    from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
     from bdpvi.neighbours.route import Neighbours
 
@@ -31,7 +31,11 @@ Epsilon = Annotated[
     float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
 ]
 Records = Annotated[
-    int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
+    int | None,
+    typer.Option(
+        help="Records left out in turn for the accounting. Without it all are.",
+        show_default=False,
+    ),
 ]
 Guide = Annotated[
     str,
@@ -59,9 +63,17 @@ Intercept = Annotated[
 Limit = Annotated[
     float | None,
     typer.Option(
-        help="Cut standardised features off at ± this public bound; 0: do not. Sensible: 1 to 3. "
+        help="Cut standardised features off at ± this public bound. Sensible: 1 to 3. "
         f"{FROM_SETTINGS}",
         show_default=False,
+    ),
+]
+NoLimit = Annotated[bool, typer.Option("--no-limit", help="Do not cut features off.")]
+NoNoiseScale = Annotated[
+    bool,
+    typer.Option(
+        "--no-noise-scale",
+        help="Release with the guide's own covariance, which gives no worst-case guarantee.",
     ),
 ]
 Correlation = Annotated[
@@ -83,8 +95,8 @@ NoiseScale = Annotated[
     float | None,
     typer.Option(
         help="Release samples with this standard deviation, which is public, instead of the "
-        "guide's covariance; 0: the guide's own, which gives no worst-case guarantee. Any value "
-        f"does where ε decides the temperature. {FROM_SETTINGS}",
+        "guide's covariance. Any value does "
+        f"where ε decides the temperature. {FROM_SETTINGS}",
         show_default=False,
     ),
 ]
@@ -127,13 +139,15 @@ def fit(
     prior_scale: PriorScale = None,
     intercept: Intercept = None,
     limit: Limit = None,
+    no_limit: NoLimit = False,
     correlation: Correlation = None,
     group: Group = None,
     noise_scale: NoiseScale = None,
+    no_noise_scale: NoNoiseScale = False,
     steps: Steps = None,
     rate: Rate = None,
     neighbours: Route = "",
-    records: Records = 0,
+    records: Records = None,
     budget: Budget = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = None,
@@ -152,6 +166,7 @@ def fit(
     from bdpvi._runtime.keys import Key
     from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
+    from bdpvi.recipes.files import guide_named
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -159,47 +174,29 @@ def fit(
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
     split = table.split(key.child("split") if isinstance(key, Key) else key)
-    given = {
-        "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
-        "correlation": correlation,
-        "groups": _columns(group, split.train.feature_names) if group else None,
-    }  # fmt: skip
-    recipe = options.settings_of(settings, split.train.name, epsilon)
-    chosen = _with(recipe, given, guide=guide, noise_scale=noise_scale)
+    chosen = options.settings_of(settings, split.train.name, epsilon)
+    model = _given(
+        no_limit * ("limit",), clip=clip, prior_scale=prior_scale, intercept=intercept,
+        limit=limit, correlation=correlation, groups=_columns(group, split.train.feature_names),
+    )  # fmt: skip
+    kind = guide_named(guide) if guide else None
+    whole = _given(no_noise_scale * ("noise_scale",), guide=kind, noise_scale=noise_scale)
+    chosen = replace(chosen, model=replace(chosen.model, **model), **whole)
     run = partial(
-        bdpvi.fit,
-        chosen.model,
-        chosen.made_guide(),
-        split.train,
-        steps=STEPS if steps is None else steps,
-        rate=RATES[route] if rate is None else rate,
-        seed=key,
-        neighbours=way,
-        accounting=chosen.accounting,
+        bdpvi.fit, chosen.model, chosen.made_guide(), split.train, seed=key, neighbours=way,
+        steps=STEPS if steps is None else steps, rate=RATES[route] if rate is None else rate,
+        accounting=chosen.accounting, device=device, progress=workers.rank == 0 and not quiet,
         budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
-        device=device,
-        progress=workers.rank == 0 and not quiet,
-    )
+    )  # fmt: skip
     fitted = _kept(run, out, workers, to_json(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
 
 
-def _with(
-    recipe: Recipe, given: Mapping[str, Any], *, guide: str, noise_scale: float | None
-) -> Recipe:
-    """Return the recipe with what was given; a limit or a noise scale of 0 is none."""
-    from bdpvi.recipes.files import guide_named
-
-    changes = {name: value for name, value in given.items() if value is not None}
-    if given["limit"] == 0:
-        changes["limit"] = None
-    return replace(
-        recipe,
-        model=replace(recipe.model, **changes),
-        guide=guide_named(guide) if guide else recipe.guide,
-        noise_scale=recipe.noise_scale if noise_scale is None else noise_scale or None,
-    )
+def _given(cleared: Sequence[str], **values: Any) -> dict[str, Any]:
+    """Return what was given; what is cleared is None."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return given | dict.fromkeys(cleared)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -210,11 +207,11 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:
+def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
     import bdpvi
     from bdpvi.neighbours.sharding import Sharded, ShardedRecords
 
-    kind = bdpvi.Remove(records or None)
+    kind = bdpvi.Remove(records)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
     kept = _unfinished(out) / f"workers-{workers.size}"
@@ -258,8 +255,12 @@ def _check_new(out: Path) -> None:
         raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{left}")
 
 
-def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+def _columns(
+    groups: Sequence[str] | None, names: Sequence[str]
+) -> tuple[tuple[int, ...], ...] | None:
     """Return the column numbers of groups that are given by name."""
+    if not groups:
+        return None
     wanted = [[name.strip() for name in group.split(",")] for group in groups]
     for name in (name for group in wanted for name in group):
         if name not in names:
