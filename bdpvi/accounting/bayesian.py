@@ -14,7 +14,7 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting import conversions, estimators
 from bdpvi.accounting.betting import betting
-from bdpvi.accounting.bought import together
+from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
 from bdpvi.accounting.conversions import EPSILONS, Orders, minimise_delta, split_delta
 from bdpvi.accounting.estimators import Estimate, Estimator
@@ -336,11 +336,7 @@ class BayesianAccountant:
         if self._from_data or known is None:
             return None
         found = known.worst_case(self._charged()[0], delta, self._rounding)
-        if found is None or not self._bought:
-            return found
-        if found.distance is None:
-            return None
-        return together([Bought(found.distance, 0.0, found.rounding), *self._bought], delta)
+        return with_bought(found, self._bought, delta) if found and self._bought else found
 
     @property
     def _sample_size(self) -> int:

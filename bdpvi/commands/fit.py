@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -13,24 +13,12 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    Json,
-    LedgerFile,
-    Quiet,
-    RowsPerUnit,
-    Seed,
-    Settings,
-    Table,
-    UnitColumn,
-    reads_table,
-)
+from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
     from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
-    from bdpvi.accounting.ledger import Ledger
     from bdpvi.neighbours.route import Neighbours
-    from bdpvi.types import People
 
 GUIDES = ("full-rank", "mean-field")
 RATES = {"coupled": 0.1, "optimum": 1.0}
@@ -161,9 +149,6 @@ def fit(
     neighbours: Route = "",
     records: Records = None,
     budget: Budget = None,
-    unit: UnitColumn = None,
-    rows_per_unit: RowsPerUnit = 1,
-    ledger: LedgerFile = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -183,58 +168,45 @@ def fit(
     from bdpvi._runtime.workers import Alone
     from bdpvi.recipes.files import guide_named
 
-    route = _named(neighbours, steps, rate)
+    usual = "optimum" if steps is None and rate is None else "coupled"
+    route = validate.choice("neighbours", neighbours or usual, RATES)
     workers: Reduction = context.obj or Alone()
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
-    coin = key.child("split") if isinstance(key, Key) else key
-    split = _of_persons(table, unit, rows_per_unit).split(coin)
-    people, kept = _people(table, unit, rows_per_unit, ledger)
+    split = table.split(key.child("split") if isinstance(key, Key) else key)
     chosen = options.settings_of(settings, split.train.name, epsilon)
-    model = _given(
-        no_limit * ("limit",), clip=clip, prior_scale=prior_scale, intercept=intercept,
-        limit=limit, correlation=correlation, groups=_columns(group, split.train.feature_names),
-    )  # fmt: skip
-    kind = guide_named(guide) if guide else None
-    whole = _given(no_noise_scale * ("noise_scale",), guide=kind, noise_scale=noise_scale)
-    chosen = replace(chosen, model=replace(chosen.model, **model), **whole)
+    given: dict[str, Any] = {
+        "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
+        "correlation": correlation,
+        "groups": _columns(group, split.train.feature_names) if group else None,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if no_limit:
+        given["limit"] = None
+    wanted = chosen.noise_scale if noise_scale is None else noise_scale
+    chosen = replace(
+        chosen,
+        model=replace(chosen.model, **given),
+        guide=guide_named(guide) if guide else chosen.guide,
+        noise_scale=None if no_noise_scale else wanted,
+    )
     run = partial(
-        bdpvi.fit, chosen.model, chosen.made_guide(), replace(split.train, people=people),
-        steps=STEPS if steps is None else steps, rate=RATES[route] if rate is None else rate,
-        seed=key, neighbours=way, accounting=chosen.accounting,
-        device=device, progress=workers.rank == 0 and not quiet,
+        bdpvi.fit,
+        chosen.model,
+        chosen.made_guide(),
+        split.train,
+        steps=STEPS if steps is None else steps,
+        rate=RATES[route] if rate is None else rate,
+        seed=key,
+        neighbours=way,
+        accounting=chosen.accounting,
         budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
-    )  # fmt: skip
-    fitted = _kept(run, out, workers, to_json(chosen), kept)
+        device=device,
+        progress=workers.rank == 0 and not quiet,
+    )
+    fitted = _kept(run, out, workers, to_json(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
-
-
-def _given(cleared: Sequence[str], **values: Any) -> dict[str, Any]:
-    """Return what was given; what is cleared is None."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return given | dict.fromkeys(cleared)
-
-
-def _of_persons(table: Table, unit: str | None, rows: int) -> Table:
-    """Return the options with which at most so many rows of a person are read."""
-    if unit is None:
-        return table
-    if table.key not in ("", unit):
-        raise ValueError(f"key={table.key!r} and unit={unit!r} name two columns; leave --key out")
-    return replace(table, key=unit, rows_per_key=rows)
-
-
-def _people(
-    table: Table, unit: str | None, rows: int, file: Path | None
-) -> tuple[People, Callable[[], Ledger] | None]:
-    """Return who is protected, and what opens their ledger beside a table that is not public."""
-    from bdpvi.accounting.ledger import Ledger, Unit
-    from bdpvi.types import People
-
-    protected = Unit() if unit is None else Unit(unit, rows)
-    beside = partial(Ledger.beside, table.data, file, unit=protected)
-    return People(Ledger(unit=protected)), None if table.data in options.TABLES else beside
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -243,11 +215,6 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
     else:
         print(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
-
-
-def _named(neighbours: str, steps: int | None, rate: float | None) -> str:
-    usual = "optimum" if steps is None and rate is None else "coupled"
-    return validate.choice("neighbours", neighbours or usual, RATES)
 
 
 def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
@@ -261,13 +228,7 @@ def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Nei
     return Sharded(partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers)
 
 
-def _kept(
-    run: Any,
-    out: Path,
-    workers: Reduction,
-    made: dict[str, Any],
-    ledger: Callable[[], Ledger] | None,
-) -> Any:
+def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
     """Fit and save, in a folder that one process at a time may work in."""
     import torch
 
@@ -284,8 +245,6 @@ def _kept(
             store.check_writable(out.parent)
         fitted = run()
         if first:
-            if ledger is not None:
-                fitted.ledger.join(ledger())
             storage.save_fit(fitted, out, extra=made)
         workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
         checkpoint.forget(unfinished)
@@ -306,12 +265,8 @@ def _check_new(out: Path) -> None:
         raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{left}")
 
 
-def _columns(
-    groups: Sequence[str] | None, names: Sequence[str]
-) -> tuple[tuple[int, ...], ...] | None:
+def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return the column numbers of groups that are given by name."""
-    if not groups:
-        return None
     wanted = [[name.strip() for name in group.split(",")] for group in groups]
     for name in (name for group in wanted for name in group):
         if name not in names:
