@@ -14,15 +14,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
 from bdpvi.accounting import bayesian
+from bdpvi.accounting.settling import nothing_spent
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
 from bdpvi.commands import release as releasing
+from bdpvi.commands.demonstration import Demonstration
 from bdpvi.recipes import files
 from bdpvi.releasing import storage
 
@@ -418,6 +421,18 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result["spent"]["worst_case"]["epsilon"] <= 1
     assert not result["unbounded"]["reliable"]
     assert "--noise-scale" in result["unbounded"]["reason"]
+
+
+def test_a_demonstration_without_matplotlib_names_the_extra(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing = nothing_spent(1e-5, ["remove"], 3)
+    columns = ["worst_case", "bayesian", "reliable", "accuracy"]
+    Demonstration(
+        records=3, test_records=1, non_private=0.9, curve=pd.DataFrame(columns=columns),
+        spent=nothing, released_accuracy=0.5, unbounded=nothing, figure=None, table=Path("a.csv"),
+    ).print(Console(width=80))  # fmt: skip
+    assert "bdpvi[report]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["fit", "compare", "tune"])
