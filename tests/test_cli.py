@@ -26,7 +26,7 @@ from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
 from bdpvi.commands import release as releasing
 from bdpvi.commands.demonstration import Demonstration
-from bdpvi.recipes import files
+from bdpvi.recipes.recipe import GUIDES
 from bdpvi.releasing import storage
 
 
@@ -464,7 +464,7 @@ def test_identifiers_are_refused_until_they_are_dropped(
 def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
     assert releasing.CONVERSIONS == bayesian.CONVERSIONS
-    assert set(fitting.GUIDES) == set(files.GUIDES)
+    assert set(fitting.GUIDES) == set(GUIDES)
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
 
 
