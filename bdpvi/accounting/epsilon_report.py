@@ -77,7 +77,7 @@ class EpsilonReport:
                 )
         quantiles = None
         if self.edges:
-            accountant = BayesianAccountant(conversion="hockey-stick")
+            accountant = BayesianAccountant()
             accountant.step(event)
             quantiles = accountant.per_record(self.delta)
         return SecureSums.of(self.grids, torch.stack(values), quantiles)
@@ -120,7 +120,7 @@ class EpsilonReport:
         Args:
             total, event: as for :meth:`epsilon`.
         """
-        accountant = BayesianAccountant(conversion="hockey-stick")
+        accountant = BayesianAccountant()
         accountant.step(event)
         found = accountant.spent(self.delta)
         return replace(

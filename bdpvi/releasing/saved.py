@@ -91,10 +91,12 @@ class About:
                 ridge=validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
                 noise_scale=None if noise_scale is None else _positive("noise_scale", noise_scale),
                 accounting=Accounting(
-                    conversion=typed(accounting, "conversion", str),
-                    failure_probability=_positive(
-                        "failure_probability", accounting.get("failure_probability")
-                    ),
+                    conversion=None
+                    if accounting.get("conversion") is None
+                    else typed(accounting, "conversion", str),
+                    failure_probability=None
+                    if (gamma := accounting.get("failure_probability")) is None
+                    else _positive("failure_probability", gamma),
                     only_reliable=typed(accounting, "only_reliable", bool),
                 ),
                 largest={

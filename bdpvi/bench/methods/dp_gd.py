@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from bdpvi.accounting.bayesian import HOCKEY_STICK, BayesianAccountant
+from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.settings import Accounting
 from bdpvi.accounting.worst_case import GaussianAccountant
@@ -89,7 +89,7 @@ class DPGDBayesian(DPGD):
         norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
 
         def ledger(noise_multiplier: float) -> BayesianAccountant:
-            account = Accounting(conversion=HOCKEY_STICK, failure_probability=1e-10)()
+            account = Accounting()()
             account.step(
                 SampledGaussian(noise_multiplier=noise_multiplier, steps=self.steps, norms=norms)
             )
