@@ -9,7 +9,7 @@ from bdpvi._fit import Fit
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.route import largest
+from bdpvi.neighbours.optimum.sensitivity import largest
 
 CLIP = 0.5
 """Proposed where a model has none; the default of ``bdpvi fit``."""

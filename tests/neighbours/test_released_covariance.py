@@ -16,7 +16,7 @@ from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.neighbours.optimum.route import ROOM
+from bdpvi.neighbours.optimum.sensitivity import ROOM
 from bdpvi.releasing.storage import load_fit, save_fit
 
 GUIDES = [MeanField, FullRank]
