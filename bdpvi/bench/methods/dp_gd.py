@@ -12,7 +12,6 @@ import torch
 
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.accounting.settings import Accounting
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
@@ -89,7 +88,7 @@ class DPGDBayesian(DPGD):
         norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
 
         def ledger(noise_multiplier: float) -> BayesianAccountant:
-            account = Accounting()()
+            account = BayesianAccountant()
             account.step(
                 SampledGaussian(noise_multiplier=noise_multiplier, steps=self.steps, norms=norms)
             )
