@@ -150,8 +150,9 @@ def fit(
     """
     import bdpvi
     from bdpvi._runtime.keys import Key
+    from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
-    from bdpvi.recipes.files import described, guide_named
+    from bdpvi.recipes.files import guide_named
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -185,7 +186,7 @@ def fit(
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, described(chosen))
+    fitted = _kept(run, out, workers, to_json(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
 

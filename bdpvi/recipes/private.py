@@ -15,6 +15,7 @@ import torch
 
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.schema import to_json
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
@@ -257,7 +258,7 @@ class Work:
             fit = files.load(secret) if storage.is_fit(secret) else None
             if fit is None:
                 fit = self.fitted(key)
-                extra = files.described(self.pipeline.chosen(fit.ledger.bought()))
+                extra = to_json(self.pipeline.chosen(fit.ledger.bought()))
                 storage.save_fit_in(fit, secret, extra=extra)
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()

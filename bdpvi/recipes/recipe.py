@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bdpvi._fit import Fit, fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.settings import Accounting
-from bdpvi.guides import GaussianGuide, MeanField
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.route import Neighbours
 from bdpvi.types import Budget, Dataset
+
+GUIDES: Mapping[str, type[GaussianGuide]] = {
+    "full-rank": FullRank,
+    "mean-field": MeanField,
+}
+NAMED = {"names": GUIDES}
+"""Metadata of a field that holds a kind of guide: JSON says its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +43,7 @@ class Recipe:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    guide: type[GaussianGuide] = MeanField
+    guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None
     ridge: float = 0.0
     draws: int = 1
