@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from bdpvi._fit import Fit, fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.settings import Accounting
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.route import Neighbours
-from bdpvi.types import Budget, Dataset
+
+if TYPE_CHECKING:  # settings are known before anything that fits is loaded
+    from bdpvi._fit import Fit
+    from bdpvi.neighbours.route import Neighbours
+    from bdpvi.types import Budget, Dataset
 
 GUIDES: Mapping[str, type[GaussianGuide]] = {
     "full-rank": FullRank,
@@ -68,6 +71,8 @@ class Recipe:
         progress: bool = True,
     ) -> Fit:
         """Fit the model with these settings; arguments as for :func:`bdpvi.fit`."""
+        from bdpvi._fit import fit
+
         return fit(
             self.model,
             self.made_guide(),
