@@ -19,7 +19,8 @@ import torch
 
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.worst_case import RenyiAccountant, replace_one
+from bdpvi.accounting.worst_case import replace_one
+from bdpvi.bench.accountants import RenyiAccountant
 
 Run = dict[str, Any]
 PUBLISHED = {

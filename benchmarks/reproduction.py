@@ -25,11 +25,10 @@ from rich.progress import track
 import bdpvi
 from bdpvi import BayesianLogisticRegression, datasets
 from bdpvi.accounting.worst_case import (
-    MomentsAccountant,
     PrivacyLossAccountant,
-    RenyiAccountant,
     WorstCaseAccountant,
 )
+from bdpvi.bench.accountants import MomentsAccountant, RenyiAccountant
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField

@@ -12,29 +12,39 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting import conversions, estimators
-from bdpvi.accounting.betting import betting
-from bdpvi.accounting.bought import with_bought
-from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
-from bdpvi.accounting.conversions import EPSILONS, Orders, minimise_delta, split_delta
-from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
-from bdpvi.accounting.hockey_stick import Deltas, mean_delta, smallest_epsilon
-from bdpvi.accounting.ledger import Bought
-from bdpvi.accounting.quantiles import exposure_of
-from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
-from bdpvi.accounting.sampled_steps import SampledRuns
-from bdpvi.accounting.settling import (
+from bdpvi.accounting import conversions, estimators, losses, worst_case
+from bdpvi.accounting.answer import (
     Solution,
     Terms,
+    mean_delta,
     no_panel,
     nothing_spent,
     on_path,
     settle,
+    smallest_epsilon,
     solve_by_order,
     supported,
     tolerated_rate,
 )
+from bdpvi.accounting.betting import betting
+from bdpvi.accounting.bought import with_bought
+from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
+from bdpvi.accounting.conversions import (
+    CKS,
+    CONVERSIONS,
+    EPSILONS,
+    HOCKEY_STICK,
+    SMALL,
+    Orders,
+    least_failure,
+    minimise_delta,
+    split_delta,
+)
+from bdpvi.accounting.estimators import Estimate, Estimator
+from bdpvi.accounting.events import Event, SampledGaussian, check_same_records
+from bdpvi.accounting.ledger import Bought
+from bdpvi.accounting.losses import Deltas, Losses, Price
+from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.worst_case import cap, rounding_delta
 from bdpvi.types import Exposure, Scope, Spent, WorstCase
 
@@ -42,22 +52,6 @@ FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
     "charged for that choice"
 )
-CKS, HOCKEY_STICK = "cks", "hockey-stick"
-CONVERSIONS = (CKS, "chernoff", HOCKEY_STICK)
-SMALL = 1e-30
-"""γ of an estimate by Student's t."""
-
-
-def least_failure(delta: float, estimates: int) -> float:
-    """Return γ of each estimate by betting, whose bound holds whatever the records' distribution.
-
-    Together they take a thousandth of δ at most, however small δ is: where γ does not fall with δ,
-    the estimates alone cost more than a δ below some 1e-6.
-
-    >>> least_failure(1e-5, 8194), least_failure(1e-8, 10_000)
-    (1e-12, 1e-15)
-    """
-    return min(1e-12, 1e-3 * delta / estimates)
 
 
 class BayesianAccountant:
@@ -79,15 +73,15 @@ class BayesianAccountant:
 
     Args:
         estimator: upper bound on an expectation, from sampled records.
-        failure_probability: γ, with which each estimate may fail. None is :func:`least_failure`
-            for betting, which costs a thousandth of δ at most; and for other estimators 1e-30, as
-            skewed costs make them fail more often than γ says, and there the largest skewness is
-            tolerated (:mod:`bdpvi.accounting.reliability`).
+        failure_probability: γ, with which each estimate may fail. None is for betting
+            :func:`~bdpvi.accounting.conversions.least_failure`, for other estimators 1e-30: skewed
+            costs make them fail more often than γ says, and there the largest skewness is tolerated
+            (:mod:`bdpvi.accounting.reliability`).
         orders: the orders λ that ε is minimised over. With orders given, an event is added up when
             it is charged and forgotten, so memory does not grow with the number of events. By
             default they follow from the events: real ones where every event has a cost at those.
         conversion: "cks", "chernoff" (see :mod:`bdpvi.accounting.conversions`) or "hockey-stick"
-            (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides and for
+            (see :mod:`bdpvi.accounting.losses`; for releases from Gaussian guides and for
             whole runs of DP-SGD, by panel). None is the last where it can be, "cks" elsewhere: it
             gives a third to a quarter of the ε that "cks" gives on the same panel.
         composition: how the costs of several events add up, by default :class:`ByPanel`.
@@ -350,10 +344,10 @@ class BayesianAccountant:
         None without any event, where nothing bounds a record's influence, where events are of
         several types, or where a temperature was found from the records.
         """
-        known = self._releases()
-        if self._from_data or known is None:
+        if self._from_data or self._releases() is None:
             return None
-        found = known.worst_case(self._charged()[0], delta, self._rounding)
+        charged = self._runs or self._totals.events
+        found = worst_case.epsilon([losses.repeated(e, n) for e, n in charged], delta)
         return with_bought(found, self._bought, delta) if found and self._bought else found
 
     @property
@@ -364,13 +358,11 @@ class BayesianAccountant:
     def _path(self) -> bool:
         return any(event.norms and event.norms.scope is Scope.PATH for event, _ in self._runs)
 
-    def _releases(self) -> Releases | None:
-        """Return all events and their counts, if all are of one type and were kept."""
+    def _releases(self) -> Losses | None:
+        """Return what all events cost each record, if all are of one type and were kept."""
         if self._runs and len(self._runs) == self._distinct:
-            return SampledRuns(self._runs)
-        events = self._totals.events
-        draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
-        return PosteriorReleases(draws) if draws and len(draws) == len(events) else None
+            return losses.of(self._runs)
+        return losses.of(self._totals.events)
 
     @property
     def _losses(self) -> bool:

@@ -14,10 +14,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
-from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.events import (
     WITH,
     WITHOUT,
@@ -31,8 +29,7 @@ from bdpvi.accounting.events import (
 )
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.loss_distribution import deltas_on_grid, least_epsilons, loss_interval
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
-from bdpvi.accounting.search import smallest
+from bdpvi.accounting.solve import root, smallest
 from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:
@@ -65,68 +62,6 @@ class WorstCaseAccountant(Hashable, Protocol):
 
 
 @dataclass(frozen=True)
-class MomentsAccountant:
-    """The moments accountant: log-moments at whole orders λ = 1 … ``largest_order``, Chernoff.
-
-    Source: Abadi et al., "Deep Learning with Differential Privacy" (2016), Theorem 2, with the
-    moments of :func:`~bdpvi.accounting.record_costs.subsampled_gaussian_cost`. However strong the
-    noise, ε stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the customary 99.
-
-    >>> round(MomentsAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 4)
-    0.4331
-    """
-
-    largest_order: int = 99
-    name: ClassVar[str] = "moments accountant"
-    relation: ClassVar[str] = ADD_OR_REMOVE
-
-    def __post_init__(self) -> None:
-        validate.positive_int("largest_order", self.largest_order)
-
-    def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`WorstCaseAccountant`."""
-        _check(noise_multiplier, rate, steps, delta)
-        return minimise_epsilon(
-            lambda order: steps * subsampled_gaussian_cost(1.0, noise_multiplier, rate, order),
-            delta,
-            Orders(torch.arange(1, self.largest_order + 1)),
-            rule="chernoff",
-        ).value
-
-
-RENYI_ORDERS = (
-    *(1 + k / 10 for k in range(1, 100)),
-    *range(11, 64),
-    *(int(64 * 2 ** (k / 2)) for k in range(13)),
-)
-"""α from 1.1 to 4,096. An ε of 0.01 at δ = 1e-5 needs α of about 2,000."""
-
-
-@dataclass(frozen=True)
-class RenyiAccountant:
-    """Rényi differential privacy by dp_accounting, converted as Canonne, Kamath and Steinke (2020).
-
-    Args:
-        orders: the α that ε is minimised over.
-
-    >>> round(RenyiAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 3)
-    0.277
-    """
-
-    orders: tuple[float, ...] = RENYI_ORDERS
-    name: ClassVar[str] = "Rényi DP"
-    relation: ClassVar[str] = ADD_OR_REMOVE
-
-    def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`WorstCaseAccountant`."""
-        _check(noise_multiplier, rate, steps, delta)
-        from dp_accounting.rdp import RdpAccountant
-
-        accountant = RdpAccountant(self.orders).compose(_event(noise_multiplier, rate), steps)
-        return float(accountant.get_epsilon(delta))
-
-
-@dataclass(frozen=True)
 class PrivacyLossAccountant:
     """Privacy loss distributions by dp_accounting, rounded so that ε is never too small.
 
@@ -142,7 +77,7 @@ class PrivacyLossAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
-        _check(noise_multiplier, rate, steps, delta)
+        check_steps(noise_multiplier, rate, steps, delta)
         run = SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)
         return self.together((run,), delta)
 
@@ -161,7 +96,7 @@ class PrivacyLossAccountant:
         interval = min(loss_interval(run.noise_multiplier, run.rate) for run in runs)
         accountant = PLDAccountant(value_discretization_interval=interval)
         for run in runs:
-            accountant.compose(_event(run.noise_multiplier, run.rate), run.steps)
+            accountant.compose(sampled_event(run.noise_multiplier, run.rate), run.steps)
         return float(accountant.get_epsilon(delta))
 
 
@@ -181,7 +116,7 @@ class GaussianAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`. ``rate`` must be 1."""
-        _check(noise_multiplier, rate, steps, delta)
+        check_steps(noise_multiplier, rate, steps, delta)
         if rate != 1:
             raise ValueError(f"rate must be 1 for exact Gaussian DP, got {rate!r}")
         return gaussian_epsilon(steps / noise_multiplier**2, delta)
@@ -206,8 +141,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
         return 0.0
     # Beyond this ε the loss's Gaussian tail alone, Pr[L > ε] ≥ δ(ε), is below δ.
     top = variance / 2 + math.sqrt(variance * -2 * math.log(delta))
-    root = float(brentq(excess, 0.0, top, xtol=1e-300, rtol=1e-12))
-    return root * (1 + 1e-11)  # the side on which δ holds
+    return root(excess, 0.0, top) * (1 + 1e-11)  # the side on which δ holds
 
 
 def cap(epsilon: float) -> float:
@@ -420,7 +354,7 @@ def guarantee(
     Returns:
         None where there is none: no noise, ε infinite, or rounding leaves nothing of δ.
 
-    >>> print(guarantee(MomentsAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
+    >>> print(guarantee(PrivacyLossAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
     None
     """
     if validate.non_negative("noise_multiplier", noise_multiplier) == 0:
@@ -454,7 +388,7 @@ def calibrate(
     True
     """
     validate.positive("epsilon", epsilon)
-    _check(1.0, rate, steps, delta)
+    check_steps(1.0, rate, steps, delta)
 
     # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.
     guess = rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
@@ -483,14 +417,16 @@ def _epsilon(
     return accountant.epsilon(noise_multiplier, rate, steps, delta)
 
 
-def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
+def sampled_event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
+    """Return one step as dp_accounting knows it."""
     import dp_accounting
 
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
     return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
 
 
-def _check(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
+def check_steps(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
+    """Raise ValueError for an argument of :class:`WorstCaseAccountant` that is out of range."""
     validate.positive("noise_multiplier", noise_multiplier)
     validate.rate("rate", rate)
     validate.positive_int("steps", steps)

@@ -13,18 +13,13 @@ from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.accounting import estimators
-from bdpvi.accounting.bayesian import CONVERSIONS, BayesianAccountant
-from bdpvi.accounting.conversions import EPSILONS, REAL_ORDERS, position
+from bdpvi.accounting.answer import mean_delta, smallest_epsilon
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.conversions import CONVERSIONS, EPSILONS, REAL_ORDERS, position
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.hockey_stick import (
-    Deltas,
-    certified,
-    deltas_of,
-    mean_delta,
-    smallest_epsilon,
-)
+from bdpvi.accounting.losses import Deltas, certified, deltas_of
 from bdpvi.accounting.panel import Panel
 
 F64 = torch.float64

@@ -16,6 +16,7 @@ from scipy import stats
 
 from bdpvi._runtime.checkpoint import sealed
 from bdpvi.accounting.events import NormCounts
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.rounds import (
     OBSERVERS,
     OTHER_CLIENT,
@@ -25,7 +26,6 @@ from bdpvi.accounting.rounds import (
     Observer,
     RoundEvent,
 )
-from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.updates import Rounds
 from bdpvi.types import Relation, Scope
@@ -207,7 +207,7 @@ def test_coins_gain_nothing_where_the_round_tells_how_many_came() -> None:
 
     def claimed(one: RoundEvent) -> float:
         way = "add-or-remove D‖D′"
-        bound = SampledRuns(((one.client(PUBLIC), 1),)).deltas(way, 1e-9).bound
+        bound = OfRuns(((one.client(PUBLIC), 1),)).deltas(way, 1e-9).bound
         assert bound is not None
         return bound(epsilon)
 

@@ -27,13 +27,12 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
-    MomentsAccountant,
     PrivacyLossAccountant,
-    RenyiAccountant,
     WorstCaseAccountant,
     calibrate,
     guarantee,
 )
+from bdpvi.bench.accountants import MomentsAccountant, RenyiAccountant
 from bdpvi.types import WorstCase
 
 # rate, σ: ε of the moments accountant, of Rényi DP at α = 2 … 100, of privacy loss distributions

@@ -22,7 +22,7 @@ from torch.distributions import transform_to
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi._runtime.secure import sum_step
-from bdpvi.accounting.worst_case import MomentsAccountant, RenyiAccountant
+from bdpvi.bench.accountants import MomentsAccountant, RenyiAccountant
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dpvi import (
     DPVIGradient,

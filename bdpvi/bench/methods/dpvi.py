@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import (
-    MomentsAccountant,
     PrivacyLossAccountant,
     WorstCaseAccountant,
 )
+from bdpvi.bench.accountants import MomentsAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE, NONE
 from bdpvi.bench.methods.noisy import NoisyTraining
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
