@@ -55,7 +55,7 @@ def fitted(table: Path) -> Path:
     out = table.parent / "fit"
     code = run(
         "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", out,
-        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--limit", 0, "--noise-scale", 0,
+        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--no-limit", "--no-noise-scale",
     )  # fmt: skip
     assert code == 0
     return out

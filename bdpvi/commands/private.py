@@ -86,7 +86,7 @@ def private(
     settings: Settings = "",
     base_rate: BaseRate = None,
     guarantee: Guarantee = "",
-    draws: Draws = 0,
+    draws: Draws = None,
     delta: Delta = 1e-5,
     plan: Plan = False,
     scores: WithScores = True,
@@ -108,7 +108,7 @@ def private(
     given = _given(table, from_data) | {
         "epsilon": epsilon,
         "delta": delta,
-        "draws": draws or 1,
+        "draws": 1 if draws is None else draws,
         "base_rate": base_rate,
         "guarantee": kind,
         "numeric": tuple(numeric or ()),
