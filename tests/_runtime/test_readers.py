@@ -195,26 +195,6 @@ def _scored(*_: Any) -> list[float]:
     return [0.5]
 
 
-def test_state_of_a_stream(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    from simulated import logistic_data
-    from test_stream import streamed, written
-
-    state = tmp_path / "state"
-    path = written(logistic_data(300, 2), tmp_path, "csv")
-    found = streamed(path, state=state, save_every=0.0)
-
-    def go_on() -> None:
-        assert streamed(path, state=state).spent == found.spent
-
-    check_file(state, go_on, damaged, 80, every=True)
-
-    def changed(content: bytes, chance: random.Random) -> bytes:
-        return rebuilt(content, chance, tmp_path)
-
-    check_file(state, go_on, changed, 60, every=True)
-
-
 def test_hyperparameters(tmp_path: Path) -> None:
     file = tmp_path / "h.json"
     shutil.copy(FILE, file)
