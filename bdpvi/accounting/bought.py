@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scipy.optimize import brentq
-
 from bdpvi._runtime import validate
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Bought, Charge, Line, Steps, Unit
+from bdpvi.accounting.solve import root
 from bdpvi.accounting.worst_case import (
     epsilon,
     gaussian_epsilon,
@@ -30,6 +29,7 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     Raises:
         ValueError: if rounding leaves nothing of δ.
 
+    >>> from bdpvi.accounting.worst_case import gaussian_guarantee
     >>> mu = gaussian_distance(1.0, 1e-5)
     >>> round(mu, 4), round(gaussian_guarantee(mu**2, 1e-5).epsilon, 9)
     (0.2681, 1.0)
@@ -39,9 +39,8 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     if not rest > 0:
         raise ValueError(f"delta={delta!r} is too small: rounding alone costs {delta - rest:.2g}")
     # ε grows with μ, and the tails bound it from both sides.
-    return float(
-        brentq(lambda mu: gaussian_epsilon(mu**2, rest) - epsilon, 1e-9, 2 * epsilon + 40)
-    ) * (1 - 1e-11)
+    most = root(lambda mu: gaussian_epsilon(mu**2, rest) - epsilon, 1e-9, 2 * epsilon + 40)
+    return most * (1 - 1e-11)
 
 
 def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstCase | None:  # noqa: B008
@@ -59,7 +58,7 @@ def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstC
         None where nothing bounds what one of the lines gives away, nothing is left of δ, or k > 1
         rows meet a line that is priced for one alone.
 
-    >>> from bdpvi.accounting.ledger import Bought, Charge
+    >>> from bdpvi.accounting.worst_case import gaussian_guarantee
     >>> total = together([Charge(1, 5.0, distance=0.2), Bought(0.1, 1e-6)], 1e-5)
     >>> round(total.epsilon, 9) == round(gaussian_guarantee(0.05, 0.9e-5).epsilon, 9), total.delta
     (True, 1e-05)
