@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from pyro.infer.autoguide import AutoGuide
@@ -17,7 +15,7 @@ from torch.distributions import Distribution
 from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.keys import EXPERIMENT, Key
-from bdpvi.accounting.ledger import Ledger, ledger_of
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
 from bdpvi.guides.checks import check
@@ -44,8 +42,7 @@ class Fit:
         panels: each record's pair of posteriors, with the record and without it.
         convergence: the ELBO and its gradient's norm before every step of training.
         plan: the batches and noise that training used.
-        ledger: what has been released about the people of the table, from this fit and others.
-        id: names the fit in its ledger.
+        ledger: what has been released.
         data_name, feature_names, preprocessing: the training data's, see
             :class:`~bdpvi.types.Dataset`.
         fingerprint: digest of the training data.
@@ -67,16 +64,7 @@ class Fit:
     records: int
     accounting: Accounting = field(default_factory=Accounting)
     ledger: Ledger = field(default_factory=Ledger)
-    id: str = field(default_factory=lambda: secrets.token_hex(16))
     generators: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        known = _LEDGERS.setdefault(self.id, self.ledger)
-        if known is not self.ledger and (known.path is None or known.path != self.ledger.path):
-            raise ValueError(
-                "ledger: what was released from this fit stands in another one, and no copy of the "
-                "fit forgets it; fit again"
-            )
 
     @property
     def experiment(self) -> bool:
@@ -93,10 +81,6 @@ class Fit:
         """The Gaussian that samples are released from at temperature 1: the posterior, unless the
         guide has a ridge or a noise scale."""
         return self.guide.released(self.parameters)
-
-
-_LEDGERS: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
-"""Of every fit in this process, by its id."""
 
 
 def fit(
@@ -138,8 +122,8 @@ def fit(
             left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
             after an interruption.
         accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
-        budget: what all releases about the people of this table may spend together, from this fit
-            and others; it is kept in the table's ledger.
+        budget: what all releases from the fit may spend together; it is kept in the ledger, and
+            saved with it.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
         dtype: of the training; accounting is always in float64.
         progress: whether to show progress bars on standard error.
@@ -158,8 +142,7 @@ def fit(
     >>> result.posterior.mean.shape
     torch.Size([30])
     """
-    if budget is not None and not isinstance(budget, Budget):
-        raise ValueError(f"budget must be a Budget or None, got {budget!r}")
+    ledger = Ledger(budget=budget)
     if not isinstance(data, Dataset | Table):
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(
@@ -185,9 +168,6 @@ def fit(
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)
     problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
-    ledger = ledger_of(data)
-    if budget is not None:
-        ledger.limit(budget)
     trained = neighbours.train(problem, track)
     guide.parameters = dict(trained.parameters)
     return Fit(

@@ -28,7 +28,7 @@ except ImportError:  # scikit-learn 1.5
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.ledger import Bought, Charge
+    from bdpvi.accounting.ledger import Bought
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
@@ -331,10 +331,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
         fitted = settings.fit(data, neighbours=near, progress=False)
         for one in paid:
-            fitted.ledger.charge(replace(one, of=fitted.id))
+            fitted.ledger.charge(one)
         price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
         if self.ledger is not None and seed is None:
-            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), fitted)
+            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), settings.draws, fitted)
         release = bdpvi.release(
             fitted,
             settings.draws,
@@ -343,11 +343,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         )
         return replace(release, secret=None)
 
-    def _charge(self, planned: Charge, fitted: Fit) -> None:
+    def _charge(self, temperature: float, draws: int, fitted: Fit) -> None:
         """Write the price of everything to the ledger."""
         import bdpvi
-        from bdpvi.accounting.ledger import Bought, Ledger
+        from bdpvi.accounting.ledger import Bought, Charge, Ledger
 
+        planned = Charge(draws, temperature)
         total = bdpvi.spent(fitted, delta=self.delta, planned=planned).worst_case
         if total is None or total.distance is None:
             raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
@@ -356,13 +357,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
 
     def _together(self, guarantee: str) -> str:
         """Return the guarantee with what all fits cost together."""
-        from bdpvi.accounting.bought import together
+        from bdpvi.accounting.bought import with_bought
         from bdpvi.accounting.ledger import Ledger
+        from bdpvi.types import WorstCase
 
         if self.ledger is None:
             return f"{guarantee}, this fit alone"
         fits = Ledger.at(self.ledger).bought()
-        total = together(fits, self.delta)
+        total = with_bought(WorstCase(0.0, self.delta, "", distance=0.0), fits, self.delta)
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
         return f"{guarantee}; {len(fits)} fits of this ledger together: ε = {all_of_them}"
 

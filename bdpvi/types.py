@@ -18,17 +18,6 @@ from bdpvi._runtime.store import json_value
 _IDS = 2**28
 
 
-class People:
-    """Those whom a table is about: what is released about them is written to one ledger.
-
-    Attributes:
-        ledger: see :func:`bdpvi.accounting.ledger.ledger_of`.
-    """
-
-    def __init__(self, ledger: object = None) -> None:
-        self.ledger = ledger
-
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A table of records.
@@ -42,7 +31,6 @@ class Dataset:
         name: what tables and reports call the data.
         preprocessing: the constants that turned raw columns into ``x``. They count as public;
             reports list them.
-        people: those whom the table is about. Every selection has the same.
 
     Raises:
         ValueError: if lengths differ, ids repeat, are negative or 2²⁸ or more, or a value is not
@@ -59,7 +47,6 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
-    people: People = field(default_factory=People, repr=False)
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2:
@@ -325,9 +312,6 @@ class Spent:
         exposure: what single records pay, where it was asked for.
         scope, relation, unit: what the costs behind ``epsilon`` speak of, between which neighbours,
             and what is added, removed or replaced. ``observer``: who sees no more than is priced.
-        table: the worst-case DP guarantee of all that was released about the people of the table,
-            where that is more than this; None where it is not, or where there is none.
-        alone: whether there is nothing else that was released about them.
         path_epsilon: with ``Scope.PATH`` the ε of the training path that ran: a diagnostic, no
             guarantee about the algorithm. ``epsilon`` is then the worst-case one.
     """
@@ -355,8 +339,6 @@ class Spent:
     unit: str = "record"
     observer: str = ""
     path_epsilon: float | None = None
-    table: WorstCase | None = None
-    alone: bool = True
 
     def __str__(self) -> str:
         reason = ", as a temperature was found from the records" if self.from_data else ""
@@ -366,16 +348,12 @@ class Spent:
                 f"{worst}; on the training path that ran a random {self.unit} had "
                 f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
             )
-        whole = "" if self.alone else f"; all fits of this table together: {self.table or 'none'}"
         if not self.sample_size and self.worst_case is not None:
-            whole = (
-                "" if self.alone else f"; all fits of this table together: {self.table or 'none'}"
-            )
-            return f"{worst}; no panel, so no Bayesian ε{whole}"
+            return f"{worst}; no panel, so no Bayesian ε"
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return (
             f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
-            f"({self.sample_size} records, {mark}); {worst}{whole}"
+            f"({self.sample_size} records, {mark}); {worst}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,38 +12,17 @@ are: a neighbour has one row more or less.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT
 from bdpvi.types import Dataset, Split
-
-
-def at_most(names: Sequence[str], rows: int, coins: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the positions of at most so many rows of each name, in their order.
-
-    Those with the smallest coins, which are secret and one a row: without one person's rows the
-    same of all others are kept.
-
-    >>> at_most(["ada", "bob", "ada", "ada"], 2, np.array([0.9, 0.5, 0.1, 0.2])).tolist()
-    [1, 2, 3]
-    """
-    validate.positive_int("rows_per_unit", rows)
-    taken: Counter[str] = Counter()
-    kept = []
-    for row in np.argsort(coins, kind="stable").tolist():
-        taken[names[row]] += 1
-        if taken[names[row]] <= rows:
-            kept.append(row)
-    return np.array(sorted(kept), dtype=np.int64)
 
 
 def permutation(length: int, seed: int) -> Tensor:

@@ -22,7 +22,7 @@ from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.reading import read_table
-from bdpvi.datasets.split import at_most, by_coins, experiment, shuffled
+from bdpvi.datasets.split import by_coins, experiment, shuffled
 from bdpvi.types import Dataset, Split
 
 _SHOWN = 20
@@ -78,7 +78,6 @@ def from_frame(
     seed: int | Key | None = None,
     coins: Tensor | None = None,
     key: str | None = None,
-    rows_per_key: int | None = None,
     **options: Any,
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
@@ -96,7 +95,6 @@ def from_frame(
         coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
         key: column that names persons, and is no feature: rows with one name have one coin. It
             changes the split alone; a guarantee is about one row all the same.
-        rows_per_key: how many rows of a person are kept, by secret coins; by default all.
         options: fields of :class:`TableOptions`.
 
     Raises:
@@ -120,13 +118,9 @@ def from_frame(
         raise ValueError(f"key={key!r} and coins were both given; give one")
     named = with_text_names(frame)
     _known("key", [key], named)
-    secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
-    persons = named[key].map(read_cell).str[1]
-    if rows_per_key is not None:
-        kept = at_most(persons.tolist(), rows_per_key, secret.child("rows").coins(len(frame)))
-        frame, persons = frame.iloc[kept], persons.iloc[kept]
     data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
-    coins = torch.from_numpy(secret.coins_of(persons))
+    secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
+    coins = torch.from_numpy(secret.coins_of(named[key].map(read_cell).str[1]))
     split = by_coins(data, coins, test_fraction)
     return experiment(split) if secret.experiment else split
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from bdpvi import Budget, Dataset, Fit
-from bdpvi.accounting.ledger import Ledger
+from bdpvi import Dataset
 from bdpvi.dp.noise import Run
 from bdpvi.types import Outcome
 
@@ -22,11 +19,6 @@ def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:
     logits = x @ torch.linspace(-1, 1, features, dtype=torch.float64)
     y = torch.rand(records, generator=generator, dtype=torch.float64) < torch.sigmoid(logits)
     return Dataset(x, y.double())
-
-
-def anew(fit: Fit, budget: Budget | None = None) -> Fit:
-    """Return the fit as if another table had given it: nothing was released from it."""
-    return replace(fit, id=secrets.token_hex(16), ledger=Ledger(budget=budget))
 
 
 def single(several: Callable[..., tuple[Outcome, ...]]) -> Callable[..., Outcome]:

@@ -104,9 +104,7 @@ def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records:
         progress=False,
     )
     assert not bool((fit.panels[0].pairs.r == 1).any())
-    aimed = bdpvi.calibrate(
-        fit, epsilon=1.4, accountant=RELIABLE
-    ).temperature  # hottest: not reliable
+    aimed = bdpvi.calibrate(fit, epsilon=1.4, accountant=RELIABLE)  # hottest: not reliable
     planned = bdpvi.spent(fit, planned=Charge(1, aimed), accountant=RELIABLE)
     assert planned.reliable
     assert planned.epsilon <= 1.4

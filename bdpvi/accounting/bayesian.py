@@ -27,7 +27,7 @@ from bdpvi.accounting.answer import (
     tolerated_rate,
 )
 from bdpvi.accounting.betting import betting
-from bdpvi.accounting.bought import together
+from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
 from bdpvi.accounting.conversions import (
     CKS,
@@ -348,11 +348,7 @@ class BayesianAccountant:
             return None
         charged = self._runs or self._totals.events
         found = worst_case.epsilon([losses.repeated(e, n) for e, n in charged], delta)
-        if found is None or not self._bought:
-            return found
-        if found.distance is None:
-            return None
-        return together([Bought(found.distance, 0.0, found.rounding), *self._bought], delta)
+        return with_bought(found, self._bought, delta) if found and self._bought else found
 
     @property
     def _sample_size(self) -> int:

@@ -1,4 +1,4 @@
-"""The worst case of all that was released about the people of one table."""
+"""The worst case of what is bought from a table, and of a release after it: Gaussian mechanisms."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.events import SampledGaussian, Threshold
-from bdpvi.accounting.ledger import Bought, Charge, Line, Steps, Unit
+from bdpvi.accounting.ledger import Bought
 from bdpvi.accounting.solve import root
-from bdpvi.accounting.worst_case import (
-    epsilon,
-    gaussian_epsilon,
-    rounding_delta,
-)
+from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee, rounding_delta
 from bdpvi.types import WorstCase
 
 
@@ -29,7 +24,6 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     Raises:
         ValueError: if rounding leaves nothing of δ.
 
-    >>> from bdpvi.accounting.worst_case import gaussian_guarantee
     >>> mu = gaussian_distance(1.0, 1e-5)
     >>> round(mu, 4), round(gaussian_guarantee(mu**2, 1e-5).epsilon, 9)
     (0.2681, 1.0)
@@ -43,71 +37,31 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     return most * (1 - 1e-11)
 
 
-def together(lines: Sequence[Line], delta: float, unit: Unit = Unit()) -> WorstCase | None:  # noqa: B008
-    """Return the worst case of everything that a ledger holds.
+def with_bought(guarantee: WorstCase, bought: Sequence[Bought], delta: float) -> WorstCase | None:
+    """Return the guarantee of a release together with what was bought before it.
 
-    By :func:`bdpvi.accounting.worst_case.epsilon`. A μ-Gaussian mechanism is kμ-Gaussian for k rows
-    of one person (Dong, Roth and Su 2022, Theorem 2.14).
+    Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
+    earlier ones gave (Dong, Roth and Su 2022, Corollary 2). A δ besides adds up.
 
     Args:
-        lines: in any order.
+        guarantee: of the release alone, at any δ, with its distance.
+        bought: what was bought.
         delta: δ of all together.
-        unit: what is protected.
 
     Returns:
-        None where nothing bounds what one of the lines gives away, nothing is left of δ, or k > 1
-        rows meet a line that is priced for one alone.
+        None where the distance is not known, or nothing is left of δ.
 
-    >>> from bdpvi.accounting.worst_case import gaussian_guarantee
-    >>> total = together([Charge(1, 5.0, distance=0.2), Bought(0.1, 1e-6)], 1e-5)
+    >>> one = gaussian_guarantee(0.04, 1e-5)
+    >>> total = with_bought(one, [Bought(0.1, 1e-6)], 1e-5)
     >>> round(total.epsilon, 9) == round(gaussian_guarantee(0.05, 0.9e-5).epsilon, 9), total.delta
     (True, 1e-05)
     """
-    events: list[SampledGaussian | Threshold] = []
-    for line in lines:
-        if isinstance(line, Steps):
-            if unit.rows > 1:
-                return None
-            z, q, n, theta = line.noise_multiplier, line.rate, line.steps, line.rounding
-            events.append(SampledGaussian(noise_multiplier=z, rate=q, steps=n, rounding=theta))
-        elif isinstance(line, Charge | Bought):
-            if line.distance is None or (isinstance(line, Charge) and line.from_data):
-                return None
-            if distance := unit.rows * line.distance:
-                one = SampledGaussian(noise_multiplier=1 / distance, rounding=line.rounding)
-                events.append(one)
-            if isinstance(line, Bought) and line.delta:
-                if unit.rows > 1:
-                    return None
-                events.append(Threshold(line.delta))
-    found = epsilon(events, delta)
-    if found is None or unit == Unit():
-        return found
-    return replace(found, relation=unit_relation(unit))
-
-
-def folded(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Return fewer lines that cost the same, for a search that adds one to them many times.
-
-    >>> from bdpvi.accounting.ledger import Charge
-    >>> folded([Charge(1, 1.0, distance=0.3), Charge(4, 1.0, distance=0.4)])
-    (Bought(distance=0.5, delta=0.0, rounding=0.0),)
-    """
-    spent = [line for line in lines if isinstance(line, Charge | Bought)]
-    if any(isinstance(line, Charge) and line.distance is None for line in spent):
-        return tuple(lines)
-    rest = tuple(line for line in lines if isinstance(line, Steps))
-    if not spent:
-        return rest
-    whole = Bought(
-        math.sqrt(math.fsum((line.distance or 0.0) ** 2 for line in spent)),
-        math.fsum(line.delta for line in spent if isinstance(line, Bought)),
-        math.fsum(line.rounding for line in spent),
-    )
-    return (whole, *rest)
-
-
-def unit_relation(unit: Unit) -> str:
-    """Return what neighbouring tables differ by, in words."""
-    rows = "its row" if unit.rows == 1 else f"its rows, at most {unit.rows}"
-    return f"add or remove one {unit.name} with {rows}"
+    rest = delta - math.fsum(one.delta for one in bought)
+    if guarantee.distance is None or rest <= 0:
+        return None
+    variance = math.fsum([guarantee.distance**2, *(one.distance**2 for one in bought)])
+    if variance == 0:
+        return replace(guarantee, delta=delta)
+    rounding = math.fsum([guarantee.rounding, *(one.rounding for one in bought)])
+    total = gaussian_guarantee(variance, rest, rounding)
+    return None if total is None else replace(total, delta=delta)

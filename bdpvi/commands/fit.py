@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -13,22 +13,11 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    Json,
-    LedgerFile,
-    Quiet,
-    RowsPerUnit,
-    Seed,
-    Settings,
-    Table,
-    UnitColumn,
-    reads_table,
-)
+from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
 
 if TYPE_CHECKING:
     from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
-    from bdpvi.accounting.ledger import Ledger
     from bdpvi.neighbours.route import Neighbours
 
 GUIDES = ("full-rank", "mean-field")
@@ -160,9 +149,6 @@ def fit(
     neighbours: Route = "",
     records: Records = None,
     budget: Budget = None,
-    unit: UnitColumn = None,
-    rows_per_unit: RowsPerUnit = 1,
-    ledger: LedgerFile = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -180,24 +166,14 @@ def fit(
     from bdpvi._runtime.keys import Key
     from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
-    from bdpvi.accounting.ledger import Ledger, Unit
     from bdpvi.recipes.files import guide_named
-    from bdpvi.types import People
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
     workers: Reduction = context.obj or Alone()
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
-    split = _of_persons(table, unit, rows_per_unit).split(
-        key.child("split") if isinstance(key, Key) else key
-    )
-    train = split.train
-    protected = Unit() if unit is None else Unit(unit, rows_per_unit)
-    train = replace(train, people=People(Ledger(unit=protected)))
-    kept = None
-    if table.data not in options.TABLES:
-        kept = partial(Ledger.beside, table.data, ledger, unit=protected)
+    split = table.split(key.child("split") if isinstance(key, Key) else key)
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -218,7 +194,7 @@ def fit(
         bdpvi.fit,
         chosen.model,
         chosen.made_guide(),
-        train,
+        split.train,
         steps=STEPS if steps is None else steps,
         rate=RATES[route] if rate is None else rate,
         seed=key,
@@ -228,18 +204,9 @@ def fit(
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, to_json(chosen), kept)
+    fitted = _kept(run, out, workers, to_json(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
-
-
-def _of_persons(table: Table, unit: str | None, rows: int) -> Table:
-    """Return the options with which at most so many rows of a person are read."""
-    if unit is None:
-        return table
-    if table.key not in ("", unit):
-        raise ValueError(f"key={table.key!r} and unit={unit!r} name two columns; leave --key out")
-    return replace(table, key=unit, rows_per_key=rows)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -261,13 +228,7 @@ def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Nei
     return Sharded(partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers)
 
 
-def _kept(
-    run: Any,
-    out: Path,
-    workers: Reduction,
-    made: dict[str, Any],
-    ledger: Callable[[], Ledger] | None,
-) -> Any:
+def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
     """Fit and save, in a folder that one process at a time may work in."""
     import torch
 
@@ -284,8 +245,6 @@ def _kept(
             store.check_writable(out.parent)
         fitted = run()
         if first:
-            if ledger is not None:
-                fitted.ledger.join(ledger())
             storage.save_fit(fitted, out, extra=made)
         workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
         checkpoint.forget(unfinished)

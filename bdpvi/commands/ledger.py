@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdpvi.commands.command import Command
-from bdpvi.commands.options import Json, print_json
+from bdpvi.commands.options import Folder, Json, print_json
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.ledger import Charge, Ledger, Line
-
-Place = Annotated[
-    Path, typer.Argument(help="A table's ledger, or a folder that `bdpvi fit` wrote. It is secret.")
-]
+    from bdpvi.accounting.ledger import Charge, Line
 
 app = typer.Typer(
     help="What was released from a fit, and what may be.",
@@ -26,14 +22,14 @@ app = typer.Typer(
 
 
 @app.command(cls=Command)
-def show(folder: Place, as_json: Json = False) -> None:
+def show(folder: Folder, as_json: Json = False) -> None:
     """List what was released from a fit, and its budget."""
     _print(folder, as_json)
 
 
 @app.command(cls=Command)
 def repair(
-    folder: Place,
+    folder: Folder,
     charge: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,25 +43,17 @@ def repair(
 ) -> None:
     """Make a damaged ledger whole again; keep the damaged file beside it.
 
-    Lines up to the first damage are kept. A last line whose writing was cut off counts for nothing,
-    as nothing was drawn for it. All else only the owner of the table can decide, by --charge: in
-    doubt give too much.
+    Lines up to the first damage are kept. A last line that was cut off is charged in full. All else
+    only the owner of the fit can decide, by --charge: in doubt give too much.
     """
     from bdpvi.accounting import ledger
-
-    kept = _opened(folder)
-    assert kept.path is not None
-    given = [_charge(text) for text in charge or ()]
-    added = ledger.repair(kept.path, given)
-    _print(folder, as_json, added)
-
-
-def _opened(place: Path) -> Ledger:
-    """Return the ledger in a file, or that of the fit in a folder."""
-    from bdpvi.accounting.ledger import Ledger
     from bdpvi.releasing import storage
 
-    return Ledger(place) if place.is_file() else storage.open_ledger(place)
+    kept = storage.open_ledger(folder)
+    assert kept.path is not None
+    given = [_charge(text) for text in charge or ()]
+    added = ledger.repair(kept.path, given, binding=kept.binding)
+    _print(folder, as_json, added)
 
 
 def _charge(text: str) -> Charge:
@@ -79,27 +67,26 @@ def _charge(text: str) -> Charge:
 
 
 def _print(folder: Path, as_json: bool, added: tuple[Line, ...] | None = None) -> None:
-    from bdpvi.accounting.ledger import Bought, Steps, said
+    from bdpvi.releasing import storage
 
-    kept = _opened(folder)
+    kept = storage.open_ledger(folder)
     charges, budget = kept.charges(), kept.budget
-    others = [line for line in kept.lines() if isinstance(line, Bought | Steps)]
     if as_json:
         content = {
             "path": kept.path,
             "budget": asdict(budget) if budget else None,
-            "unit": asdict(kept.unit),
-            "bought": [said(one) for one in others],
-            "charges": [said(one) for one in charges],
+            "bought": [asdict(one) for one in kept.bought()],
+            "charges": [asdict(one) for one in charges],
             "added": len(added or ()),
         }
         print_json(content)
         return
     if added is not None:
         print(f"{len(added)} charges added" if added else "Nothing to repair")
-    for other in others:
-        print(other)
+    for other in kept.bought():
+        print(f"bought from the table: Gaussian DP of distance {other.distance:.4g}")
     for number, one in enumerate(charges, start=1):
-        print(f"{number}. {one}")
+        found = ", found from the data" if one.from_data else ""
+        print(f"{number}. {one.draws} draws at temperature {one.temperature:.4g}{found}")
     limit = f"ε = {budget.epsilon:g} at δ = {budget.delta:g}" if budget else "none"
     print(f"{len(charges)} releases; budget: {limit}")

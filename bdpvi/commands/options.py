@@ -51,27 +51,6 @@ Settings = Annotated[
 Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
-LedgerFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--ledger",
-        help="File that says what was released from this table, the same for every command. "
-        "Without it DATA.ledger.jsonl, beside the table. It is secret.",
-        show_default=False,
-    ),
-]
-UnitColumn = Annotated[
-    str | None,
-    typer.Option(
-        "--unit",
-        help="Column that names persons, who are then protected with all their rows, instead of "
-        "single rows. It is no feature. Decided by the first release from a table.",
-        show_default=False,
-    ),
-]
-RowsPerUnit = Annotated[
-    int, typer.Option(help="How many rows of a person are used, by secret coins.")
-]
 PUBLIC_SEED = 0
 """Decides which rows of a file an experiment trains on, such as a comparison."""
 Seed = Annotated[
@@ -153,7 +132,6 @@ class Table:
             "feature. A guarantee is about one row all the same."
         ),
     ] = ""
-    rows_per_key: int | None = None
 
     @property
     def name(self) -> str:
@@ -191,8 +169,6 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
             )
             continue
         for option in fields(Table):
-            if option.name == "rows_per_key":  # of --rows-per-unit
-                continue
             default = inspect.Parameter.empty if option.default is MISSING else option.default
             parameters.append(
                 inspect.Parameter(

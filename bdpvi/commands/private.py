@@ -12,18 +12,7 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    BaseRate,
-    Delta,
-    Json,
-    LedgerFile,
-    Quiet,
-    RowsPerUnit,
-    Settings,
-    Table,
-    UnitColumn,
-    reads_table,
-)
+from bdpvi.commands.options import BaseRate, Delta, Json, Quiet, Settings, Table, reads_table
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -85,16 +74,6 @@ WithScores = Annotated[
 ]
 
 
-BudgetOfAll = Annotated[
-    float | None,
-    typer.Option(
-        help="Worst-case ε that all releases from this table may reach together. Without it "
-        "EPSILON, for the first; a later command may raise it.",
-        show_default=False,
-    ),
-]
-
-
 @reads_table
 def private(
     table: Table,
@@ -109,10 +88,6 @@ def private(
     guarantee: Guarantee = "",
     draws: Draws = None,
     delta: Delta = 1e-5,
-    unit: UnitColumn = None,
-    rows_per_unit: RowsPerUnit = 1,
-    ledger: LedgerFile = None,
-    budget: BudgetOfAll = None,
     plan: Plan = False,
     scores: WithScores = True,
     quiet: Quiet = False,
@@ -139,8 +114,6 @@ def private(
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],
         "from_data": from_data,
-        "unit": unit,
-        "rows_per_unit": rows_per_unit,
     }
     if settings:
         given["settings"] = options.settings_of(
@@ -149,7 +122,6 @@ def private(
     if plan:
         _print_plan(table, given, as_json)
     else:
-        given |= {"ledger": ledger, "budget": budget}
         _carry_out(table, given, out, secret, scores=scores, quiet=quiet, as_json=as_json)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.ledger import Bought, Unit
+from bdpvi.accounting.ledger import Bought
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
@@ -56,9 +56,6 @@ class Pipeline:
         categorical, numeric: columns whose kind is public; the kinds of others are bought.
         hashed: whether categories are hashed instead of counted. None: where the noisy number of
             records says that few names would be counted.
-        unit: column that names persons, who are then protected with all their rows. It is no
-            feature.
-        rows_per_unit: k, how many rows of a person are used, by secret coins.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
         guide: kind of the guide of those.
         guarantee: as for :func:`bdpvi.release`.
@@ -79,8 +76,6 @@ class Pipeline:
     categorical: Sequence[str] = ()
     numeric: Sequence[str] = ()
     hashed: bool | None = None
-    unit: str | None = None
-    rows_per_unit: int = 1
     settings: Recipe | None = None
     guide: type[GaussianGuide] = MeanField
     guarantee: Guarantee | None = None
@@ -98,29 +93,13 @@ class Pipeline:
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
                 "is not taken from the rows"
             )
-        validate.positive_int("rows_per_unit", self.rows_per_unit)
-        if self.rows_per_unit > 1 and (self.unit is None or self.hashed is False):
-            raise ValueError(
-                f"rows_per_unit={self.rows_per_unit} needs unit, the column that names persons, "
-                "and categories that are public or hashed: names are counted for one row a person"
-            )
-        if self.unit is not None and self.from_data:
-            raise ValueError(
-                f"unit={self.unit!r}: constants that are read from this table are read from all "
-                "rows; leave from_data out"
-            )
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
     @cached_property
     def distance(self) -> float:
-        """Distance μ of everything together for one row, where constants are bought."""
-        return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta) / self.rows_per_unit
-
-    @property
-    def protected(self) -> Unit:
-        """What is protected."""
-        return Unit() if self.unit is None else Unit(self.unit, self.rows_per_unit)
+        """Distance μ of everything together, where constants are bought."""
+        return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return what has to be bought for a table with this header."""
@@ -128,10 +107,10 @@ class Pipeline:
             header,
             target=self.target,
             public=self.constants,
-            drop=(*self.drop, *((self.unit,) if self.unit else ())),
+            drop=self.drop,
             categorical=self.categorical,
             numeric=self.numeric,
-            hashed=bool(self.hashed) or self.rows_per_unit > 1,
+            hashed=bool(self.hashed),
         )
 
     def chosen(self, paid: Sequence[Bought] = ()) -> Recipe:
@@ -143,7 +122,7 @@ class Pipeline:
         if self.settings is not None:
             return self.settings
         more: Any = {"draws": self.draws, "base_rate": self.base_rate, "guide": self.guide}
-        if not paid and self.rows_per_unit == 1:
+        if not paid:
             return recommended(self.epsilon, delta=self.delta, **more)
         rest = self.distance**2 - math.fsum(one.distance**2 for one in paid)
         return settings_for(math.sqrt(rest), **more)
@@ -238,7 +217,7 @@ def encode(rows: Rows, pipeline: Pipeline, key: Key, *, feasible: bool = True) -
         raise TooFewRecordsError(_too_few(pipeline, first, paid, need))
     price = {"distance": mine * math.sqrt(1 - bought.COUNTS), "delta": NAMES * pipeline.delta}
     wanted = first.purchase
-    if pipeline.hashed is None and not wanted.hashed:
+    if pipeline.hashed is None:
         wanted = bought.hashed_if_few(wanted, first.records, **price)
     second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
     parts: tuple[Bought, ...] = (paid,)

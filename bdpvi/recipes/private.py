@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,9 @@ import torch
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import to_json
-from bdpvi.accounting.ledger import Ledger, ledger_of
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.reading import read_table
-from bdpvi.datasets.split import at_most
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
@@ -30,7 +27,7 @@ from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import WorstCaseDP
 from bdpvi.releasing.intent import begun
 from bdpvi.releasing.releases import release
-from bdpvi.types import Budget, Dataset, People
+from bdpvi.types import Budget, Dataset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +48,6 @@ def private(
     out: str | os.PathLike[str] | None = None,
     secret: str | os.PathLike[str] | None = None,
     separator: str = ",",
-    ledger: str | os.PathLike[str] | None = None,
-    budget: float | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Release:
@@ -72,10 +67,6 @@ def private(
         secret: new folder for the fit and its ledger; ``OUT.secret`` by default. Never share it.
             After an interruption the same call goes on there and pays nothing twice.
         separator: of a CSV file.
-        ledger: file that says what was released from this table, the same for every call; by
-            default beside a table on the disk, and in ``secret`` for others.
-        budget: worst-case ε that all releases from this table may reach together; by default
-            ``epsilon``, where there was none before.
         progress: whether to show progress bars.
         options: further fields of :class:`Pipeline`.
 
@@ -95,9 +86,7 @@ def private(
     worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
     """
     pipeline = {"target": target, "positive": positive, "epsilon": epsilon, **options}
-    work = Work.of(
-        table, separator=separator, ledger=ledger, budget=budget, progress=progress, **pipeline
-    )
+    work = Work.of(table, separator=separator, progress=progress, **pipeline)
     return work.released(Key.fresh()) if out is None else work.written(*places(out, secret))
 
 
@@ -117,15 +106,11 @@ class Work:
         table: the rows, raw or encoded.
         pipeline: what is done.
         progress: whether to show progress bars.
-        ledger: what was released from the table.
-        budget: worst-case ε that everything may reach together, if that is decided here.
     """
 
     table: pd.DataFrame | Dataset
     pipeline: Pipeline
     progress: bool = True
-    ledger: Callable[[], Ledger] = Ledger
-    budget: float | None = None
 
     @classmethod
     def of(
@@ -133,43 +118,23 @@ class Work:
         table: pd.DataFrame | Dataset | str | os.PathLike[str],
         *,
         separator: str = ",",
-        ledger: str | os.PathLike[str] | None = None,
-        budget: float | None = None,
         progress: bool = True,
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as of :func:`private`."""
-        place: Path | None = None
         if isinstance(table, str | os.PathLike):
-            pipeline, place = {"name": Path(table).stem, **pipeline}, Path(table)
+            pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
             table = read_table(table, separator=separator, text=raw, least=0 if raw else 1)
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "positive": 1, "name": table.name}
-        made = Pipeline(**pipeline)
-        if place is None and ledger is not None:
-            place = Path(ledger)
-        if place is None:
-            return cls(table, made, progress, partial(Ledger, unit=made.protected), budget)
-        file = None if ledger is None else Path(ledger)
-        kept = partial(Ledger.beside, place, file, unit=made.protected)
-        return cls(table, made, progress, kept, budget)
+        return cls(table, Pipeline(**pipeline), progress)
 
     @cached_property
     def rows(self) -> Rows:
         """The raw rows that have a target."""
         assert not isinstance(self.table, Dataset)
         return Rows.of(self.table, self.pipeline)
-
-    def some_rows(self, key: Key) -> Rows:
-        """Return the rows that are used: at most so many of each person, by secret coins."""
-        pipeline, rows = self.pipeline, self.rows
-        if pipeline.unit is None:
-            return rows
-        column = rows.columns[pipeline.unit]
-        names = [str(code) for code in column.codes.tolist()]
-        coins = key.child("rows").coins(len(rows))
-        return rows.select(at_most(names, pipeline.rows_per_unit, coins))
 
     @cached_property
     def records(self) -> Dataset | None:
@@ -206,12 +171,11 @@ class Work:
         pipeline = self.pipeline
         if self.records is not None:
             return self.records, None
-        rows = self.some_rows(key)
-        found = encode(rows, pipeline, key)
+        found = encode(self.rows, pipeline, key)
         meaning = {"column": pipeline.target, "positive": read_cell(pipeline.positive)[1]}
         data = Dataset(
-            found.encoding.whole(rows.columns),
-            torch.from_numpy(rows.y),
+            found.encoding.whole(self.rows.columns),
+            torch.from_numpy(self.rows.y),
             feature_names=found.encoding.feature_names,
             name=pipeline.name,
             preprocessing={
@@ -239,19 +203,14 @@ class Work:
         if found and (few := found.caution(pipeline.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         settings = pipeline.chosen(paid)
-        ledger = ledger_of(data) if isinstance(self.table, Dataset) else self.ledger()
-        if self.budget is not None or ledger.budget is None:
-            ledger.limit(Budget(self.budget or pipeline.epsilon, pipeline.delta))
         fit = settings.fit(
-            replace(data, people=People(ledger)),
+            data,
             neighbours=None if bayesian or settings.noise_scale is None else Optimum(Remove(0)),
+            budget=Budget(pipeline.epsilon, pipeline.delta),
             progress=self.progress,
         )
-        # The same command makes the same fit again.
-        fit = replace(fit, id=key.child("fit").secret.hex()[:32])
-        for number, one in enumerate(paid):
-            purpose = hashlib.sha256(f"{number} {key.secret.hex()}".encode()).hexdigest()
-            fit.ledger.charge(replace(one, of=fit.id, purpose=purpose))
+        for one in paid:
+            fit.ledger.charge(one)
         return fit
 
     def drawn(self, fit: Fit, purpose: str = "") -> Release:
@@ -291,8 +250,7 @@ class Work:
             fit = files.load(secret) if storage.is_fit(secret) else None
             if fit is None:
                 fit = self.fitted(key)
-                own = [one for one in fit.ledger.bought() if one.of == fit.id]
-                extra = to_json(self.pipeline.chosen(own))
+                extra = to_json(self.pipeline.chosen(fit.ledger.bought()))
                 storage.save_fit_in(fit, secret, extra=extra)
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.bought import folded, together
 from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.ledger import Bought, Charge, Ledger, Line, Mark, Steps
+from bdpvi.accounting.ledger import Charge
 from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.types import GIVEN, BudgetExceededError, Spent, WorstCase
+from bdpvi.types import GIVEN, Spent, WorstCase
 
 BAYESIAN = "Bayesian DP"
 WORST_CASE = "worst-case DP"
@@ -34,6 +33,14 @@ PUBLIC = "computed from public constants"
 COMPUTED = "computed from the data, rounded up to two digits"
 
 Accountant = Callable[[], BayesianAccountant]
+
+
+class FoundFromData(float):
+    """A temperature that was found from the records: no worst-case guarantee holds with it.
+
+    >>> FoundFromData(2.0) * 1
+    2.0
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +107,8 @@ class Guarantee(Protocol):
         delta: float,
         least: float,
         accountant: Accountant | None,
-    ) -> Charge:
-        """Return ``draws`` more samples at a temperature that keeps ε within ``epsilon``."""
+    ) -> float:
+        """Return a temperature at which ``draws`` more samples keep ε within ``epsilon``."""
 
     def price(self, total: Spent) -> Spent | WorstCase:
         """Return what a budget limits.
@@ -131,36 +138,25 @@ class WorstCaseDP:
         delta: float,
         least: float,
         accountant: Accountant | None,
-    ) -> Charge:
+    ) -> float:
         """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it."""
-        require_worst_case(fit)
-        before, unit = folded(_own(fit)), fit.ledger.unit
-
-        def at(log_temperature: float) -> Charge:
-            return priced(fit, Charge(draws, math.exp(log_temperature)))
 
         def suffices(log_temperature: float) -> bool:
-            found = together([*before, at(log_temperature)], delta, unit)
+            found = worst_case(fit, delta, Charge(draws, math.exp(log_temperature)))
             return found is not None and found.epsilon <= epsilon
 
+        require_worst_case(fit)
         low, high = math.log(least), math.log(_HOTTEST)
         if suffices(low):
-            return at(low)
+            return least
         if not suffices(high):
-            found = worst_case(fit, delta)
-            words = None if found is None or not before else str(found)
+            before = worst_case(fit, delta)
+            words = None if before is None else str(before)
             _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
         while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
             middle = (low + high) / 2
             low, high = (low, middle) if suffices(middle) else (middle, high)
-        charge = at(high)
-        others = math.fsum((getattr(line, "distance", None) or 0.0) ** 2 for line in before)
-        if (charge.distance or 0.0) ** 2 < _SPENT * others:
-            raise BudgetExceededError(
-                f"epsilon={epsilon:g} is spent: {together(before, delta, unit)}, by "
-                f"{earlier(fit.ledger)}"
-            )
-        return charge
+        return math.exp(high)
 
     def price(self, total: Spent) -> WorstCase:
         """Return the worst-case guarantee."""
@@ -188,10 +184,8 @@ class BayesianDP:
         delta: float,
         least: float,
         accountant: Accountant | None,
-    ) -> Charge:
+    ) -> FoundFromData:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
-
-        The ledger is marked first: a number that is read off the answer stays one of the data's.
 
         With ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an
         octave is.
@@ -201,9 +195,6 @@ class BayesianDP:
             spent = account(fit, Charge(draws, on_grid(place), from_data=True), accountant)
             return spent.get_delta(epsilon, near=delta) <= delta
 
-        mark = Mark(fit.id)
-        if mark not in fit.ledger.lines():
-            fit.ledger.charge(mark)
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
         places = [high]
         rule = (accountant or fit.accounting)()
@@ -214,8 +205,7 @@ class BayesianDP:
             before = str(total(fit, delta, None, accountant)) if fit.ledger.charges() else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
         colder = range(low + 1, high)
-        found = on_grid(low + 1 + bisect_left(colder, True, key=suffices))
-        return priced(fit, Charge(draws, found, from_data=True))
+        return FoundFromData(on_grid(low + 1 + bisect_left(colder, True, key=suffices)))
 
     def price(self, total: Spent) -> Spent:
         """Return the Bayesian guarantee."""
@@ -234,8 +224,6 @@ OCTAVE = 8
 _HOTTEST_OCTAVE = 40
 _HOTTEST = 2.0**_HOTTEST_OCTAVE
 """A temperature at which no mean gives anything away."""
-_SPENT = 1e-3
-"""Below this share of the variance that was spent before, what is left of an ε is of no use."""
 
 
 def on_grid(place: int) -> float:
@@ -257,14 +245,13 @@ def account(
 ) -> BayesianAccountant:
     """Return an accountant with all releases from ``fit`` charged, and ``planned`` on top.
 
-    What other fits of the table have released is not in it: see :func:`with_table`. It is made by
-    ``accountant``, by default as the fit's accounting says.
+    It is made by ``accountant``, by default as the fit's accounting says.
     """
-    found = (accountant or fit.accounting)()
-    found.buy([one for one in fit.ledger.bought() if one.of in ("", fit.id)])
-    for event in _events(fit, (*fit.ledger.charges(fit.id), *([planned] if planned else []))):
-        found.step(event)
-    return found
+    ledger = (accountant or fit.accounting)()
+    ledger.buy(fit.ledger.bought())
+    for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
+        ledger.step(_event(fit, charge))
+    return ledger
 
 
 def total(
@@ -275,47 +262,15 @@ def total(
 ) -> Spent:
     """Return what all releases have cost, with ``planned`` on top."""
     found = account(fit, planned, accountant).spent(delta)
-    found = replace(found, worst_case=worst_case(fit, delta, planned))
-    return with_table(fit, found, planned)
+    return replace(found, worst_case=conditional(fit, found.worst_case))
 
 
 def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCase | None:
-    """Return the worst case of all releases from a fit: a function of public constants alone.
+    """Return the worst-case guarantee of all releases: a function of public constants alone.
 
-    None where there is no such guarantee.
+    None without any release, or where there is no such guarantee.
     """
-    more = [priced(fit, planned)] if planned else []
-    return conditional(fit, together([*_own(fit), *more], delta, fit.ledger.unit))
-
-
-def with_table(fit: Fit, found: Spent, planned: Charge | None = None) -> Spent:
-    """Return a cost with that of everything that was released about the people of the table."""
-    lines = fit.ledger.lines()
-    if len(_own(fit)) == len(_spent(lines)):
-        return found
-    more = [priced(fit, planned)] if planned else []
-    whole = conditional(fit, together([*lines, *more], found.delta, fit.ledger.unit))
-    return replace(found, table=whole, alone=False)
-
-
-def _spent(lines: Sequence[Line]) -> list[Charge | Bought | Steps]:
-    return [line for line in lines if isinstance(line, Charge | Bought | Steps)]
-
-
-def _own(fit: Fit) -> list[Charge | Bought | Steps]:
-    return [line for line in _spent(fit.ledger.lines()) if line.of in ("", fit.id)]
-
-
-def priced(fit: Fit, charge: Charge) -> Charge:
-    """Return the charge with all that its line in a ledger says."""
-    if charge.of == fit.id:
-        return charge
-    reach = Reach.of(*(panel.pairs for panel in fit.panels))
-    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
-    bounds = [panel.largest for panel in fit.panels if panel.largest is not None]
-    known = fit.guide.noise_scale is not None and len(bounds) == len(fit.panels)
-    distance = math.sqrt(charge.draws * max(bounds) / charge.temperature) if known else None
-    return replace(charge, of=fit.id, distance=distance, rounding=error)
+    return conditional(fit, account(fit, planned).worst_case(delta))
 
 
 def conditional(fit: Fit, found: WorstCase | None) -> WorstCase | None:
@@ -344,7 +299,7 @@ def without_worst_case(fit: Fit) -> str:
         return "the guide has no public noise_scale"
     if any(panel.largest is None for panel in fit.panels):
         return "nothing bounds a record's influence: it takes a clip, and neighbours=Optimum()"
-    if any(charge.from_data for charge in fit.ledger.charges(fit.id)):
+    if any(charge.from_data for charge in fit.ledger.charges()):
         return "an earlier release had a temperature that was found from the data"
     return ""
 
@@ -365,49 +320,16 @@ def meaning(total: Spent, guarantee: Guarantee, preprocessing: Mapping[str, Any]
     return words
 
 
-def _events(fit: Fit, charges: Sequence[Charge]) -> list[PosteriorDraws]:
-    """Return the charges as events: one for all where covariances are equal, else by temperature.
-
-    k draws at τ from Gaussians of one covariance cost what one draw at τ/k costs, and costs add up.
-    """
-    charges = [priced(fit, one) for one in charges]
-    together: dict[float, list[Charge]] = {}
-    equal = all(bool((panel.pairs.r == 1).all()) for panel in fit.panels)
-    for one in charges:
-        together.setdefault(0.0 if equal else one.temperature, []).append(one)
-    events = []
-    for same in together.values():
-        draws, temperature = sum(one.draws for one in same), same[0].temperature
-        if len({one.temperature for one in same}) > 1:
-            draws, temperature = 1, 1 / math.fsum(one.draws / one.temperature for one in same)
-        events.append(
-            PosteriorDraws(
-                fit.panels,
-                draws,
-                temperature,
-                rounding=math.fsum(one.rounding for one in same),
-                from_data=any(one.from_data for one in same),
-            )
-        )
-    return events
-
-
-def earlier(ledger: Ledger) -> str:
-    """Return what was charged, in words, the latest first."""
-    spent = [str(line) for line in _spent(ledger.lines())]
-    more = f"; and {len(spent) - _NAMED} before" if len(spent) > _NAMED else ""
-    return "; ".join(spent[: -_NAMED - 1 : -1]) + more
-
-
-_NAMED = 3
-"""Charges that a refusal names."""
+def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
+    reach = Reach.of(*(panel.pairs for panel in fit.panels))
+    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
+    return PosteriorDraws(
+        fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
+    )
 
 
 def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
+    count = len(fit.ledger.charges())
     if before:
-        count = len(fit.ledger.charges())
-        floor = (
-            f"the {count} earlier releases have cost {before} ({earlier(fit.ledger)}); of what is "
-            f"left, {floor}"
-        )
+        floor = f"the {count} earlier releases have cost {before}; of what is left, {floor}"
     raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")

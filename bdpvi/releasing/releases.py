@@ -15,9 +15,10 @@ from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.answer import no_panel, nothing_spent
-from bdpvi.accounting.ledger import Charge, Mark
+from bdpvi.accounting.bought import with_bought
+from bdpvi.accounting.ledger import Charge
 from bdpvi.releasing import guarantees
-from bdpvi.releasing.guarantees import Accountant, Guarantee, Receipt, account, priced
+from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
 from bdpvi.releasing.released import Release
 from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
 
@@ -30,7 +31,7 @@ ADVICE = (
 
 def release(
     fit: Fit,
-    draws: int | Charge = 1,
+    draws: int = 1,
     *,
     temperature: float | None = None,
     epsilon: float | None = None,
@@ -46,12 +47,10 @@ def release(
 
     Args:
         fit: where to draw from.
-        draws: number of samples k; or what :func:`calibrate` returned, which has a temperature too.
+        draws: number of samples k.
         temperature: τ; higher costs less and predicts worse. A number counts as public: it must not
-            be chosen by looking at what the records cost. Once :func:`calibrate` has looked at
-            that, every number counts as found from the data. S is the guide's covariance, or what
-            its ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is
-            given.
+            be chosen by looking at what the records cost. S is the guide's covariance, or what its
+            ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
         epsilon: instead of a temperature: the ε that all releases from ``fit`` may reach together,
             this one included; the temperature is found by :func:`calibrate`.
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
@@ -82,18 +81,14 @@ def release(
             f"temperature={temperature!r} and epsilon={epsilon!r} were both given; give one, and "
             "budget= to be refused beyond an ε"
         )
-    if isinstance(draws, Charge) and (temperature is not None or epsilon is not None):
-        raise ValueError(f"draws={draws!r} has a temperature: leave temperature and epsilon out")
     if budget is not None:
         delta = budget.delta
     with log.step("release"), fit.ledger.locked():
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
-        before, key = _charged(fit, purpose), Key.fresh()
-        if isinstance(draws, Charge):
-            planned = draws
-        elif before is None and epsilon is not None:
-            planned = calibrate(
+        before = _charged(fit, purpose)
+        if before is None and epsilon is not None:
+            temperature = calibrate(
                 fit,
                 draws,
                 epsilon=epsilon,
@@ -102,13 +97,10 @@ def release(
                 accountant=accountant,
                 large_delta=large_delta,
             )
-        else:
-            marked = Mark(fit.id) in fit.ledger.lines()
-            planned = Charge(draws, 1.0 if temperature is None else temperature, marked)
-        # Priced here, whatever a charge says of itself.
+        tau = 1.0 if temperature is None else temperature
+        found, key = isinstance(tau, FoundFromData), Key.fresh()
         kept = key.secret.hex() if purpose else ""
-        asked = Charge(planned.draws, planned.temperature, planned.from_data, purpose, kept)
-        charge = before or priced(fit, asked)
+        charge = before or Charge(draws, float(tau), found, purpose, kept)
         total = spent(
             fit,
             delta=delta,
@@ -123,12 +115,12 @@ def release(
             if generator is not None:
                 _use_once(fit, generator)
             fit.ledger.charge(charge)
-        number = 1 + fit.ledger.charges(fit.id).index(charge)
+        number = 1 + fit.ledger.charges().index(charge)
     experiment = fit.experiment or generator is not None
     lattice = fit.guide.lattice(charge.temperature)
     if charge.key:
         key = Key(bytes.fromhex(charge.key))
-    samples = secure.sample(fit.released, charge.draws, charge.temperature, generator, lattice, key)
+    samples = secure.sample(fit.released, draws, charge.temperature, generator, lattice, key)
     released = Release(
         samples=samples,
         latents=_unpack(fit, samples),
@@ -161,17 +153,16 @@ def spent(
     """
     validate.probability("delta", delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
-    if planned is None and not fit.ledger.charges(fit.id):
+    if planned is None and not fit.ledger.charges():
         kinds = [panel.kind for panel in fit.panels]
         nothing = nothing_spent(delta, kinds, sum(panel.records for panel in fit.panels))
-        worst = guarantees.worst_case(fit, delta)
-        bought = any(one.of in ("", fit.id) for one in fit.ledger.bought())
-        found = no_panel(delta, worst) if bought else replace(nothing, worst_case=worst)
-        return guarantees.with_table(fit, found)
+        if not (bought := fit.ledger.bought()):
+            return nothing
+        assert nothing.worst_case is not None
+        return no_panel(delta, with_bought(nothing.worst_case, bought, delta))
     total = account(fit, planned, accountant)
     found = total.spent(delta)
-    found = replace(found, worst_case=guarantees.worst_case(fit, delta, planned))
-    found = guarantees.with_table(fit, found, planned)
+    found = replace(found, worst_case=guarantees.conditional(fit, found.worst_case))
     if found.sample_size:
         found = replace(found, exposure=total.exposure(delta))
     if found.reliable:
@@ -198,8 +189,8 @@ def calibrate(
     least: float = 1e-9,
     accountant: Accountant | None = None,
     large_delta: bool = False,
-) -> Charge:
-    """Return ``draws`` more samples at the smallest temperature that keeps ε within ``epsilon``.
+) -> float:
+    """Return the smallest temperature at which ``draws`` more samples keep ε within ``epsilon``.
 
     Temperature lowers what the means of neighbours give away and leaves what their covariances give
     away (the floor), so not every ε can be reached.
@@ -216,8 +207,8 @@ def calibrate(
         accountant, large_delta: as for :func:`release`.
 
     Returns:
-        What :func:`release` takes: number and temperature, and whether that was found from the
-        records. If it was, the ledger is marked, so that the number by itself counts as such too.
+        The temperature; a :class:`~bdpvi.releasing.guarantees.FoundFromData` if it was found from
+        the records, which :func:`release` then takes account of.
 
     Raises:
         ValueError: if no temperature reaches ``epsilon``; the message says what keeps it away. Or
@@ -235,7 +226,7 @@ def calibrate(
 
 def _charged(fit: Fit, purpose: str) -> Charge | None:
     """Return the charge that was made for this purpose before, if there was one."""
-    made = (one for one in fit.ledger.charges(fit.id) if purpose and one.purpose == purpose)
+    made = (one for one in fit.ledger.charges() if purpose and one.purpose == purpose)
     return next(made, None)
 
 
@@ -245,28 +236,19 @@ def _check(
     """Raise unless everything together, ``charge`` included, is within the limit."""
     total = guarantees.total(fit, limit.delta, charge, accountant)
     price = guarantee.price(total)
-    if not total.alone:
-        if not isinstance(price, WorstCase) or total.table is None:
-            raise BudgetExceededError(
-                f"the budget of ε = {limit.epsilon:g} cannot be held: other fits of this table "
-                f"have released too, and only the worst case of all adds up: {total}; before: "
-                f"{guarantees.earlier(fit.ledger)}"
-            )
-        price = total.table
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
             f"draws={charge.draws} at temperature={charge.temperature:.6g} would bring the total "
             f"to {total}, over the budget of {guarantee.name} ε = {limit.epsilon:g} at "
-            f"δ = {limit.delta:g}; before: {guarantees.earlier(fit.ledger) or 'nothing'}"
+            f"δ = {limit.delta:g}; {len(fit.ledger.charges())} releases were made before"
         )
 
 
 def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
     """Write the secret receipt of release ``number`` to the fit's folder, if it has one."""
-    folder = fit.ledger.folders.get(fit.id)
-    if folder is None:
+    if fit.ledger.path is None:
         return
-    file = folder / f"release-{number}.json"
+    file = fit.ledger.path.with_name(f"release-{number}.json")
     try:
         store.write(file, store.json_text(total.to_dict(), indent=1).encode())
     except OSError as error:  # what is charged and drawn must not be lost

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from bdpvi._runtime import schema, validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.ledger import Mark
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
 from bdpvi.inference.guide import Guide
@@ -22,15 +21,7 @@ from bdpvi.inference.svi import Convergence
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import Receipt
 
-FORMAT = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Named:
-    """A ledger, by its id and its path, from the fit's folder on."""
-
-    id: str
-    path: str
+FORMAT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +31,6 @@ class About:
     Attributes:
         format: of the file.
         sha256: of the file with the fit's tensors.
-        id: of the fit.
-        ledger: of the table.
         plan, data_name, feature_names, preprocessing, fingerprint: as of :class:`bdpvi.Fit`.
         records: N, the size of the training data.
         ridge, noise_scale, grid: of its guide.
@@ -52,8 +41,6 @@ class About:
 
     format: int = FORMAT
     sha256: str
-    id: str
-    ledger: Named
     plan: Plan
     data_name: str
     feature_names: tuple[str, ...]
@@ -68,7 +55,6 @@ class About:
     extra: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        Mark(self.id)
         if not self.feature_names:
             raise ValueError("feature_names must be of one feature or more, got none")
         validate.positive_int("records", self.records)

@@ -13,12 +13,12 @@ from safetensors.torch import save
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import schema, store, validate
-from bdpvi.accounting.ledger import Fitted, Ledger
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.released import Release
-from bdpvi.releasing.saved import About, Named, Numbers, Shared
+from bdpvi.releasing.saved import About, Numbers, Shared
 
 ROOM = 2**20
 """Bytes set aside on the disk for a release before it is charged."""
@@ -29,10 +29,8 @@ _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
 
-    The table's ledger is kept in that folder too, if it was in memory so far; a second fit of the
-    table, or a second copy of this one, goes on with the first one's. fit.json holds the digest of
-    fit.safetensors and the ledger's id, and the ledger the digest of fit.json, so that none can be
-    changed alone.
+    From then on the fit's charges are kept in that folder too. There fit.json holds the digest of
+    fit.safetensors, and the ledger that of fit.json, so that none can be changed alone.
 
     Args:
         fit: what :func:`bdpvi.fit` returned.
@@ -42,14 +40,12 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
     if not store.nothing_at(Path(path)):  # a link that leads nowhere is something
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     path = Path(path).resolve()
+    numbers, about = _files(fit, extra)
     store.make_folder(path.parent)
     with fit.ledger.locked():
-        new = fit.ledger.path is None
-        numbers, about = _files(fit, path, extra)
-        saved_as = Fitted(fit.id, _digest(about))
         with store.claimed_folder(path) as folder:
-            _write(fit, folder, numbers, about, saved_as if new else None)
-        _kept_in(fit, path, saved_as, new)
+            _write(fit, folder, numbers, about)
+        fit.ledger.move(path / _LEDGER, _digest(about))
 
 
 def save_fit_in(fit: Fit, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
@@ -57,35 +53,24 @@ def save_fit_in(fit: Fit, path: Path, *, extra: Mapping[str, Any] | None = None)
 
     Until the ledger is there, nothing can be released from the folder.
     """
+    numbers, about = _files(fit, extra)
     with fit.ledger.locked():
-        new = fit.ledger.path is None
-        numbers, about = _files(fit, path, extra)
-        saved_as = Fitted(fit.id, _digest(about))
-        _write(fit, path, numbers, about, saved_as if new else None)
-        _kept_in(fit, path, saved_as, new)
+        _write(fit, path, numbers, about)
+        fit.ledger.move(path / _LEDGER, _digest(about))
 
 
 def is_fit(path: Path) -> bool:
     """Return whether a folder holds a whole fit."""
-    return (path / _ABOUT).exists()
+    return (path / _LEDGER).exists()
 
 
-def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes, saved_as: Fitted | None) -> None:
+def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
     store.write(folder / _TENSORS, numbers)
-    if saved_as is not None:  # the ledger was in memory
-        store.write(folder / _LEDGER, fit.ledger.content(saved_as))
     store.write(folder / _ABOUT, about)
+    store.write(folder / _LEDGER, fit.ledger.content(_digest(about)))
 
 
-def _kept_in(fit: Fit, path: Path, saved_as: Fitted, new: bool) -> None:
-    if new:
-        fit.ledger.move(path / _LEDGER)
-    else:
-        fit.ledger.charge(saved_as)
-    fit.ledger.folders[fit.id] = path
-
-
-def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
+def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
     """Return the contents of a saved fit's two files."""
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
@@ -99,11 +84,6 @@ def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes
     try:
         content = About(
             sha256=_digest(numbers),
-            id=fit.id,
-            ledger=Named(
-                id=fit.ledger.id,
-                path=_LEDGER if fit.ledger.path in (None, path / _LEDGER) else str(fit.ledger.path),
-            ),
             plan=fit.plan,
             data_name=fit.data_name,
             feature_names=fit.feature_names,
@@ -136,7 +116,7 @@ def read_extra(path: str | Path) -> Mapping[str, Any]:
 def open_ledger(path: str | Path) -> Ledger:
     """Return the ledger of the fit in the folder ``path``; it may be damaged."""
     folder = Path(path).resolve()
-    return _ledger(folder, _parsed(folder, _read(folder / _ABOUT)))
+    return Ledger(folder / _LEDGER, binding=_digest(_read(folder / _ABOUT)))
 
 
 def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
@@ -159,8 +139,6 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
     guide.parameters = dict(numbers.parameters)
-    ledger = _ledger(folder, about)
-    ledger.folders[about.id] = folder
     return Fit(
         model=model,
         guide=guide,
@@ -174,8 +152,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         fingerprint=about.fingerprint,
         records=about.records,
         accounting=about.accounting,
-        ledger=ledger,
-        id=about.id,
+        ledger=open_ledger(folder),
     )
 
 
@@ -284,39 +261,15 @@ def _numbers(name: str, value: object) -> torch.Tensor:
 
 
 def _about(folder: Path) -> About:
-    """Return what fit.json says, after a look at the ledger that knows it."""
-    content = _read(folder / _ABOUT)
-    about = _parsed(folder, content)
-    ledger = _ledger(folder, about)
+    """Return what fit.json says, after a look at the ledger that it is bound to."""
+    file = folder / _ABOUT
+    content = _read(file)
     try:
-        lines = ledger.lines()
+        about = About.parse(content)
     except ValueError as error:
-        raise ValueError(f"the ledger that {folder / _ABOUT} names: {error}") from error
-    if Fitted(about.id, _digest(content)) not in lines:
-        raise ValueError(
-            f"{folder / _ABOUT} is not what {ledger.path} knows: one of the two was changed or "
-            "exchanged. Put back the one that belongs to the other, or fit again"
-        )
-    numbers = [one.stem.removeprefix("release-") for one in folder.glob("release-*.json")]
-    receipts = [int(number) for number in numbers if number.isdigit()]
-    if (made := len(ledger.charges(about.id))) < max(receipts, default=0):
-        raise ValueError(
-            f"{ledger.path} has {made} releases from this fit, and {folder} the secret receipt of "
-            f"release {max(receipts)}: put back the newest ledger, or give what it has lost by "
-            f"`bdpvi ledger repair {folder} --charge DRAWS,TEMPERATURE`"
-        )
+        raise ValueError(f"{file} cannot be used: {error}") from error
+    Ledger(folder / _LEDGER, binding=_digest(content)).charges()
     return about
-
-
-def _parsed(folder: Path, content: bytes) -> About:
-    try:
-        return About.parse(content)
-    except ValueError as error:
-        raise ValueError(f"{folder / _ABOUT} cannot be used: {error}") from error
-
-
-def _ledger(folder: Path, about: About) -> Ledger:
-    return Ledger(folder / about.ledger.path, id=about.ledger.id)
 
 
 def _digest(content: bytes) -> str:

@@ -39,7 +39,7 @@ from bdpvi.datasets import Encoding, Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing import storage
-from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP, on_grid
+from bdpvi.releasing.guarantees import BayesianDP, FoundFromData, Guarantee, WorstCaseDP, on_grid
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
 
@@ -72,8 +72,7 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
     added = bounded(joined(data, [2.0, -2.0, 2.0], 1.0))
     elsewhere = bounded(logistic_data(300, 3, seed=9))
     temperatures = {
-        bdpvi.calibrate(one, 3, epsilon=0.02).temperature
-        for one in (bounded(data), added, elsewhere)
+        bdpvi.calibrate(one, 3, epsilon=0.02) for one in (bounded(data), added, elsewhere)
     }
     assert len(temperatures) == 1
     (tau,) = temperatures
@@ -81,10 +80,8 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
     variance = 3 * (CLIP * SCALE**2) ** 2 / tau
     assert 0.998 * 0.02 <= gaussian_epsilon(variance, DELTA) <= 0.02
     # Found on the panel, the temperature follows the added record.
-    searched = {
-        bdpvi.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()).temperature
-        for one in (bounded(data), elsewhere)
-    }
+    searched = {bdpvi.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()) for one in (
+        bounded(data), elsewhere)}  # fmt: skip
     assert len(searched) == 2
 
 
@@ -106,9 +103,8 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
 
 
 def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
-    planned = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    temperature = planned.temperature
-    assert planned.from_data
+    temperature = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    assert isinstance(temperature, FoundFromData)
     assert temperature == on_grid(round(8 * math.log2(temperature)))
     released = bdpvi.release(fit, epsilon=0.3, guarantee=BayesianDP())
     assert released.receipt.guarantee == "Bayesian DP"
@@ -125,8 +121,7 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
 
 
 def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
-    planned = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    tau = planned.temperature
+    tau = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
     with pytest.raises(ValueError, match="these releases have none"):
         bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
     assert bdpvi.release(fit, temperature=tau, guarantee=BayesianDP()).spent.from_data
@@ -154,7 +149,7 @@ def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
 ) -> None:
     # Whether it is refused may depend on public numbers only: the worst-case ε decides.
     budget = bdpvi.Budget(0.1)
-    tau = bdpvi.calibrate(fit, epsilon=0.11).temperature
+    tau = bdpvi.calibrate(fit, epsilon=0.11)
     with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
         bdpvi.release(fit, temperature=tau, budget=budget)
     assert bdpvi.spent(fit, planned=Charge(1, tau)).epsilon <= 0.11

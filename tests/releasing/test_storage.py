@@ -12,7 +12,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
-from simulated import anew, logistic_data
+from simulated import logistic_data
 
 import bdpvi
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.ledger import Charge, Fitted, Ledger
+from bdpvi.accounting.ledger import Charge, Ledger
 from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, open_ledger, read_extra, save_fit
@@ -50,7 +49,7 @@ def trained() -> bdpvi.Fit:
 @pytest.fixture
 def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
     """Return the fit with a ledger of its own."""
-    return anew(trained, budget=bdpvi.Budget(2.0, 1e-6))
+    return replace(trained, ledger=Ledger(budget=bdpvi.Budget(2.0, 1e-6)))
 
 
 @pytest.fixture
@@ -201,7 +200,7 @@ def test_an_empty_folder_is_taken_for_nothing_and_a_link_is_not(
 
 
 def test_of_many_that_save_to_one_path_one_does(trained: bdpvi.Fit, tmp_path: Path) -> None:
-    fits = [anew(trained) for _ in range(6)]
+    fits = [replace(trained, ledger=Ledger()) for _ in range(6)]
     together = threading.Barrier(len(fits))
 
     def attempt(fit: bdpvi.Fit) -> bool:
@@ -232,8 +231,7 @@ def test_what_could_not_be_read_back_is_not_written(fit: bdpvi.Fit, tmp_path: Pa
 def test_every_missing_or_cut_file_is_named(folder: Path, name: str) -> None:
     file = folder / name
     whole = file.read_bytes()
-    # The last line of a ledger may be an append that was cut off.
-    for content in (None, b"", whole[:-1] if name != "ledger.jsonl" else b"{", whole[:40]):
+    for content in (None, b"", whole[:-1], whole[: len(whole) // 2]):
         file.unlink(missing_ok=True)
         if content is not None:
             file.write_bytes(content)
@@ -270,13 +268,10 @@ def test_files_of_two_fits_cannot_be_exchanged(folder: Path, tmp_path: Path, nam
 
 def rewritten(folder: Path, about: bytes, numbers: bytes) -> None:
     """Write a folder whose digests all fit, as an attacker or a bug could."""
-    with suppress(ValueError, TypeError, RecursionError, KeyError):
-        made = json.loads((folder / "fit.json").read_bytes())
-        knows = Fitted(made["id"], hashlib.sha256(about).hexdigest())
-        (folder / "ledger.jsonl").write_bytes(Ledger(id=made["ledger"]["id"]).content(knows))
     (folder / "fit.safetensors").write_bytes(numbers)
     (folder / "fit.json").write_bytes(about)
-    (folder / "release-1.json").unlink(missing_ok=True)
+    binding = hashlib.sha256(about).hexdigest()
+    (folder / "ledger.jsonl").write_bytes(Ledger().content(binding))
 
 
 def changed_json(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -306,8 +301,8 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.update(format=1), "format must be 5, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 5, got None"),
+        (lambda a: a.update(format=1), "format must be 4, got 1: another version"),
+        (lambda a: a.pop("format"), "format must be 4, got None"),
         (lambda a: a.update(plan=[1]), "plan must be a JSON object"),
         (lambda a: a["plan"].update(steps="5"), "steps must be int, got '5'"),
         (lambda a: a["plan"].update(steps=True), "steps must be int, got True"),

@@ -150,7 +150,7 @@ class PreparedWorstCase:
         """Return the lowest temperature that costs ``epsilon``."""
         return calibrate(
             self.fit, self.draws, epsilon=epsilon, delta=self.delta, guarantee=WorstCaseDP()
-        ).temperature
+        )
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""
@@ -188,5 +188,5 @@ class PreparedRelease(PreparedWorstCase):
             guarantee=BayesianDP(),
             least=COLDEST,
             large_delta=True,
-        ).temperature
+        )
         return reliable_from(self.price, within(self.price, epsilon, found))
