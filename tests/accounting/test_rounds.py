@@ -15,6 +15,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
 from bdpvi._runtime.checkpoint import sealed
+from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.rounds import (
@@ -194,8 +195,17 @@ def coins() -> Rounds:
 
 @pytest.mark.parametrize(("rate", "epsilon"), [(0.1, 7.05), (1.0, 91.8)])
 def test_numbers_of_the_design(rate: float, epsilon: float) -> None:
+    """Of exact noise: at an ε of 92 no δ pays for the rounding of any."""
+    rounds = RoundEvent(clip=1.0, noise_multiplier=1.0, client_rate=rate, rounds=100)
+    found = worst_case.epsilon([rounds.client(PUBLIC)], 1e-5)
+    assert found is not None
+    assert found.epsilon == pytest.approx(epsilon, rel=1e-3)
     made = Rounds(clients=1000, size=2, clip=1.0, noise_multiplier=1.0, client_rate=rate)
-    assert spent_by(made, 100).worst_case(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
+    if epsilon < 10:
+        assert spent_by(made, 100).worst_case(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
+    else:
+        with pytest.raises(ValueError, match="noise_multiplier=1 has no finite ε; use more"):
+            spent_by(made, 100).worst_case(1e-5)
 
 
 def test_coins_gain_nothing_where_the_round_tells_how_many_came() -> None:
