@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from published import RenyiAccountant
 
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.worst_case import replace_one
-from bdpvi.bench.accountants import RenyiAccountant
 
 Run = dict[str, Any]
 PUBLISHED = {

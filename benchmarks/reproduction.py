@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from published import RenyiAccountant
 from rich.progress import track
 
 import bdpvi
@@ -28,7 +29,7 @@ from bdpvi.accounting.worst_case import (
     PrivacyLossAccountant,
     WorstCaseAccountant,
 )
-from bdpvi.bench.accountants import MomentsAccountant, RenyiAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField

@@ -79,7 +79,7 @@ class PrivacyLossAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
-        check_steps(noise_multiplier, rate, steps, delta)
+        _check(noise_multiplier, rate, steps, delta)
         run = SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)
         return self.together((run,), delta)
 
@@ -98,7 +98,7 @@ class PrivacyLossAccountant:
         interval = min(loss_interval(run.noise_multiplier, run.rate) for run in runs)
         accountant = PLDAccountant(value_discretization_interval=interval)
         for run in runs:
-            accountant.compose(sampled_event(run.noise_multiplier, run.rate), run.steps)
+            accountant.compose(_event(run.noise_multiplier, run.rate), run.steps)
         return float(accountant.get_epsilon(delta))
 
 
@@ -118,7 +118,7 @@ class GaussianAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`. ``rate`` must be 1."""
-        check_steps(noise_multiplier, rate, steps, delta)
+        _check(noise_multiplier, rate, steps, delta)
         if rate != 1:
             raise ValueError(f"rate must be 1 for exact Gaussian DP, got {rate!r}")
         return gaussian_epsilon(steps / noise_multiplier**2, delta)
@@ -423,7 +423,7 @@ def calibrate(
     True
     """
     validate.positive("epsilon", epsilon)
-    check_steps(1.0, rate, steps, delta)
+    _check(1.0, rate, steps, delta)
 
     # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.
     guess = rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
@@ -452,7 +452,7 @@ def _epsilon(
     return accountant.epsilon(noise_multiplier, rate, steps, delta)
 
 
-def sampled_event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
+def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
     """Return one step as dp_accounting knows it."""
     import dp_accounting
 
@@ -460,7 +460,7 @@ def sampled_event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent
     return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
 
 
-def check_steps(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
+def _check(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
     """Raise ValueError for an argument of :class:`WorstCaseAccountant` that is out of range."""
     validate.positive("noise_multiplier", noise_multiplier)
     validate.rate("rate", rate)

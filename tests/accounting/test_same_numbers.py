@@ -24,7 +24,7 @@ from bdpvi.accounting.worst_case import (
     gaussian_guarantee,
     replace_one,
 )
-from bdpvi.bench.accountants import MomentsAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 
 F64 = torch.float64
 WRITTEN = Path(__file__).with_name("same_numbers.json")

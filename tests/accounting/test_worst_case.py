@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published import RenyiAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -32,7 +33,7 @@ from bdpvi.accounting.worst_case import (
     calibrate,
     guarantee,
 )
-from bdpvi.bench.accountants import MomentsAccountant, RenyiAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.types import WorstCase
 
 # rate, σ: ε of the moments accountant, of Rényi DP at α = 2 … 100, of privacy loss distributions
