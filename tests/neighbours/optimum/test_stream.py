@@ -161,22 +161,6 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
     assert bayesian > 0
 
 
-def test_two_fits_of_one_table_share_its_ledger(tmp_path: Path) -> None:
-    table = Table(written(logistic_data(300, 2), tmp_path, "csv"), "y")
-    kinds = (FullRank, MeanField)
-    one, other = (
-        fit(MODEL, kind(MODEL, noise_scale=0.3), table, device="cpu", progress=False)
-        for kind in kinds
-    )
-    assert one.ledger is other.ledger
-    bdpvi.release(one, temperature=100.0)
-    alone = spent(one).worst_case
-    assert alone is not None
-    budget = Budget(alone.epsilon * 1.01)
-    with pytest.raises(BudgetExceededError):
-        bdpvi.release(other, temperature=100.0, budget=budget)
-
-
 def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path: Path) -> None:
     data = logistic_data(300, 2)
     constants = {"split": "of a test"}
