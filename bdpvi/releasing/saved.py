@@ -20,7 +20,7 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class About:
         ridge, noise_scale, grid: of its guide.
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
+        name: what the ledger calls the fit.
+        ledger: path of the ledger, from the fit's folder.
         extra: JSON that the caller of ``save_fit`` added.
     """
 
@@ -49,6 +51,8 @@ class About:
     grid: float
     accounting: Accounting
     largest: dict[str, float | None]
+    name: str
+    ledger: str
     extra: dict[str, Any]
 
     @classmethod
@@ -101,6 +105,8 @@ class About:
                     kind: None if value is None else _positive(f"largest.{kind}", value)
                     for kind, value in largest.items()
                 },
+                name=typed(content, "name", str),
+                ledger=typed(content, "ledger", str),
                 extra=typed(content, "extra", dict),
             )
         except RecursionError:
