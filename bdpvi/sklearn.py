@@ -28,9 +28,12 @@ except ImportError:  # scikit-learn 1.5
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.ledger import Bought
+    from bdpvi.accounting.book import Charge
+    from bdpvi.accounting.priced import Priced
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
+
+    Paid = tuple[Priced, ...]
 
 __all__ = ["PrivacyLeakWarning", "PrivateLogisticRegression"]
 
@@ -225,7 +228,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
         return {"binary_only": True, "poor_score": True}
 
-    def _settings(self, paid: Sequence[Bought] = ()) -> Recipe:
+    def _settings(self, paid: Sequence[Paid] = ()) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
         from bdpvi.accounting.bought import gaussian_distance
         from bdpvi.recipes.files import guide_named
@@ -235,7 +238,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         found = recommended(self.epsilon, delta=self.delta, draws=self.draws, guide=kind)
         if paid:
             whole = gaussian_distance(self.epsilon, self.delta)
-            rest = whole**2 - math.fsum(one.distance**2 for one in paid)
+            rest = whole**2 - math.fsum(events[0].noise_multiplier ** -2 for events in paid)
             found = settings_for(math.sqrt(rest), draws=self.draws, guide=kind)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -265,7 +268,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             raise ValueError(f"y has labels {unknown} that are not in classes={self.classes!r}")
         return classes
 
-    def _standard(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Bought, ...]]:
+    def _standard(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Paid, ...]]:
         """Return centres and scales of the columns, (d,) each, and what has to be paid for them."""
         given = {name: getattr(self, name) for name in ("bounds", "scales")}
         given = {name: value for name, value in given.items() if value is not None}
@@ -277,7 +280,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             return self._bought(X, key)
         return *self._given(X), ()
 
-    def _bought(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Bought, ...]]:
+    def _bought(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Paid, ...]]:
         from bdpvi.datasets import bought
         from bdpvi.datasets.cells import Cells
         from bdpvi.recipes.pipeline import Pipeline, PrivacyUtilityWarning, Rows, encode
@@ -293,8 +296,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         pipeline = Pipeline(
             target="y", positive=1, epsilon=self.epsilon, delta=self.delta, numeric=names
         )
+        paid: list[Paid] = []
         columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(names)}
-        found = encode(Rows(columns, np.zeros(len(X))), pipeline, key, feasible=False)
+        found = encode(
+            Rows(columns, np.zeros(len(X))), pipeline, key, pay=paid.append, feasible=False
+        )
         assert found.records is not None
         if found.records < bought.FEW * found.need:
             warnings.warn(
@@ -306,7 +312,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             )
         numbers: Any = found.encoding.columns
         center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-        return center, scale, found.paid
+        return center, scale, tuple(paid)
 
     def _given(self, X: Floats) -> tuple[Floats, Floats]:
         """Return public constants, or those of the rows by consent."""
@@ -349,13 +355,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self,
         settings: Recipe,
         data: Dataset,
-        paid: tuple[Bought, ...],
+        paid: tuple[Paid, ...],
         seed: int | None,
     ) -> Release:
         """Fit, charge and release; what is secret ends here."""
         import torch
 
         import bdpvi
+        from bdpvi.accounting.book import Entry
 
         kind = self.guarantee or bdpvi.WorstCaseDP()
         public = kind.name == bdpvi.WorstCaseDP.name
@@ -363,11 +370,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         # Nothing but the worst case is asked for, so no neighbour is needed.
         near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
         fitted = bdpvi.fit(settings.model, guide, data, neighbours=near, progress=False)
-        for one in paid:
+        for events in paid:
+            one = Entry(kind="constants", of=fitted.kept.name, events=events)
             fitted.ledger.charge(one)
         price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
         if self.ledger is not None and seed is None:
-            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), settings.draws, fitted)
+            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), fitted)
         release = bdpvi.release(
             fitted,
             settings.draws,
@@ -376,30 +384,30 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         )
         return replace(release, secret=None)
 
-    def _charge(self, temperature: float, draws: int, fitted: Fit) -> None:
+    def _charge(self, planned: Charge, fitted: Fit) -> None:
         """Write the price of everything to the ledger."""
-        import bdpvi
-        from bdpvi.accounting.ledger import Bought, Charge, Ledger
+        from bdpvi.accounting.book import Entry
+        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.releasing.guarantees import priced
 
-        planned = Charge(draws, temperature)
-        total = bdpvi.spent(fitted, delta=self.delta, planned=planned).worst_case
-        if total is None or total.distance is None:
+        events = priced(fitted, planned)
+        if events is None:
             raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
-        own = sum(one.delta for one in fitted.ledger.bought())
-        Ledger.at(str(self.ledger)).charge(Bought(total.distance, own, total.rounding))
+        for entry in fitted.ledger.entries():
+            events += entry.events or ()
+        all_of_it = Entry(kind="release", of=fitted.kept.name, events=events)
+        Ledger.at(str(self.ledger)).spend(all_of_it, "fit")
 
     def _together(self, guarantee: str) -> str:
         """Return the guarantee with what all fits cost together."""
-        from bdpvi.accounting.bought import with_bought
         from bdpvi.accounting.ledger import Ledger
-        from bdpvi.types import WorstCase
 
         if self.ledger is None:
             return f"{guarantee}, this fit alone"
-        fits = Ledger.at(self.ledger).bought()
-        total = with_bought(WorstCase(0.0, self.delta, "", distance=0.0), fits, self.delta)
+        ledger = Ledger.at(self.ledger)
+        total, number = ledger.worst_case(self.delta), len(ledger.entries())
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
-        return f"{guarantee}; {len(fits)} fits of this ledger together: ε = {all_of_them}"
+        return f"{guarantee}; {number} fits of this ledger together: ε = {all_of_them}"
 
     def _keep(
         self,

@@ -189,6 +189,10 @@ class Dataset:
             ids=self.ids.to(device),
         )
 
+    def of_people(self, people: People) -> Dataset:
+        """Return the data as records of these people, who have a ledger."""
+        return replace(self, people=people)
+
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records in the order of their ids. Not for publication."""
         order = torch.argsort(self.ids.cpu())

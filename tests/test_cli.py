@@ -40,7 +40,7 @@ def run(*arguments: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     age, dose = rng.normal(50, 10, 120), rng.normal(size=120)
     sick = rng.random(120) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
@@ -50,11 +50,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def table(people: Path, tmp_path: Path) -> Path:
+    """Return the table under a name whose ledger is empty."""
+    return Path(shutil.copy(people, tmp_path / "patients.csv"))
+
+
 @pytest.fixture(scope="module")
-def fitted(table: Path) -> Path:
-    out = table.parent / "fit"
+def fitted(people: Path) -> Path:
+    out = people.parent / "fit"
     code = run(
-        "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", out,
+        "fit", "--data", people, "--target", "sick", "--positive", "yes", "--out", out,
         "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--limit", 0, "--noise-scale", 0,
     )  # fmt: skip
     assert code == 0

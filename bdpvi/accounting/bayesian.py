@@ -108,7 +108,9 @@ class BayesianAccountant:
         self.conversion, self.only_reliable = conversion, only_reliable
         self.composition: Composition[Any] = composition or ByPanel()
         self._totals = Totals(
-            self.composition, lambda values: estimator(values, failure_probability), orders
+            self.composition,
+            lambda values, counted: estimator(values, failure_probability, **counted),
+            orders,
         )
         self._records: Mapping[str, Tensor] | None = None
         self._unit = "record"
@@ -129,6 +131,7 @@ class BayesianAccountant:
         unit = getattr(event, "unit", "record")
         if self._records is not None:
             check_same_records(self._records, event.records)
+            self._totals.check(event)
             if unit != self._unit:
                 raise ValueError(
                     f"event: its unit is {unit!r}, that of earlier ones {self._unit!r}"
@@ -286,7 +289,8 @@ class BayesianAccountant:
             ValueError: if nothing was charged, or events are not composed by panel.
         """
         own, price = self.own_price(delta)
-        return exposure_of(own, price, delta, failure_probability, self._path)
+        counted = self._totals.counted(self._charged()[0][0])
+        return exposure_of(own, price, delta, failure_probability, self._path, **counted)
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, (m,). Secret; see :meth:`exposure`.

@@ -25,6 +25,7 @@ def betting(
     failure_probability: float,
     log_upper: Tensor | float,
     log_lower: float = 0.0,
+    counts: Tensor | None = None,
 ) -> Estimate:
     """Bound the mean of values with a known range, whatever their distribution.
 
@@ -39,6 +40,7 @@ def betting(
     Args:
         log_values, failure_probability, log_upper, log_lower: as for
             :func:`~bdpvi.accounting.estimators.empirical_bernstein`.
+        counts: how many records each value stands for, (m,) int64; None is one each.
 
     Raises:
         ValueError: if m < 2, a value is NaN or out of its range, or γ is.
@@ -47,10 +49,12 @@ def betting(
     >>> round(float(estimate.log_bound), 5)
     0.1008
     """
-    sample, log_range = within(log_values, log_upper, log_lower)
+    sample, log_range = within(log_values, log_upper, log_lower, counts)
     gamma = validate.probability("failure_probability", failure_probability)
     fraction = _fraction(torch.as_tensor(log_values, dtype=torch.float64), log_range, log_lower)
-    means = [_largest_mean(row, -math.log(gamma)) for row in fraction.reshape(-1, sample.size)]
+    often = fraction.new_ones(fraction.shape[-1]) if counts is None else counts.to(fraction)
+    rows = fraction.reshape(-1, len(often))
+    means = [_largest_mean(row, often, -math.log(gamma)) for row in rows]
     log_mean = torch.tensor(means, dtype=torch.float64).log().reshape(fraction.shape[:-1])
     lower = torch.full_like(log_range, log_lower)
     log_bound = torch.logaddexp(lower, log_range + log_mean.to(log_range.device))
@@ -67,14 +71,15 @@ def _fraction(log_values: Tensor, log_range: Tensor, log_lower: float) -> Tensor
     return fraction.clamp(0, 1)
 
 
-def _largest_mean(fraction: Tensor, log_odds: float) -> float:
+def _largest_mean(fraction: Tensor, counts: Tensor, log_odds: float) -> float:
     """Return the least mean that the bets reject, for values (m,) in [0, 1]."""
+    size = float(counts.sum())
 
     def excess(mean: float) -> float:
-        return _log_wealth(fraction, mean) - log_odds
+        return _log_wealth(fraction, counts, mean) - log_odds
 
-    low = float(fraction.mean())
-    high = low + (1 - low) * min(0.5, log_odds / len(fraction))
+    low = float(fraction @ counts) / size
+    high = low + (1 - low) * min(0.5, log_odds / size)
     while high < 1 and excess(high) < 0:
         low, high = high, high + (1 - high) / 2
     if not high < 1:
@@ -85,11 +90,11 @@ def _largest_mean(fraction: Tensor, log_odds: float) -> float:
     return mean
 
 
-def _log_wealth(fraction: Tensor, mean: float) -> float:
+def _log_wealth(fraction: Tensor, counts: Tensor, mean: float) -> float:
     """Return the log of the wealth after values (m,) in [0, 1], under the hypothesis ``mean``."""
-    count = len(fraction).bit_length() + 1
+    count = int(counts.sum()).bit_length() + 1
     k = torch.arange(count, dtype=torch.float64, device=fraction.device)
-    gains = torch.log1p(0.5 ** k[:, None] * ((mean - fraction) / (1 - mean))).sum(1)
+    gains = torch.log1p(0.5 ** k[:, None] * ((mean - fraction) / (1 - mean))) @ counts
     # What is left for smaller fractions is not bet.
     weights = torch.cat([1 / ((k + 1) * (k + 2)), 1 / (k[-1:] + 2)])
     gains = torch.cat([gains, gains.new_zeros(1)])

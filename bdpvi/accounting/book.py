@@ -56,7 +56,7 @@ class Charge:
     draws: int
     temperature: float
     origin: Origin = Origin.OWNER
-    ledger: str = ""
+    ledger: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
@@ -167,7 +167,7 @@ class Book:
     entries: tuple[Entry, ...] = ()
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
-    file: Chain = Chain()
+    file: Chain = field(default_factory=Chain)
 
     @cached_property
     def events(self) -> Counter[Priced] | None:
@@ -257,7 +257,7 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
                 raise ValueError(file.why or "it is empty")
             known = _begun(file.said[0])
         first = len(known.file.said) or 1
-        for number, one in enumerate(file.said[first:], start=first + 1):
+        for number, one in enumerate(file.said[first:], start=first + 1):  # noqa: B007
             lines.append(read_line(one))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(

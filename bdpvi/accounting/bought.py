@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate

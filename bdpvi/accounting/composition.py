@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders
 from bdpvi.accounting.estimators import Estimate
-from bdpvi.accounting.events import Event
+from bdpvi.accounting.events import Event, PosteriorDraws
+from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
 
 S = TypeVar("S")
@@ -141,7 +142,8 @@ class Totals:
 
     Attributes:
         composition: how costs add up.
-        bound: an estimator at a fixed failure probability.
+        bound: an estimator at a fixed failure probability; takes log y and how many records each
+            stands for, if not one, ``{"counts": …}``.
         fixed: the orders fixed beforehand, if any.
         events: every event, and the number of times it was charged; none with fixed orders.
         states: the composition's state of each direction, with fixed orders.
@@ -150,22 +152,44 @@ class Totals:
     def __init__(
         self,
         composition: Composition[Any],
-        bound: Callable[[Tensor], Estimate],
+        bound: Callable[[Tensor, Mapping[str, Tensor]], Estimate],
         fixed: Orders | None,
     ) -> None:
         self.composition, self.bound, self.fixed = composition, bound, fixed
+        self.panels: Mapping[str, Panel] = {}
         self.events: list[tuple[Event, int]] = []
         self.states: dict[str, Any] = {}
 
     def add(self, event: Event, count: int) -> None:
         """Add ``count`` such events."""
+        if isinstance(event, PosteriorDraws):
+            self.panels = {name: event.panel(name) for name in event.records}
         if self.fixed is None:
             self.events.append((event, count))
             return
         for direction in event.records:
             cost = event_cost(event, direction, self.fixed.values)
-            state = self.states.get(direction)
-            self.states[direction] = self.composition.add(state, cost, count, self.bound)
+            state, bound = self.states.get(direction), self._bound(direction)
+            self.states[direction] = self.composition.add(state, cost, count, bound)
+
+    def check(self, event: Event) -> None:
+        """Raise ValueError if the event's records or those before are counts, and of other fits."""
+        for name in event.records:
+            now = event.panel(name) if isinstance(event, PosteriorDraws) else None
+            before = self.panels.get(name)
+            if now is not before and any(one and one.counts is not None for one in (now, before)):
+                raise ValueError(
+                    "event: counts of records do not know who is who, so they price releases of "
+                    "one fit; for two together there is the worst case"
+                )
+
+    def counted(self, direction: str) -> dict[str, Tensor]:
+        """Return how many records each cost stands for, if not one: ``{"counts": (m,)}``."""
+        panel = self.panels.get(direction)
+        return {} if panel is None or panel.counts is None else {"counts": panel.counts}
+
+    def _bound(self, direction: str) -> Callable[[Tensor], Estimate]:
+        return lambda values: self.bound(values, self.counted(direction))
 
     @property
     def orders(self) -> Orders:
@@ -185,12 +209,13 @@ class Totals:
         state = None
         for event, count in self.events:
             cost = event_cost(event, direction, order)
-            state = self.composition.add(state, cost, count, self.bound)
+            state = self.composition.add(state, cost, count, self._bound(direction))
         return state
 
     def cost(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) at orders (K,)."""
+        bound = self._bound(direction)
         if self.fixed is None:
-            return self.composition.total(self.state(direction, order), self.bound)
-        total = self.composition.total(self.states[direction], self.bound)
+            return self.composition.total(self.state(direction, order), bound)
+        total = self.composition.total(self.states[direction], bound)
         return total.at(self.fixed.index(order))

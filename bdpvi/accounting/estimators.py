@@ -65,11 +65,14 @@ class Estimate:
         return replace(self, **values)
 
 
-Estimator = Callable[[Tensor, float], Estimate]
-"""From log y (..., m) and γ to an estimate over the leading dimensions."""
+Estimator = Callable[..., Estimate]
+"""From log y (..., m) and γ to an estimate over the leading dimensions. With ``counts=`` (m,), of
+records that stand for so many each."""
 
 
-def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
+def student_t(
+    log_values: Tensor, failure_probability: float, counts: Tensor | None = None
+) -> Estimate:
     """Bound the mean by Student's t (Triastcyn and Faltings 2020, eq. 13).
 
     log[ M + F⁻¹(1−γ) S/√(m−1) ], F with m − 1 degrees of freedom, S the (1/m) standard
@@ -79,6 +82,7 @@ def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
     Args:
         log_values: log y, (..., m); +inf gives an infinite bound.
         failure_probability: γ, in (0, 1). Above 1/2 the bound is the mean.
+        counts: how many records each value stands for, (m,) int64; None is one each.
 
     Raises:
         ValueError: if m < 3, a value is NaN or γ is out of range.
@@ -87,7 +91,7 @@ def student_t(log_values: Tensor, failure_probability: float) -> Estimate:
     >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
     (0.7619, 0.2562)
     """
-    return student_t_of(Moments.of(log_values, least=3), failure_probability)
+    return student_t_of(Moments.of(log_values, least=3, counts=counts), failure_probability)
 
 
 def student_t_of(moments: Moments, failure_probability: float) -> Estimate:
@@ -155,7 +159,10 @@ def empirical_bernstein(
 
 
 def within(
-    log_values: Tensor, log_upper: Tensor | float, log_lower: float
+    log_values: Tensor,
+    log_upper: Tensor | float,
+    log_lower: float,
+    counts: Tensor | None = None,
 ) -> tuple[Moments, Tensor]:
     """Return the sample, whose values lie between two bounds, and the log of their distance.
 
@@ -170,7 +177,7 @@ def within(
     rule = f"lie in [{log_lower!r}, log_upper]"
     inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
     validate.every("log_values", log_values, inside | log_values.isnan(), rule)
-    sample = Moments.of(log_values, least=2)
+    sample = Moments.of(log_values, least=2, counts=counts)
     return sample, upper + torch.log(-torch.expm1(log_lower - upper))
 
 
@@ -247,10 +254,16 @@ class Moments:
     tail: Tensor
 
     @classmethod
-    def of(cls, log_values: Tensor, least: int) -> Moments:
-        """Return the moments of log y, (..., m), of at least ``least`` records."""
+    def of(cls, log_values: Tensor, least: int, counts: Tensor | None = None) -> Moments:
+        """Return the moments of log y, (..., m), of at least ``least`` records.
+
+        With ``counts`` (m,) the same as of values that are repeated so often.
+        """
         log_values = torch.as_tensor(log_values, dtype=torch.float64)
-        if log_values.ndim == 0 or log_values.shape[-1] < least:
+        size = log_values.shape[-1] if log_values.ndim else 0
+        if counts is not None and size:
+            size = int(counts.sum())
+        if size < least:
             raise ValueError(
                 f"log_values must have at least {least} records in its last dimension, "
                 f"got shape {tuple(log_values.shape)}"
@@ -258,10 +271,21 @@ class Moments:
         log_max = log_values.amax(-1)  # NaN if any is
         if bool(log_max.isnan().any()):
             raise ValueError("log_values must not be NaN, got nan")
-        size, values = log_values.shape[-1], relative(log_values, log_max)
-        sd, mean = torch.std_mean(values, dim=-1, correction=0)
-        third = ((values - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
-        tail = log_values.topk(min(tail_size(size) + 1, size), dim=-1).values
+        values, most = relative(log_values, log_max), min(tail_size(size) + 1, size)
+        if counts is None:
+            sd, mean = torch.std_mean(values, dim=-1, correction=0)
+            third = ((values - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
+            tail = log_values.topk(most, dim=-1).values
+        else:
+            weights = counts.to(values) / size
+            mean = values @ weights
+            centred = values - mean[..., None]
+            sd = (centred.square() @ weights).sqrt()
+            third = (centred / sd[..., None]).pow(3) @ weights
+            ranked = log_values.sort(dim=-1, descending=True)
+            place = torch.arange(most).expand(*log_max.shape, most).contiguous()
+            place = torch.searchsorted(counts[ranked.indices].cumsum(-1), place, right=True)
+            tail = ranked.values.gather(-1, place)
         return cls(size, log_max, mean, sd, third, tail)
 
     @property

@@ -44,11 +44,13 @@ class Deltas:
         at: from ε to δ_x′(ε), (m,), or an upper bound on it.
         guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
         bound: from ε to an upper bound on δ_x′(ε) over all conceivable records, if one is known.
+        counts: how many records each δ stands for, (m,); None is one each.
     """
 
     at: Callable[[float], Tensor]
     guide: Callable[[float], Tensor] | None = None
     bound: Callable[[float], float] | None = None
+    counts: Tensor | None = None
 
 
 def smallest_epsilon(
@@ -127,9 +129,11 @@ def estimate(
     delta = deltas.at(epsilon)
     tiny = torch.finfo(delta.dtype).tiny
     logs = delta.clamp(min=tiny).log().unsqueeze(0)
+    counted = {} if deltas.counts is None else {"counts": deltas.counts}
     if deltas.bound is None:
-        return estimator(logs, failure_probability)
-    return betting(logs, failure_probability, math.log(max(deltas.bound(epsilon), tiny)), -math.inf)
+        return estimator(logs, failure_probability, **counted)
+    log_upper = math.log(max(deltas.bound(epsilon), tiny))
+    return betting(logs, failure_probability, log_upper, -math.inf, **counted)
 
 
 def position(epsilon: float) -> int:
@@ -173,13 +177,15 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         beta: the wanted mean of δ.
     """
     variance, bound = loss_variance(draws, direction), variance_bound(draws, direction)
+    counts = draws[0][0].panel(direction).counts
     if variance is not None and bound is None:
-        return Deltas(partial(equal_covariance, variance))
+        return Deltas(partial(equal_covariance, variance), counts=counts)
     if variance is not None:
         top = torch.tensor([bound], dtype=torch.float64)
         return Deltas(
             partial(equal_covariance, variance.clamp(max=top)),
             bound=lambda epsilon: float(equal_covariance(top, epsilon)),
+            counts=counts,
         )
     pairs = [event.pairs(direction) for event, _ in draws]
 

@@ -229,27 +229,52 @@ class Ledger:
             if self.path is not None:
                 store.write(self.path, chained(wanted.header, *book.file.said[1:]))
 
-    def worst_case(self, delta: float, planned: Sequence[Priced] | None = ()) -> WorstCase | None:
+    def worst_case(
+        self, delta: float, planned: Sequence[Priced] | None = (), without: str | None = None
+    ) -> WorstCase | None:
         """Return what everything cost together, with ``planned`` on top.
 
         None where there is no guarantee: nothing bounds a record in one of the releases, or a
         temperature was found from the data.
+
+        Args:
+            delta: δ of everything.
+            planned: what may come; None where it has no guarantee.
+            without: what is of this fit, network or federation does not count.
         """
         book = self.book()
+        if without is not None:
+            book = replace(book, entries=tuple(e for e in book.entries if e.of != without))
         if planned is None or book.events is None:
             return None
         return together(tuple((book.events + Counter(planned)).items()), delta, book.rows)
 
-    def exceeded(self, limit: Budget, what: str, total: str) -> BudgetExceededError:
-        """Return the refusal of something that would go beyond a budget."""
-        return BudgetExceededError(
-            f"{what} would bring the total to {total}, over the budget of ε = {limit.epsilon:g} at "
-            f"δ = {limit.delta:g}; {self.said()}"
-        )
+    def spend(self, entry: Entry, what: str) -> None:
+        """Append a charge if the budget has it, by the worst case.
 
-    def said(self) -> str:
+        Args:
+            entry: of the charge.
+            what: it is for, in words.
+
+        Raises:
+            BudgetExceededError: if everything together would cost more. Nothing is charged.
+            ValueError: as :meth:`charge`.
+        """
+        with self.locked():
+            if (limit := self.budget) is not None:
+                events = None if entry.events is None else entry.events * entry.count
+                total = self.worst_case(limit.delta, events)
+                if total is None or total.epsilon > limit.epsilon:
+                    raise BudgetExceededError(
+                        f"{what} would bring the total to {total}, over the budget of ε = "
+                        f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; "
+                        f"{self.said()}"
+                    )
+            self.charge(entry)
+
+    def said(self, without: str | None = None) -> str:
         """Return in words what was charged before."""
-        entries = self.entries()
+        entries = [one for one in self.entries() if without is None or one.of != without]
         counted = Counter(str(one) for one in entries)
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
@@ -299,6 +324,13 @@ class Ledger:
                 )
             self._kept, self._content = book, content[: book.file.size]
         return self._kept
+
+    def mended(self) -> Ledger:
+        """Return a ledger in memory with what the file proves."""
+        assert self.path is not None
+        made = Ledger()
+        made._kept = follow(self.path, _read(self.path))
+        return made
 
     def _write(self, content: dict[str, Any]) -> None:
         with self.locked():
@@ -364,5 +396,3 @@ def _read(path: Path) -> bytes:
             f"{path} is missing, so nobody knows what was released from this table: put the file "
             "back, the newest there is, or fit again"
         ) from None
-
-

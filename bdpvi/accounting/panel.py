@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
+
+OCTAVE = 512
+"""Levels of the public grid that Σb² is rounded up to, between one and its double."""
+_LEAST, _MOST = -128, 128
+"""The grid's ends, as powers of 2."""
+LEVELS = (_MOST - _LEAST) * OCTAVE + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,19 +25,66 @@ class Panel:
     Attributes:
         kind: "remove" (records of the data, left out) or "add" (held-out records, joined).
         ids: record identities, (m,); none or few are enough where ``largest`` is known, for the
-            worst case alone.
+            worst case alone. With ``counts``, numbers of levels.
         pairs: the posterior against that of each neighbour, m pairs. Secret.
         largest: upper bound on Σb² over all conceivable records, in these data or any others,
             where covariances are equal and one is known; see
             :func:`bdpvi.neighbours.optimum.route.largest`.
+        counts: how many records each pair stands for, (m,) int64; None is one each. Secret. Counts
+            do not know who is who: they price releases of one fit.
     """
 
     kind: str
     ids: Tensor
     pairs: GaussianPairs
     largest: float | None = None
+    counts: Tensor | None = None
 
     def __post_init__(self) -> None:
         validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
-        if len(self.ids) < 3 and self.largest is None:
-            raise ValueError(f"ids has {len(self.ids)} records; an estimate needs at least 3")
+        if self.counts is not None:
+            validate.same_length("counts", self.counts, "ids", self.ids)
+            validate.every("counts", self.counts, self.counts > 0, "be positive")
+            if not bool((self.pairs.r == 1).all()):
+                raise ValueError("counts need pairs of equal covariances, r = 1")
+        if self.records < 3 and self.largest is None:
+            raise ValueError(f"ids has {self.records} records; an estimate needs at least 3")
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return len(self.ids) if self.counts is None else int(self.counts.sum())
+
+    @classmethod
+    def counted(cls, kind: str, counts: Tensor, largest: float | None = None) -> Panel:
+        """Return the panel of records of which ``counts`` lie on each of :data:`LEVELS` levels.
+
+        For pairs of equal covariances, which are one number each, Σb². Rounded up by at most 0.14 %
+        it makes no record cheaper, and whatever the number of records, some thousand numbers say
+        how many cost how much.
+
+        >>> some = GaussianPairs(torch.ones(4, 1), torch.tensor([[1.0], [1.001], [0.5], [1.001]]))
+        >>> panel = Panel.counted("remove", on_levels(some.b2.sum(1)))
+        >>> panel.counts.tolist(), [round(float(b2), 5) for b2 in panel.pairs.b2]
+        ([1, 1, 2], [0.5, 1.0, 1.00135])
+        """
+        ids = counts.nonzero()[:, 0]
+        b2 = _grid(ids).clamp(max=math.inf if largest is None else largest).unsqueeze(1)
+        return cls(kind, ids, GaussianPairs(torch.ones_like(b2), b2), largest, counts[ids])
+
+
+def on_levels(b2: Tensor) -> Tensor:
+    """Return how many of the numbers (n,) lie on each level, rounded up, (LEVELS,) int64.
+
+    Raises:
+        FloatingPointError: if one lies above the last level.
+    """
+    level = (OCTAVE * (b2.log2() - _LEAST)).ceil().nan_to_num(LEVELS, LEVELS).clamp(min=0).long()
+    level += b2 > _grid(level)  # the logarithm is itself rounded
+    if len(level) and int(level.max()) >= LEVELS:
+        raise FloatingPointError(f"Σb² = {b2.max().item():.3g} is more than 2^{_MOST}")
+    return torch.bincount(level, minlength=LEVELS)
+
+
+def _grid(level: Tensor) -> Tensor:
+    return torch.exp2(level.double() / OCTAVE + _LEAST)

@@ -86,9 +86,7 @@ Priced = SampledGaussian | ExponentialMechanism | Threshold
 """What a worst case is composed of."""
 
 
-def together(
-    events: Sequence[tuple[Priced, int]], delta: float, rows: int = 1
-) -> WorstCase | None:
+def together(events: Sequence[tuple[Priced, int]], delta: float, rows: int = 1) -> WorstCase | None:
     """Return the guarantee of everything together, in any order, each event so many times.
 
     Gaussian mechanisms are together one of distance √Σμ², also where later ones depend on what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import torch
@@ -39,7 +40,9 @@ def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
     return found.cummax(0).values
 
 
-def quantile_certificate(values: Tensor, failure_probability: float, fraction: float) -> Tensor:
+def quantile_certificate(
+    values: Tensor, failure_probability: float, fraction: float, counts: Tensor | None = None
+) -> Tensor:
     """Return a value that at least ``fraction`` of all records stay at or below.
 
     It holds with probability at least 1 − γ over the sample and assumes nothing about the
@@ -49,6 +52,7 @@ def quantile_certificate(values: Tensor, failure_probability: float, fraction: f
         values: (..., m), on any scale; +inf is a value like any other.
         failure_probability: γ, in (0, 1).
         fraction: in (0, 1), fixed before the sample was seen.
+        counts: how many records each value stands for, (m,) int64; None is one each.
 
     Returns:
         An order statistic over the leading dimensions; +inf if m records are too few for the
@@ -62,11 +66,36 @@ def quantile_certificate(values: Tensor, failure_probability: float, fraction: f
     """
     fraction = validate.probability("fraction", fraction)
     validate.every("values", values, ~values.isnan(), "not be NaN")
-    certified = certified_fractions(values.shape[-1], failure_probability)
-    rank = int(torch.searchsorted(certified, fraction))
-    if rank == values.shape[-1]:
+    size = values.shape[-1] if counts is None else int(counts.sum())
+    rank = certified_rank(size, failure_probability, fraction)
+    if rank > size:
         return torch.full(values.shape[:-1], math.inf, dtype=torch.float64)
-    return values.sort(dim=-1).values[..., rank].to(torch.float64)
+    return _ranked(values, counts, rank).to(torch.float64)
+
+
+def certified_rank(sample_size: int, failure_probability: float, fraction: float) -> int:
+    """Return the first rank, from 1, at or below which ``fraction`` of μ lies; m + 1 if none.
+
+    The first at which :func:`certified_fractions` reaches the fraction, found by bisection.
+
+    >>> certified_rank(1000, 1e-6, 0.9677), certified_rank(1000, 1e-6, 0.99)
+    (992, 1001)
+    """
+    m, gamma = sample_size, validate.probability("failure_probability", failure_probability)
+    ranks = range(1, m + 1)
+    # The fraction below the k-th smallest is Beta(k, m−k+1): less than `fraction` with this chance.
+    return 1 + bisect_left(
+        ranks, True, key=lambda k: bool(special.betainc(k, m - k + 1, fraction) <= gamma)
+    )
+
+
+def _ranked(values: Tensor, counts: Tensor | None, rank: int) -> Tensor:
+    """Return the ``rank``-th smallest value, from 1."""
+    if counts is None:
+        return values.kthvalue(rank, dim=-1).values
+    ranked = values.sort(dim=-1)
+    place = (counts[ranked.indices].cumsum(-1) >= rank).int().argmax(-1, keepdim=True)
+    return ranked.values.gather(-1, place).squeeze(-1)
 
 
 def exposure_of(
@@ -75,6 +104,7 @@ def exposure_of(
     delta: float,
     failure_probability: float,
     on_path: bool = False,
+    counts: Tensor | None = None,
 ) -> Exposure:
     """Return what single records pay.
 
@@ -84,6 +114,7 @@ def exposure_of(
         delta: δ of each record's own ε.
         failure_probability: γ of each certified quantile.
         on_path: whether the numbers were met on a training path.
+        counts: how many records each number stands for, (m,) int64; None is one each.
 
     >>> found = exposure_of(torch.linspace(0, 1, 1001), float, 1e-5, 1e-6)
     >>> round(found.median, 2), [(share, round(value, 2)) for share, value in found.quantiles]
@@ -91,10 +122,10 @@ def exposure_of(
     """
 
     def certified(fraction: float) -> float:
-        value = float(quantile_certificate(own, failure_probability, fraction))
+        value = float(quantile_certificate(own, failure_probability, fraction, counts))
         return price(value) if math.isfinite(value) else math.inf
 
-    median, most, largest = within(own, price, (0.5, 0.99, 1.0))
+    median, most, largest = within(own, price, (0.5, 0.99, 1.0), counts)
     return Exposure(
         delta=delta,
         largest=largest,
@@ -107,11 +138,16 @@ def exposure_of(
     )
 
 
-def within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]) -> list[float]:
+def within(
+    own: Tensor,
+    price: Callable[[float], float],
+    levels: Sequence[float],
+    counts: Tensor | None = None,
+) -> list[float]:
     """Return the ε that each fraction of the records, above 0, stays within.
 
     Args:
-        own, price: as for :func:`exposure_of`.
+        own, price, counts: as for :func:`exposure_of`.
         levels: fractions in (0, 1].
 
     >>> within(torch.tensor([3.0, 1.0, 2.0]), float, (0.5, 1.0))
@@ -119,5 +155,5 @@ def within(own: Tensor, price: Callable[[float], float], levels: Sequence[float]
     """
     for level in levels:
         validate.rate("levels", level)
-    ranked = own.sort().values
-    return [price(float(ranked[math.ceil(level * len(own)) - 1])) for level in levels]
+    size = len(own) if counts is None else int(counts.sum())
+    return [price(float(_ranked(own, counts, math.ceil(level * size)))) for level in levels]

@@ -12,7 +12,18 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import BaseRate, Delta, Json, Quiet, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    BaseRate,
+    Delta,
+    Json,
+    LedgerFile,
+    Quiet,
+    RowsPerUnit,
+    Settings,
+    Table,
+    Unit,
+    reads_table,
+)
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -66,6 +77,17 @@ def private(
             "published and which ε does not cover.",
         ),
     ] = False,
+    ledger: LedgerFile = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="ε that all that is spent on the table may reach together; the first --epsilon "
+            "if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    unit: Unit = "",
+    rows_per_unit: RowsPerUnit = 1,
     settings: Settings = "",
     base_rate: BaseRate = None,
     guarantee: Guarantee = "",
@@ -91,7 +113,9 @@ def private(
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
+    from bdpvi.accounting.book import ROW
     from bdpvi.recipes.private import Work, places
+    from bdpvi.types import Budget
 
     kind = guarantee_of(guarantee)
     if categories:
@@ -115,9 +139,14 @@ def private(
         _print_plan(table, given, as_json)
         return
     public = table.data in options.TABLES
+    limit = None if budget is None else Budget(budget, delta)
     work = Work.of(
         table.split(options.PUBLIC_SEED).train if public else table.data,
         separator=table.separator,
+        ledger=table.ledger(ledger),
+        budget=limit,
+        unit=unit or ROW,
+        rows_per_unit=rows_per_unit,
         progress=not quiet and not as_json,
         **given,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from bdpvi._fit import Fit, fit
 from bdpvi._runtime import validate
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.settings import Accounting
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -56,6 +57,7 @@ class Recipe:
         train: Dataset,
         *,
         neighbours: Neighbours | None = None,
+        ledger: Ledger | None = None,
         budget: Budget | None = None,
         progress: bool = True,
     ) -> Fit:
@@ -66,6 +68,7 @@ class Recipe:
             train,
             neighbours=neighbours,
             accounting=self.accounting,
+            ledger=ledger,
             budget=budget,
             progress=progress,
         )

@@ -22,7 +22,7 @@ def missing(folder: Path | None, ledger: Ledger) -> dict[int, Entry]:
     Raises:
         ValueError: naming a receipt that cannot be read.
     """
-    if folder is None or ledger.path is None:
+    if folder is None:
         return {}
     numbers = (int(found[1]) for one in folder.iterdir() if (found := _NAME.fullmatch(one.name)))
     book, lost = ledger.book(), {}
@@ -35,6 +35,20 @@ def missing(folder: Path | None, ledger: Ledger) -> dict[int, Entry]:
             break  # and so all before it
         lost[number] = told
     return dict(sorted(lost.items()))
+
+
+def check(folder: Path | None, ledger: Ledger) -> None:
+    """Refuse a ledger that lacks what a secret receipt in the fit's folder tells of.
+
+    Raises:
+        ValueError: saying what to do.
+    """
+    if ledger.path is not None and (lost := missing(folder, ledger)):
+        raise ValueError(
+            f"{ledger.path} lacks charge {next(iter(lost))}, of which {folder} has the receipt: "
+            "the end was cut off, or an old copy was put back. Until that is settled nothing can "
+            f"be released: `bdpvi ledger repair {folder}`"
+        )
 
 
 def _told(file: Path, ledger: str) -> Entry | None:

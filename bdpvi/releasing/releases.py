@@ -75,7 +75,7 @@ def release(
     if budget is not None:
         delta = budget.delta
     with log.step("release"), fit.ledger.locked():
-        check_receipts(fit)
+        receipts.check(fit.kept.folder, fit.ledger)
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
         before = _charged(fit, purpose)
@@ -158,7 +158,7 @@ def spent(
         return no_panel(delta, worst)
     if planned is None and not guarantees.own(fit):
         kinds = [panel.kind for panel in fit.panels]
-        nothing = nothing_spent(delta, kinds, sum(len(panel.ids) for panel in fit.panels))
+        nothing = nothing_spent(delta, kinds, sum(panel.records for panel in fit.panels))
         return replace(nothing, worst_case=worst) if fit.ledger.entries() else nothing
     total = account(fit, planned, accountant)
     found = replace(total.spent(delta), worst_case=worst)
@@ -249,7 +249,11 @@ def _asked(draws: int | Charge, temperature: float | None) -> Charge:
 
 def _charged(fit: Fit, purpose: str) -> Entry | None:
     """Return what was charged for this purpose before, if it was."""
-    made = (one for one in fit.ledger.entries() if purpose and one.purpose == purpose)
+    made = (
+        one
+        for one in fit.ledger.entries()
+        if purpose and (one.of, one.purpose) == (fit.kept.name, purpose)
+    )
     return next(made, None)
 
 
@@ -291,20 +295,6 @@ def _keep_receipt(fit: Fit, number: int, entry: Entry, total: Spent) -> None:
         )
 
 
-def check_receipts(fit: Fit) -> None:
-    """Refuse a ledger that lacks what a secret receipt in the fit's folder tells of.
-
-    The newest is looked at: every line holds the hash of all before it.
-    """
-    if missing := receipts.missing(fit.kept.folder, fit.ledger):
-        number = next(iter(missing))
-        raise ValueError(
-            f"{fit.ledger.path} lacks charge {number}, of which {fit.kept.folder} has the receipt: "
-            "it was cut off, or an old copy was put back. Until that is settled nothing can be "
-            f"released: `bdpvi ledger repair {fit.kept.folder}`"
-        )
-
-
 def _use_once(fit: Fit, generator: torch.Generator) -> None:
     """Refuse a generator in a state that it was used in: the noise of two samples would cancel."""
     state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
@@ -335,7 +325,9 @@ def _receipt(
     return Receipt(
         guarantee=guarantee.name,
         meaning=guarantees.meaning(fit, total, guarantee),
-        relation=f"add or remove {guarantees.unit_of(fit.ledger)}" if public else f"{' or '.join(kinds)} one record",
+        relation=f"add or remove {guarantees.unit_of(fit.ledger)}"
+        if public
+        else f"{' or '.join(kinds)} one record",
         epsilon=epsilon,
         delta=price.delta,
         source=source,

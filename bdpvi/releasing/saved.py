@@ -35,7 +35,7 @@ class About:
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
         name: what the ledger calls the fit.
-        ledger: path of the ledger, from the fit's folder.
+        ledger: where the ledger was: its path, and that from the fit's folder.
         extra: JSON that the caller of ``save_fit`` added.
     """
 
@@ -52,7 +52,7 @@ class About:
     accounting: Accounting
     largest: dict[str, float | None]
     name: str
-    ledger: str
+    ledger: dict[str, str]
     extra: dict[str, Any]
 
     @classmethod
@@ -106,7 +106,7 @@ class About:
                     for kind, value in largest.items()
                 },
                 name=typed(content, "name", str),
-                ledger=typed(content, "ledger", str),
+                ledger=_places(content.get("ledger")),
                 extra=typed(content, "extra", dict),
             )
         except RecursionError:
@@ -134,6 +134,7 @@ class Numbers:
             raise ValueError(f"it holds no tensors: {error}") from error
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
         wanted |= {f"panels.{kind}.{name}" for kind in about.largest for name in ("ids", "r", "b2")}
+        wanted |= {f"panels.{kind}.counts" for kind in about.largest} & set(tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -187,7 +188,15 @@ def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, largest: float 
                 f"panels.{kind}.{name} must be float64 (m, 1 … {width}), got {value.dtype} "
                 f"{tuple(value.shape)}"
             )
-    return Panel(kind, ids, GaussianPairs(r, b2), largest)
+    counts = tensors.get(f"panels.{kind}.counts")
+    if counts is not None and counts.dtype != torch.int64:
+        raise ValueError(f"panels.{kind}.counts must be int64, got {counts.dtype}")
+    return Panel(kind, ids, GaussianPairs(r, b2), largest, counts)
+
+
+def _places(value: Any) -> dict[str, str]:
+    found = _object("ledger", value)
+    return {name: typed(found, name, str) for name in ("path", "from_here")}
 
 
 def _object(name: str, value: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing import saved
+from bdpvi.releasing import receipts, saved
 from bdpvi.releasing.guarantees import Receipt
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.saved import About, Numbers, typed
@@ -77,10 +78,23 @@ def is_fit(path: Path) -> bool:
     if not (path / _ABOUT).exists():
         return False
     content = _read(path / _ABOUT)
-    file = (path / About.parse(content).ledger).resolve()
-    if not file.exists() and file.parent == path.resolve():
+    ledger = _ledger(path, content, About.parse(content))
+    assert ledger.path is not None
+    if not ledger.path.exists() and ledger.path.parent == path.resolve():
         return False  # it would have come last
-    return Ledger(file).holds(_digest(content))
+    return ledger.holds(_digest(content))
+
+
+def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
+    """Return the ledger where it was when the fit was saved, which a copy of the folder shares.
+
+    Where that is not the fit's, folder and ledger were moved, and it is where it was from there.
+    """
+    place = Path(about.ledger["path"])
+    with suppress(ValueError, OSError):
+        if place.is_absolute() and Ledger(place).holds(_digest(content)):
+            return Ledger(place)
+    return Ledger(folder / about.ledger["from_here"])
 
 
 def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
@@ -106,6 +120,8 @@ def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes
         tensors[f"panels.{panel.kind}.ids"] = panel.ids
         tensors[f"panels.{panel.kind}.r"] = panel.pairs.r
         tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
+        if panel.counts is not None:
+            tensors[f"panels.{panel.kind}.counts"] = panel.counts
     numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
     content = {
         "format": saved.FORMAT,
@@ -122,7 +138,7 @@ def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes
         "accounting": asdict(fit.accounting),
         "largest": {panel.kind: panel.largest for panel in fit.panels},
         "name": fit.kept.name,
-        "ledger": os.path.relpath(ledger, path),
+        "ledger": {"path": str(ledger), "from_here": os.path.relpath(ledger, path)},
         "extra": dict(extra or {}),
     }
     try:
@@ -147,7 +163,8 @@ def open_ledger(path: str | Path) -> Ledger:
     folder = Path(path).resolve()
     file = folder / _ABOUT
     try:
-        return Ledger(folder / About.parse(_read(file)).ledger)
+        content = _read(file)
+        return _ledger(folder, content, About.parse(content))
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
 
@@ -161,6 +178,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     """
     folder = Path(path).resolve()
     about, ledger = _about(folder)
+    receipts.check(folder, ledger)
     for name in ("ridge", "noise_scale", "grid"):
         made, now = getattr(about, name), getattr(guide, name)
         if now != made:
@@ -331,7 +349,7 @@ def _about(folder: Path) -> tuple[About, Ledger]:
         about = About.parse(content)
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
-    ledger = Ledger(folder / about.ledger)
+    ledger = _ledger(folder, content, about)
     if not ledger.holds(_digest(content)):
         raise ValueError(
             f"{ledger.path} was not made for {file} as it is: one of the two was changed or "
