@@ -28,8 +28,7 @@ except ImportError:  # scikit-learn 1.5
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.book import Charge
-    from bdpvi.accounting.priced import Priced
+    from bdpvi.accounting.book import Charge, Priced
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
 

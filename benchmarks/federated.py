@@ -28,8 +28,7 @@ from torch.nn import functional as F
 from bdpvi import datasets
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.estimators import known_population
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
     PrivacyLossAccountant,
@@ -235,8 +234,8 @@ class Paid:
     """
 
     def __init__(self, clients: int) -> None:
-        self.alone = LevelCounts(LEVELS, clients)
-        self.pairs = LevelCounts(2 * LEVELS, clients // 2, Relation.REPLACE)
+        self.alone = NormCounts.none(torch.arange(clients))
+        self.pairs = NormCounts.none(torch.arange(clients // 2), 2 * LEVELS)
         self.apart: list[float] = []
         self.norms: list[float] = []
 
@@ -245,8 +244,8 @@ class Paid:
         scaled = updates.double() / clip
         scaled = scaled / scaled.norm(dim=1, keepdim=True).clamp(min=1)
         norms, apart = scaled.norm(dim=1), (scaled[0::2] - scaled[1::2]).norm(dim=1)
-        self.alone.add(norms)
-        self.pairs.add(apart)
+        self.alone = self.alone.add(norms)
+        self.pairs = self.pairs.add(apart)
         self.norms.append(float(norms.mean()))
         self.apart.append(float(apart.mean()))
 
@@ -308,7 +307,16 @@ def own_noise(case: Case) -> float:
     )  # fmt: skip
 
 
-def prices(event: SampledGaussianSteps, delta: float) -> dict[str, float | None]:
+def charged(
+    norms: NormCounts, z: float, q: float, relation: Relation = Relation.ADD_OR_REMOVE
+) -> SampledGaussian:
+    """Return the rounds as an event."""
+    return SampledGaussian(
+        noise_multiplier=z, rate=q, steps=norms.steps, relation=relation, unit="client", norms=norms
+    )
+
+
+def prices(event: SampledGaussian, delta: float) -> dict[str, float | None]:
     """Return worst-case ε, and ε on the path that ran: a diagnostic, no guarantee.
 
     By the hockey-stick divergence with a certified mean (betting); by moments with Student's t, and
@@ -360,11 +368,10 @@ def run(case: Case, seed: int, train_on: Data, test: Data) -> dict[str, object]:
         result["record"] = federation.worst_case(RECORD_DELTA, unit="record").epsilon
     if case.own_epsilon:
         return result
-    ids = torch.arange(PANEL)
     result["norms"] = path.norms[0], path.norms[-1]
-    result["add or remove"] = prices(path.alone.event(ids, z, q, unit="client"), case.delta)
+    result["add or remove"] = prices(charged(path.alone, z, q), case.delta)
     if q == 1:
-        event = path.pairs.event(ids[: PANEL // 2], z, q, unit="client")
+        event = charged(path.pairs, z, q, Relation.REPLACE)
         result["apart"] = path.apart[0], path.apart[-1]
         result["replace"] = prices(event, case.delta)
     return result

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from bdpvi.accounting.sampled_steps import runs_guarantee
+from bdpvi.accounting import worst_case
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.worst_case import RenyiAccountant, replace_one
-from bdpvi.accounting.worst_case import Run as Steps
 
 Run = dict[str, Any]
 PUBLISHED = {
@@ -146,7 +146,10 @@ def capped(epsilon: float, most: float) -> str:
 def by_two(run: Run) -> str:
     """Return ε and δ of a replacement, which is a removal and an addition."""
     case = run["case"]
-    one = runs_guarantee((Steps(run["z"], case["client_rate"], case["rounds"]),), case["delta"])
+    rounds = SampledGaussian(
+        noise_multiplier=run["z"], rate=case["client_rate"], steps=case["rounds"]
+    )
+    one = worst_case.epsilon([rounds], case["delta"])
     two = None if one is None else replace_one(one)
     return "—" if two is None else f"{two.epsilon:.3g} at δ = {two.delta:.1g}"
 

@@ -36,8 +36,8 @@ from torch.nn import functional as F
 import bdpvi
 from bdpvi import datasets
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.hockey_stick import EPSILONS
+from bdpvi.accounting.conversions import EPSILONS
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.sampled_steps import SampledRuns
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "mnist.py"))
@@ -87,7 +87,7 @@ PLANS = {
 }  # fmt: skip
 
 
-def certified(event: SampledGaussianSteps, delta: float) -> float:
+def certified(event: SampledGaussian, delta: float) -> float:
     """Return the Bayesian ε of the path that ran, with all that its estimates cost."""
     accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=SHARE * delta)
     accountant.step(event)
@@ -96,7 +96,7 @@ def certified(event: SampledGaussianSteps, delta: float) -> float:
     return found
 
 
-def plain_mean(event: SampledGaussianSteps, delta: float) -> float:
+def plain_mean(event: SampledGaussian, delta: float) -> float:
     """Return the least ε at which the panel's mean δ suffices: an estimate without any margin."""
     run, found = SampledRuns(((event, 1),)), 0.0
     for direction in event.records:
@@ -142,11 +142,12 @@ def rows(
         }
         if private.steps == plan.steps:
             event = private.event()
+            assert event.norms is not None
             row |= {
                 "bayesian": [certified(event, delta) for delta in DELTAS],
                 "mean": [plain_mean(event, delta) for delta in DELTAS],
                 "own": [quartiles(private.per_record(delta)) for delta in DELTAS],
-                "at clip": float(event.counts[:, -1].double().mean() / event.steps),
+                "at clip": float(event.norms.counts[:, -1].double().mean() / event.steps),
             }
         yield row
 

@@ -31,8 +31,7 @@ from torch.nn import functional as F
 import bdpvi
 from bdpvi import datasets
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import counted
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.types import Scope
 
@@ -121,12 +120,8 @@ def accountant(
     """Return what the panel pays: the same in every step, and on every path."""
     found = BayesianAccountant(conversion="hockey-stick", failure_probability=failure_probability)
     bound = math.sqrt(2) * panel.x.double().norm(dim=1) / clip
-    one = counted(torch.zeros(len(bound), len(LEVELS), dtype=torch.int64), LEVELS, bound)
-    event = SampledGaussianSteps(
-        torch.arange(len(bound)), LEVELS, STEPS * one, noise_multiplier, 1.0, STEPS,
-        scope=Scope.STATIC,
-    )  # fmt: skip
-    found.step(event)
+    norms = NormCounts.none(torch.arange(len(bound)), LEVELS, Scope.STATIC).add(bound, STEPS)
+    found.step(SampledGaussian(noise_multiplier=noise_multiplier, steps=STEPS, norms=norms))
     return found
 
 

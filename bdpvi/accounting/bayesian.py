@@ -14,17 +14,11 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting import conversions, estimators
 from bdpvi.accounting.betting import betting
-from bdpvi.accounting.composition import ByPanel, Composition, Totals
-from bdpvi.accounting.conversions import Orders, minimise_delta, split_delta
+from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
+from bdpvi.accounting.conversions import EPSILONS, Orders, minimise_delta, split_delta
 from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import (
-    Event,
-    PosteriorDraws,
-    SampledGaussianSteps,
-    Tally,
-    check_same_records,
-)
-from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, mean_delta, smallest_epsilon
+from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
+from bdpvi.accounting.hockey_stick import Deltas, mean_delta, smallest_epsilon
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
 from bdpvi.accounting.sampled_steps import SampledRuns
@@ -80,10 +74,11 @@ class BayesianAccountant:
         only_reliable: answer with the smallest ε whose estimate is reliable: at a lower order than
             the smallest ε of all, where exposed records weigh less. Not for "hockey-stick".
 
-    >>> from bdpvi.accounting.events import SubsampledGaussian
-    >>> distances = torch.linspace(0, 1, 100, dtype=torch.float64)
+    >>> from bdpvi.accounting.events import NormCounts
+    >>> norms = NormCounts.none(torch.arange(100), scope=Scope.STATIC)
+    >>> norms = norms.add(torch.linspace(0, 1, 100), steps=1000)
     >>> accountant = BayesianAccountant()
-    >>> accountant.step(SubsampledGaussian(torch.arange(100), distances, 4.0, 0.01), count=1000)
+    >>> accountant.step(SampledGaussian(noise_multiplier=4, rate=0.01, steps=1000, norms=norms))
     >>> round(accountant.get_epsilon(delta=1e-5), 3)
     0.271
     """
@@ -114,7 +109,7 @@ class BayesianAccountant:
         )
         self._records: Mapping[str, Tensor] | None = None
         self._unit = "record"
-        self._runs: tuple[tuple[SampledGaussianSteps, int], ...] = ()
+        self._runs: tuple[tuple[SampledGaussian, int], ...] = ()
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
@@ -142,7 +137,7 @@ class BayesianAccountant:
                 f"{self._taken} have been charged"
             )
         self._totals.add(event, count)
-        if isinstance(event, SampledGaussianSteps):
+        if isinstance(event, SampledGaussian):
             self._runs = (*self._runs, (event, count))
         self._records = event.records if self._records is None else self._records
         self._unit = unit
@@ -234,8 +229,11 @@ class BayesianAccountant:
         validate.probability("delta", delta)
         directions, choices = self._charged()
         known, worst = self._releases(), self.worst_case(delta)
-        if worst is not None and self._sample_size == 0:
-            return no_panel(delta, worst)
+        if self._sample_size == 0 and (worst is not None or self._runs):
+            bare = no_panel(delta, worst)
+            if not self._runs:
+                return bare
+            return replace(bare, relation=self._runs[0][0].relation, unit=self._unit)
         ranged = self.conversion == HOCKEY_STICK and known is not None and known.ranged
         used = betting if ranged else self.estimator
         by_order = partial(self._by_order, delta)
@@ -338,7 +336,7 @@ class BayesianAccountant:
 
     @property
     def _path(self) -> bool:
-        return any(event.scope is Scope.PATH for event, _ in self._runs)
+        return any(event.norms and event.norms.scope is Scope.PATH for event, _ in self._runs)
 
     def _releases(self) -> Releases | None:
         """Return all events and their counts, if all are of one type and were kept."""
@@ -391,6 +389,6 @@ class BayesianAccountant:
         if known is None or self.composition != ByPanel():
             raise ValueError(
                 "conversion='hockey-stick' needs releases from Gaussian guides, or whole runs of "
-                "SampledGaussianSteps, composed by panel and without fixed orders"
+                "SampledGaussian, composed by panel and without fixed orders"
             )
         return known.deltas(direction, beta)

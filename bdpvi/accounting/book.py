@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import Any
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
-from bdpvi.accounting import priced
-from bdpvi.accounting.priced import Priced
-from bdpvi.types import Budget
+from bdpvi.accounting.events import ExponentialMechanism, SampledGaussian, Threshold
+from bdpvi.accounting.worst_case import epsilon
+from bdpvi.types import Budget, WorstCase
 
 FORMAT = 2
 ROW = "row"
+Priced = SampledGaussian | ExponentialMechanism | Threshold
+"""What a ledger writes of what was done, as far as the worst case needs it."""
 KINDS = ("draws", "constants", "release", "steps", "rounds")
 _HEX = re.compile("[0-9a-f]{0,64}")
 
@@ -116,7 +118,7 @@ class Entry:
             content["temperature"] = self.charge.temperature
             content["origin"] = self.charge.origin.value
         content["events"] = self.events and [
-            {"event": type(one).__name__, **asdict(one)} for one in self.events
+            {"event": type(one).__name__, **_fields(one)} for one in self.events
         ]
         return content | {"count": self.count, "purpose": self.purpose, "key": self.key}
 
@@ -135,10 +137,15 @@ class Entry:
         return cls(charge=charge, events=None if events is None else _events(events), **rest)
 
 
+def _fields(event: Priced) -> dict[str, Any]:
+    """Return an event's fields but for the panel's norms, which are secret and nothing here."""
+    return {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
+
+
 def _events(content: Sequence[Mapping[str, Any]]) -> tuple[Priced, ...]:
-    kinds = {"SampledGaussian", "ExponentialMechanism", "Threshold"}
+    kinds = {kind.__name__: kind for kind in (SampledGaussian, ExponentialMechanism, Threshold)}
     return tuple(
-        getattr(priced, validate.choice("event", one["event"], kinds))(
+        kinds[validate.choice("event", one["event"], kinds)](
             **{name: value for name, value in one.items() if name != "event"}
         )
         for one in content
@@ -226,6 +233,49 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
     if kind not in ("mark", "fit") or not isinstance(said, str):
         raise ValueError(f"a ledger has no line {kind!r:.80}")
     return kind, said
+
+
+def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase | None:
+    """Return the guarantee of everything together, each event so many times, in any order.
+
+    A Gaussian mechanism of distance μ costs k rows at most what one of distance kμ costs one (Dong,
+    Roth and Su 2022, Theorem 2.14), and a choice within a range η k rows at most kη. A threshold is
+    for all rows of a unit as it stands.
+
+    Args:
+        events: and how often each was.
+        delta: δ of everything.
+        rows: k, of one unit.
+
+    Returns:
+        None where ε is infinite, or nothing is left of δ.
+
+    Raises:
+        ValueError: if a unit has several rows and an event samples them one by one, which no
+            formula here prices; or if events are for different units.
+
+    >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
+    >>> round(together(Counter([one, two]), 1e-5).distance, 12)
+    0.5
+    >>> together(Counter({one: 4}), 1e-5).epsilon == together(Counter([one]), 1e-5, rows=2).epsilon
+    True
+    """
+    found: list[Priced] = []
+    for one, count in events.items():
+        if isinstance(one, SampledGaussian):
+            if rows > 1 and not one.rate == one.presence == 1:
+                raise ValueError(
+                    f"rows_per_unit={rows}: steps that sample single rows have no price for {rows} "
+                    "rows of one unit; sample units, or take all rows in each step (rate=1)"
+                )
+            steps, noise = count * one.steps, one.noise_multiplier / rows
+            rounding = count * one.rounding
+            found.append(replace(one, noise_multiplier=noise, steps=steps, rounding=rounding))
+        elif isinstance(one, ExponentialMechanism):
+            found += [ExponentialMechanism(rows * one.range)] * count
+        else:
+            found += [one] * count
+    return epsilon(found, delta)
 
 
 def checked(budget: Budget | None, unit: str, rows: int) -> None:

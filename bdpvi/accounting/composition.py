@@ -19,6 +19,34 @@ from bdpvi.accounting.record_costs import event_cost
 S = TypeVar("S")
 
 
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Many events, already added up per record at fixed orders: memory does not grow with them.
+
+    Attributes:
+        ids: the records, (m,).
+        orders: λ, (K,), the only ones at which the cost is known.
+        totals: for each direction the sum of the costs, (K, m).
+        rounding, from_data: of all events together.
+    """
+
+    ids: Tensor
+    orders: Orders
+    totals: Mapping[str, Tensor]
+    rounding: float = 0.0
+    from_data: bool = False
+
+    @property
+    def records(self) -> Mapping[str, Tensor]:
+        """The records, in every direction that was added up."""
+        return dict.fromkeys(self.totals, self.ids)
+
+
+@event_cost.register
+def _(event: Tally, direction: str, order: Tensor) -> Tensor:
+    return event.totals[direction][event.orders.index(order)]
+
+
 class Composition(Protocol[S]):
     """A rule that bounds c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)), event by event.
 

@@ -192,6 +192,18 @@ REAL_ORDERS = Orders(torch.logspace(-1, 5, 2049, dtype=torch.float64))
 INTEGER_ORDERS = Orders(torch.arange(1, 257))
 """λ = 1 … 256, for costs that exist at whole orders only."""
 
+EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
+"""The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
+
+
+def position(epsilon: float) -> int:
+    """Return the index of the largest of :data:`EPSILONS` that is at most ``epsilon``, or -1.
+
+    >>> position(float(EPSILONS[7])), position(0.0)
+    (7, -1)
+    """
+    return int(torch.searchsorted(EPSILONS, epsilon, right=True)) - 1
+
 
 class Minimum(NamedTuple):
     """The smallest value that a search found, and the order it was found at."""

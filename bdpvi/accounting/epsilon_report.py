@@ -9,7 +9,7 @@ import torch
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import SampledGaussianSteps
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.secure_sums import Grids, SecureSums
 from bdpvi.types import Scope, Spent
@@ -59,7 +59,7 @@ class EpsilonReport:
     def _rest(self) -> float:
         return self.delta - 2 * len(self.epsilons) * self.failure_probability
 
-    def sums(self, event: SampledGaussianSteps) -> SecureSums:
+    def sums(self, event: SampledGaussian) -> SecureSums:
         """Return one client's sums, from the rounds as its own panel has them.
 
         Args:
@@ -82,7 +82,7 @@ class EpsilonReport:
             quantiles = accountant.per_record(self.delta)
         return SecureSums.of(self.grids, torch.stack(values), quantiles)
 
-    def epsilon(self, total: SecureSums, event: SampledGaussianSteps) -> float:
+    def epsilon(self, total: SecureSums, event: SampledGaussian) -> float:
         """Return the smallest ε of the grid that the bounds allow, +inf if none does.
 
         On a training path it is a diagnostic, and no guarantee about the algorithm: :meth:`spent`.
@@ -111,7 +111,7 @@ class EpsilonReport:
         found = allowed.nonzero()
         return self.epsilons[int(found[0])] if len(found) else math.inf
 
-    def spent(self, total: SecureSums, event: SampledGaussianSteps) -> Spent:
+    def spent(self, total: SecureSums, event: SampledGaussian) -> Spent:
         """Return the worst-case ε of ``event`` with the ε of the clients' panels beside it.
 
         ``path_epsilon`` is at most the worst-case one. It speaks of a record of the mixture of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +17,23 @@ from bdpvi.types import Relation, Scope
 
 WITH, WITHOUT = "D‖D′", "D′‖D"
 """The two directions of a divergence: the data against its neighbour, and the neighbour first."""
+UNITS = ("record", "client")
+LARGEST: Mapping[Relation, float] = {
+    Relation.ADD_OR_REMOVE: 1.0,
+    Relation.REPLACE: 2.0,
+    Relation.ZERO_OUT: 1.0,
+}
+"""How far one change moves a sum of vectors clipped to norm 1."""
+LEVELS = torch.arange(1, 65, dtype=torch.float64) / 64
+"""64 levels; rounding up to them adds at most 1/64 of the clip to a sensitivity."""
 
 
 class Event(Protocol):
     """Anything that an accountant can charge.
 
-    What an event costs is what :func:`bdpvi.accounting.record_costs.event_cost` computes for its
-    type; a type of event that is new has to be registered there.
+    What an event costs the records of a panel is what
+    :func:`bdpvi.accounting.record_costs.event_cost` computes for its type; a type of event that is
+    new has to be registered there.
     """
 
     @property
@@ -90,129 +100,180 @@ class PosteriorDraws:
 
 
 @dataclass(frozen=True, eq=False)
-class SubsampledGaussian:
-    """One step that releases a sum over a Poisson sample with Gaussian noise.
+class NormCounts:
+    """In how many steps each record's clipped norm was how large: all that a run has to remember.
+
+    What a record costs depends only on that. Norms are rounded up to a few levels, so that no cost
+    comes out too small, and memory does not grow with the steps.
 
     Attributes:
-        ids: the records, (m,).
-        distances: how far each moves the sum, ‖g − g′‖, (m,).
-        noise: standard deviation of the noise, in the units of the distances.
-        rate: Poisson sampling rate q.
+        ids: the records of a panel, (m,) int64; of the pairs, where one record is replaced.
+        counts: in how many steps each record was at each level, (m, L) int64. Secret.
+        levels: in units of the clip, (L,), increasing. The last is the largest that clipping
+            permits: 1, or where records are replaced 2.
+        scope: STATIC where norms depend on nothing but the record; PATH where they were met on the
+            way, as gradients' are.
+
+    Raises:
+        ValueError: if shapes do not agree, levels do not increase from above 0 to 1 or 2, or counts
+            are not whole numbers that add up to one number of steps for all records.
+
+    >>> counts = NormCounts.none(torch.arange(3), torch.tensor([0.5, 1.0]))
+    >>> for norms in ([0.0, 0.5, 0.6], [0.1, 0.7, 30.0]):
+    ...     counts = counts.add(torch.tensor(norms))
+    >>> counts.counts.tolist(), counts.steps
+    ([[2, 0], [1, 1], [0, 2]], 2)
     """
 
     ids: Tensor
-    distances: Tensor
-    noise: float
-    rate: float
-
-    orders: ClassVar[Orders] = INTEGER_ORDERS
-    rounding: ClassVar[float] = 0.0
-    from_data: ClassVar[bool] = False
+    counts: Tensor
+    levels: Tensor = LEVELS
+    scope: Scope = Scope.PATH
 
     def __post_init__(self) -> None:
-        validate.same_length("distances", self.distances, "ids", self.ids)
-        validate.finite("distances", self.distances)
-        if bool((self.distances < 0).any()):
-            raise ValueError(f"distances must be at least 0, got {self.distances.min().item()}")
-        validate.positive("noise", self.noise)
-        validate.rate("rate", self.rate)
+        validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
+        object.__setattr__(self, "scope", Scope(self.scope))
+        if self.levels.ndim != 1 or len(self.levels) == 0:
+            raise ValueError(f"levels must have shape (L,), got {tuple(self.levels.shape)}")
+        levels = self.levels.cpu().double()
+        rises = levels.diff(prepend=levels.new_zeros(1)) > 0
+        validate.every("levels", levels, rises, "increase, from above 0")
+        object.__setattr__(self, "levels", levels)
+        if levels[-1] not in LARGEST.values():
+            raise ValueError(
+                "levels must end at the largest sensitivity in units of the clip, 1, or to replace "
+                f"a record 2, got {levels[-1].item()}"
+            )
+        counts, shape = self.counts, (len(self.ids), len(levels))
+        if counts.shape != shape:
+            raise ValueError(
+                f"counts must have shape (records, levels) = {shape}, got {tuple(counts.shape)}"
+            )
+        if counts.is_floating_point() or counts.is_complex():
+            raise ValueError(f"counts must be whole numbers, got dtype {counts.dtype}")
+        if len(counts) < 3:
+            raise ValueError(f"ids has {len(counts)} records; an estimate needs at least 3")
+        validate.every("counts", counts, counts >= 0, "be at least 0")
+        rule = f"add up to steps={self.steps} in every row: charge each record in each step"
+        validate.every("counts", counts.sum(1), counts.sum(1) == self.steps, rule)
+
+    @classmethod
+    def none(cls, ids: Tensor, levels: Tensor = LEVELS, scope: Scope = Scope.PATH) -> NormCounts:
+        """Return the counts before the first step."""
+        return cls(ids, torch.zeros(len(ids), len(levels), dtype=torch.int64), levels, scope)
 
     @property
-    def records(self) -> Mapping[str, Tensor]:
-        """The records, in both directions, which have the same cost: the larger of the two."""
-        return {f"remove {WITH}": self.ids, f"remove {WITHOUT}": self.ids}
+    def steps(self) -> int:
+        """The number of steps that were counted."""
+        return int(self.counts[0].sum())
+
+    def add(self, norms: Tensor, steps: int = 1) -> NormCounts:
+        """Return the counts after one more step, or several.
+
+        Args:
+            norms: of the records' gradients in units of the clip, (m,), before clipping or after;
+                to replace, of the differences. Each is rounded up to a level. What lies above the
+                last level counts there, as clipping bounds it.
+            steps: in how many steps they were those.
+
+        Raises:
+            ValueError: if the shape is another, or a norm is not finite or below 0.
+        """
+        if norms.shape != (len(self.counts),):
+            raise ValueError(
+                f"norms must have shape ({len(self.counts)},), got {tuple(norms.shape)}"
+            )
+        norms = norms.detach().to("cpu", torch.float64)
+        holds = (norms >= 0) & norms.isfinite()
+        validate.every("norms", norms, holds, "be finite and at least 0")
+        at = torch.bucketize(norms.clamp(max=float(self.levels[-1])), self.levels)
+        more = torch.nn.functional.one_hot(at, len(self.levels))
+        return replace(self, counts=self.counts + validate.positive_int("steps", steps) * more)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what makes counts of a path anew, ``NormCounts(**state)``. Secret."""
+        return {"ids": self.ids, "counts": self.counts, "levels": self.levels}
+
+    def add_largest(self, steps: int = 1) -> NormCounts:
+        """Return the counts after steps at the largest norm for everybody, as where none is known.
+
+        Raises:
+            ValueError: if ``steps`` is negative.
+        """
+        counts = self.counts.clone()
+        counts[:, -1] += validate.positive_int("steps", steps, least=0)
+        return replace(self, counts=counts)
 
 
-UNITS = ("record", "client")
+@dataclass(frozen=True, kw_only=True)
+class SampledGaussian:
+    """Steps that each release a clipped sum over a Poisson sample, plus Gaussian noise.
 
-
-@dataclass(frozen=True, eq=False)
-class SampledGaussianSteps:
-    """A whole run of noisy clipped sums, each over a Poisson sample: DP-SGD, in one event.
-
-    What a record costs depends only on how often its sensitivity was how large. Sensitivities are
-    counted at a few levels, rounded up so that no cost comes out too small, and memory does not
-    grow with the steps. :class:`bdpvi.accounting.levels.LevelCounts` counts.
-
-    The units of ``levels`` are the clip C, and the noise has standard deviation
-    ``noise_multiplier`` · C.
+    A run of DP-SGD is one. At rate 1, one step is any noisy sum, no worse than a Gaussian mechanism
+    of distance μ = 1 / ``noise_multiplier``.
 
     Attributes:
-        ids: the records of the panel, (m,) int64; of the pairs, where one record is replaced.
-        levels: sensitivities, (L,) float64, increasing. The last is the largest that clipping
-            permits: 1 to add or remove (‖ḡ‖ ≤ C), 2 to replace (‖ḡ − ḡ′‖ ≤ 2C).
-        counts: in how many steps each record was at each level, (m, L) int64. Secret.
-        noise_multiplier: z.
+        noise_multiplier: z; the noise has a standard deviation of z times the clip C.
         rate: Poisson sampling rate q in (0, 1]; 1 where a record is replaced, since otherwise the
             distance between two gradients does not decide the cost.
         steps: number of steps, T.
-        relation: between neighbouring data sets.
-        scope: STATIC where the sensitivities depend on nothing but the record; PATH where they
-            were met on the way, as gradient norms are.
-        unit: "record" or "client": what is added or removed.
         presence: probability with which a step concerns the record at all, by a coin of every step
             that the observer sees or may guess: that of its client, in federated learning.
+        relation: between neighbouring data sets.
+        unit: "record" or "client": what is added, removed or replaced.
+        rounding: total variation between what all steps release and what is priced.
+        norms: of the records of a panel. None knows the worst case alone.
 
     Raises:
-        ValueError: if an argument is out of range, shapes do not agree, or a row of ``counts``
-            does not add up to ``steps``.
+        ValueError: if an argument is out of range, or ``norms`` are of another number of steps or
+            end at another largest norm.
 
     >>> import torch
     >>> levels = torch.tensor([0.5, 1.0], dtype=torch.float64)
-    >>> counts = torch.tensor([[9, 1], [0, 10], [5, 5]])
-    >>> run = SampledGaussianSteps(torch.arange(3), levels, counts, 1.0, rate=0.01, steps=10)
-    >>> run.scope.value, run.relation.value
+    >>> norms = NormCounts(torch.arange(3), torch.tensor([[9, 1], [0, 10], [5, 5]]), levels)
+    >>> run = SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=10, norms=norms)
+    >>> run.norms.scope.value, run.relation.value
     ('path', 'add or remove')
     """
 
-    ids: Tensor
-    levels: Tensor
-    counts: Tensor
     noise_multiplier: float
-    rate: float
-    steps: int
-    relation: Relation = Relation.ADD_OR_REMOVE
-    scope: Scope = Scope.PATH
-    unit: str = "record"
+    rate: float = 1.0
+    steps: int = 1
     presence: float = 1.0
+    relation: Relation = Relation.ADD_OR_REMOVE
+    unit: str = "record"
+    rounding: float = 0.0
+    norms: NormCounts | None = None
 
     orders: ClassVar[Orders] = INTEGER_ORDERS
-    rounding: ClassVar[float] = 0.0
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         validate.rate("presence", self.presence)
         validate.choice("relation", self.relation, [one.value for one in Relation])
-        validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
         validate.choice("unit", self.unit, UNITS)
         object.__setattr__(self, "relation", Relation(self.relation))
-        object.__setattr__(self, "scope", Scope(self.scope))
         validate.positive("noise_multiplier", self.noise_multiplier)
         validate.positive_int("steps", self.steps)
+        validate.non_negative("rounding", self.rounding)
         if validate.rate("rate", self.rate) < 1 and self.relation is Relation.REPLACE:
             raise ValueError(
                 f"rate must be 1 with relation='replace', got {self.rate!r}: in a Poisson sample "
                 "the cost of a replacement does not follow from the distance of two gradients. "
                 "Use relation='add or remove'"
             )
-        object.__setattr__(self, "levels", check_levels(self.levels, self.relation))
-        self._check_counts()
-
-    def _check_counts(self) -> None:
-        counts = self.counts
-        if counts.shape != (len(self.ids), len(self.levels)):
+        if self.norms is None:
+            return
+        if self.norms.levels[-1] != self.largest:
             raise ValueError(
-                f"counts must have shape (records, levels) = {(len(self.ids), len(self.levels))}, "
-                f"got {tuple(counts.shape)}"
+                f"norms: levels must end at {self.largest:g}, the largest sensitivity to "
+                f"{self.relation.value!r} in units of the clip, got {self.norms.levels[-1].item()}"
             )
-        if counts.is_floating_point() or counts.is_complex():
-            raise ValueError(f"counts must be whole numbers, got dtype {counts.dtype}")
-        validate.every("counts", counts, counts >= 0, "be at least 0")
-        sums = counts.sum(1)
-        rule = f"add up to steps={self.steps} in every row: charge each record in each step"
-        validate.every("counts", sums, sums == self.steps, rule)
-        if len(counts) < 3:
-            raise ValueError(f"ids has {len(counts)} records; an estimate needs at least 3")
+        if self.norms.steps != self.steps:
+            raise ValueError(
+                f"norms has {self.norms.steps} steps, and steps={self.steps} are charged: count "
+                "each step once, with add_largest() where norms are not known"
+            )
 
     @property
     def largest(self) -> float:
@@ -223,57 +284,70 @@ class SampledGaussianSteps:
     def records(self) -> Mapping[str, Tensor]:
         """The records, in both directions."""
         kind = "replace" if self.relation is Relation.REPLACE else "add-or-remove"
-        return {f"{kind} {way}": self.ids for way in (WITH, WITHOUT)}
+        ids = torch.zeros(0, dtype=torch.int64) if self.norms is None else self.norms.ids
+        return {f"{kind} {way}": ids for way in (WITH, WITHOUT)}
 
-
-LARGEST: Mapping[Relation, float] = {
-    Relation.ADD_OR_REMOVE: 1.0,
-    Relation.REPLACE: 2.0,
-    Relation.ZERO_OUT: 1.0,
-}
-"""How far one change moves a sum of vectors clipped to norm 1."""
-
-
-def check_levels(levels: Tensor, relation: Relation) -> Tensor:
-    """Return the levels as float64, (L,), if they increase from above 0 to the largest there is.
-
-    Raises:
-        ValueError: if they do not.
-    """
-    if levels.ndim != 1 or len(levels) == 0:
-        raise ValueError(f"levels must have shape (L,), got {tuple(levels.shape)}")
-    levels = levels.double()
-    rises = levels.diff(prepend=levels.new_zeros(1)) > 0
-    validate.every("levels", levels, rises, "increase, from above 0")
-    if levels[-1] != LARGEST[relation]:
-        raise ValueError(
-            f"levels must end at {LARGEST[relation]:g}, the largest sensitivity to "
-            f"{relation.value!r} in units of the clip, got {levels[-1].item()}"
+    def at(self, level: float, steps: int = 1) -> SampledGaussian:
+        """Return such steps for a record of that sensitivity, as steps of sensitivity 1."""
+        return SampledGaussian(
+            noise_multiplier=self.noise_multiplier / level,
+            rate=self.rate,
+            steps=steps,
+            presence=self.presence,
         )
-    return levels
 
 
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """Many events, already added up per record at fixed orders: memory does not grow with them.
+@dataclass(frozen=True)
+class ExponentialMechanism:
+    """A choice by noisy scores: the mechanism's own privacy loss lies in an interval of η.
 
     Attributes:
-        ids: the records, (m,).
-        orders: λ, (K,), the only ones at which the cost is known.
-        totals: for each direction the sum of the costs, (K, m).
-        rounding, from_data: of all events together.
+        range: η, twice the sensitivity of the scores in units of the temperature; that alone where
+            a record moves all scores to one side.
     """
 
-    ids: Tensor
-    orders: Orders
-    totals: Mapping[str, Tensor]
-    rounding: float = 0.0
-    from_data: bool = False
+    range: float
 
-    @property
-    def records(self) -> Mapping[str, Tensor]:
-        """The records, in every direction that was added up."""
-        return dict.fromkeys(self.totals, self.ids)
+    def __post_init__(self) -> None:
+        validate.positive("range", self.range)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Something that betrays a record with probability δ at most, as a rare category.
+
+    Attributes:
+        delta: δ.
+    """
+
+    delta: float
+
+    def __post_init__(self) -> None:
+        validate.probability("delta", self.delta)
+
+
+Priced = PosteriorDraws | SampledGaussian | ExponentialMechanism | Threshold
+"""What has a price in the worst case."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Several events, as they stand in a ledger.
+
+    Attributes:
+        events: in any order; an event may itself be several.
+
+    >>> inner = Composed((Threshold(1e-6), Threshold(2e-6)))
+    >>> [one.delta for one in Composed((inner, Threshold(3e-6))).flat()]
+    [1e-06, 2e-06, 3e-06]
+    """
+
+    events: tuple[Priced | Composed, ...]
+
+    def flat(self) -> Iterator[Priced]:
+        """Yield the single events."""
+        for one in self.events:
+            yield from one.flat() if isinstance(one, Composed) else (one,)
 
 
 def check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:

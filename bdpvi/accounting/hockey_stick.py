@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bdpvi.accounting import conversions
 from bdpvi.accounting.betting import betting
+from bdpvi.accounting.conversions import EPSILONS, position
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
@@ -20,9 +21,6 @@ from bdpvi.accounting.inversion import Inversion, LogMgf, inversions
 
 Draws = Sequence[tuple[PosteriorDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""
-
-EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
-"""The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
 
 _SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64)
 _NEGLIGIBLE = 1e-3
@@ -134,15 +132,6 @@ def estimate(
         return estimator(logs, failure_probability, **counted)
     log_upper = math.log(max(deltas.bound(epsilon), tiny))
     return betting(logs, failure_probability, log_upper, -math.inf, **counted)
-
-
-def position(epsilon: float) -> int:
-    """Return the index of the largest of :data:`EPSILONS` that is at most ``epsilon``, or -1.
-
-    >>> position(float(EPSILONS[7])), position(0.0)
-    (7, -1)
-    """
-    return int(torch.searchsorted(EPSILONS, epsilon, right=True)) - 1
 
 
 def loss_variance(draws: Draws, direction: str) -> Tensor | None:

@@ -28,11 +28,12 @@ from bdpvi.accounting.book import (
     Charge,
     Entry,
     Origin,
+    Priced,
     checked,
     follow,
     read_line,
+    together,
 )
-from bdpvi.accounting.priced import Priced, together
 from bdpvi.types import Budget, BudgetExceededError, Dataset, People, WorstCase
 
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin", "repair"]
@@ -247,7 +248,7 @@ class Ledger:
             book = replace(book, entries=tuple(e for e in book.entries if e.of != without))
         if planned is None or book.events is None:
             return None
-        return together(tuple((book.events + Counter(planned)).items()), delta, book.rows)
+        return together(book.events + Counter(planned), delta, book.rows)
 
     def spend(self, entry: Entry, what: str) -> None:
         """Append a charge if the budget has it, by the worst case.

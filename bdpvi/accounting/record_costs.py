@@ -18,13 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.events import (
-    Event,
-    PosteriorDraws,
-    SampledGaussianSteps,
-    SubsampledGaussian,
-    Tally,
-)
+from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 _CHUNK = 2**20
@@ -58,14 +52,12 @@ def _(event: PosteriorDraws, direction: str, order: Tensor) -> Tensor:
 
 
 @event_cost.register
-def _(event: SubsampledGaussian, direction: str, order: Tensor) -> Tensor:
-    return subsampled_gaussian_cost(event.distances, event.noise, event.rate, order)
-
-
-@event_cost.register
-def _(event: SampledGaussianSteps, direction: str, order: Tensor) -> Tensor:
-    one = subsampled_gaussian_cost(event.levels, event.noise_multiplier, event.rate, order)
-    return seen_coin_cost(one, event.presence) @ event.counts.to(one).T
+def _(event: SampledGaussian, direction: str, order: Tensor) -> Tensor:
+    if event.norms is None:
+        return order.new_zeros(len(order), 0)
+    levels, counts = event.norms.levels, event.norms.counts
+    one = subsampled_gaussian_cost(levels, event.noise_multiplier, event.rate, order)
+    return seen_coin_cost(one, event.presence) @ counts.to(one).T
 
 
 def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
@@ -80,11 +72,6 @@ def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
     if presence == 1:
         return cost
     return torch.logaddexp(torch.full_like(cost, math.log1p(-presence)), cost + math.log(presence))
-
-
-@event_cost.register
-def _(event: Tally, direction: str, order: Tensor) -> Tensor:
-    return event.totals[direction][event.orders.index(order)]
 
 
 def posterior_draws_cost(

@@ -11,15 +11,11 @@ observer knows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.events import UNITS, SampledGaussianSteps
-from bdpvi.accounting.levels import LevelCounts
-from bdpvi.types import Relation, Scope
+from bdpvi.accounting.events import UNITS, NormCounts, SampledGaussian
+from bdpvi.types import Relation
 
 
 @dataclass(frozen=True)
@@ -108,9 +104,7 @@ class RoundEvent:
         if self.noise_shares is not None:
             validate.positive_int("noise_shares", self.noise_shares)
 
-    def client(
-        self, observer: Observer, counts: LevelCounts | None = None, ids: Tensor | None = None
-    ) -> SampledGaussianSteps:
+    def client(self, observer: Observer, norms: NormCounts | None = None) -> SampledGaussian:
         """Return the rounds as they are for a client.
 
         For an observer who does not know the coins the rate is q. To one who sees who took part,
@@ -121,23 +115,26 @@ class RoundEvent:
 
         Args:
             observer: who looks.
-            counts: of the norms of all clients' clipped updates over C, round by round; a client
-                that was not asked counts as 1. None prices every client at C.
-            ids: of the clients in ``counts``.
+            norms: of all clients' clipped updates over C, round by round; a client that was not
+                asked counts as 1. None knows the worst case alone.
 
         Raises:
-            ValueError: if the observer knows all of the noise, or ``counts`` has other rounds.
+            ValueError: if the observer knows all of the noise, or ``norms`` has other rounds.
         """
         # Where clients add the noise, one that leaves takes its share of it away.
         seen = observer.sees_participants or self.noise_shares is not None
         rate, presence = (1.0, self.client_rate) if seen else (self.client_rate, 1.0)
-        view = self._view(observer, (rate, 1.0), counts, ids)
-        relation = Relation.ZERO_OUT if seen else Relation.ADD_OR_REMOVE
-        return replace(view, relation=relation, unit="client", presence=presence)
+        return SampledGaussian(
+            noise_multiplier=self._noise(observer, 1.0),
+            rate=rate,
+            steps=self.rounds,
+            presence=presence,
+            relation=Relation.ZERO_OUT if seen else Relation.ADD_OR_REMOVE,
+            unit="client",
+            norms=norms,
+        )
 
-    def instance(
-        self, observer: Observer, counts: LevelCounts | None = None, ids: Tensor | None = None
-    ) -> SampledGaussianSteps:
+    def instance(self, observer: Observer, norms: NormCounts | None = None) -> SampledGaussian:
         """Return the rounds as they are for a record.
 
         The rate is ``record_rate`` in the rounds that its client takes part in, each with
@@ -147,9 +144,8 @@ class RoundEvent:
 
         Args:
             observer: who looks.
-            counts: of panel records' distances over ``record_clip``, round by round; 1 where they
-                are not known. None prices every record at ``record_clip``.
-            ids: of the records in ``counts``.
+            norms: of panel records' distances over ``record_clip``, round by round; 1 where they
+                are not known. None knows the worst case alone.
 
         Raises:
             ValueError: as :meth:`client`, or if no record's influence is bounded.
@@ -159,20 +155,20 @@ class RoundEvent:
                 "record_rate and record_clip are None: nothing bounds what one record does to its "
                 "client's update. Clip records in the client, or ask for unit='client'"
             )
-        size = self.record_clip / self.clip
-        view = self._view(observer, (self.record_rate, size), counts, ids)
-        return replace(view, presence=self.client_rate)
+        return SampledGaussian(
+            noise_multiplier=self._noise(observer, self.record_clip / self.clip),
+            rate=self.record_rate,
+            steps=self.rounds,
+            presence=self.client_rate,
+            norms=norms,
+        )
 
     def view(
-        self,
-        unit: str,
-        observer: Observer,
-        counts: LevelCounts | None = None,
-        ids: Tensor | None = None,
-    ) -> SampledGaussianSteps:
+        self, unit: str, observer: Observer, norms: NormCounts | None = None
+    ) -> SampledGaussian:
         """Return :meth:`client` for unit="client", :meth:`instance` for unit="record"."""
         which = self.client if validate.choice("unit", unit, UNITS) == "client" else self.instance
-        return which(observer, counts, ids)
+        return which(observer, norms)
 
     def unknown_noise(self, observer: Observer) -> float:
         """Return the fraction of the noise's variance that the observer does not know.
@@ -196,29 +192,9 @@ class RoundEvent:
             )
         return left / shares
 
-    def _view(
-        self,
-        observer: Observer,
-        sample: tuple[float, float],
-        counts: LevelCounts | None,
-        ids: Tensor | None,
-    ) -> SampledGaussianSteps:
-        """Return the event of what enters at a rate and moves the sum by at most a size times C."""
-        rate, size = sample
-        noise = self.noise_multiplier * math.sqrt(self.unknown_noise(observer)) / size
-        if counts is None:
-            everywhere = torch.full((3, 1), self.rounds)
-            top = torch.ones(1, dtype=torch.float64)
-            return SampledGaussianSteps(
-                torch.arange(3), top, everywhere, noise, rate, self.rounds, scope=Scope.STATIC
-            )
-        if counts.steps != self.rounds:
-            raise ValueError(
-                f"counts has {counts.steps} steps, and {self.rounds} rounds were charged: count "
-                "each round once, with add_largest() where distances are not known"
-            )
-        ids = torch.arange(len(counts.counts)) if ids is None else ids
-        return counts.event(ids, noise, rate)
+    def _noise(self, observer: Observer, size: float) -> float:
+        """Return the noise that the observer does not know, over ``size`` times C."""
+        return self.noise_multiplier * math.sqrt(self.unknown_noise(observer)) / size
 
 
 def check_records(clip: float, record_rate: float | None, record_clip: float | None) -> None:

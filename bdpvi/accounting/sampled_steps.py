@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from bdpvi.accounting.events import SampledGaussianSteps
+from bdpvi.accounting import worst_case
+from bdpvi.accounting.conversions import position
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.hockey_stick import EPSILONS, Deltas, position
-from bdpvi.accounting.loss_distribution import Grid, Kind, Losses
+from bdpvi.accounting.hockey_stick import Deltas
+from bdpvi.accounting.loss_distribution import deltas_on_grid, least_epsilons
 from bdpvi.accounting.record_costs import seen_coin_cost, subsampled_gaussian_cost
 from bdpvi.accounting.releases import Price
-from bdpvi.accounting.worst_case import (
-    PrivacyLossAccountant,
-    Run,
-    gaussian_epsilon,
-    gaussian_guarantee,
-    loss_interval,
-)
-from bdpvi.types import ADD_OR_REMOVE, WorstCase
+from bdpvi.accounting.worst_case import gaussian_epsilon
+from bdpvi.types import WorstCase
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +30,7 @@ class SampledRuns:
         runs: the runs; of one relation and one unit.
     """
 
-    runs: Sequence[tuple[SampledGaussianSteps, int]]
+    runs: Sequence[tuple[SampledGaussian, int]]
 
     @property
     def ranged(self) -> bool:
@@ -42,12 +38,9 @@ class SampledRuns:
         return True
 
     @property
-    def largest(self) -> tuple[Run, ...]:
-        """The runs of a record that is at the largest sensitivity in every step."""
-        return tuple(
-            Run(event.noise_multiplier / event.largest, event.rate, event.steps * n)
-            for event, n in self.runs
-        )
+    def largest(self) -> list[SampledGaussian]:
+        """The runs of a record that is at the largest norm in every step."""
+        return [event.at(event.largest, event.steps * n) for event, n in self.runs]
 
     def deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε, at most that of the largest cost."""
@@ -68,29 +61,17 @@ class SampledRuns:
 
     def _composed(self, direction: str, beta: float) -> Tensor:
         """Return δ at all of ``EPSILONS``, (m + 1, ·): of each record, and of the largest cost."""
-        kinds = [
-            Kind(event.noise_multiplier / level, event.rate, event.presence)
-            for event, _ in self.runs
-            for level in event.levels.tolist()
-        ]
-        counts = self._counts()
-        met = counts.any(0)
-        interval = min(loss_interval(run.noise_multiplier, run.rate) for run in self.largest)
-        largest = [
-            (Kind(run.noise_multiplier, run.rate, event.presence), run.steps)
-            for run, (event, _) in zip(self.largest, self.runs, strict=True)
-        ]
-        grid = Grid.around(largest, direction, beta, interval)
-        used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
-        return Losses.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
+        kinds = [event.at(float(level)) for event, _ in self.runs for level in _levels(event)]
+        return deltas_on_grid(kinds, self._counts(), self.largest, direction, beta)
 
     def _counts(self) -> Tensor:
         """Return counts of all runs side by side, (m + 1, ΣL); the last at the largest level."""
         parts = []
         for event, n in self.runs:
-            largest = torch.zeros(1, len(event.levels), dtype=torch.int64)
+            largest = torch.zeros(1, len(_levels(event)), dtype=torch.int64)
             largest[0, -1] = event.steps
-            parts.append(n * torch.cat([event.counts.cpu(), largest]))
+            own = largest[:0] if event.norms is None else event.norms.counts.cpu()
+            parts.append(n * torch.cat([own, largest]))
         return torch.cat(parts, 1)
 
     def _variance(self) -> Tensor | None:
@@ -100,29 +81,26 @@ class SampledRuns:
         """
         if not all(event.rate == event.presence == 1 for event, _ in self.runs):
             return None
-        each = [(event.levels.cpu() / event.noise_multiplier).square() for event, _ in self.runs]
+        each = [(_levels(event) / event.noise_multiplier).square() for event, _ in self.runs]
         return self._counts().double() @ torch.cat(each)
 
     def largest_cost(self, order: Tensor) -> Tensor:
         """Return the cost of a record that is at the largest sensitivity in every step, (K,)."""
         each = []
-        for run, (event, _) in zip(self.largest, self.runs, strict=True):
+        for run in self.largest:
             one = subsampled_gaussian_cost(1.0, run.noise_multiplier, run.rate, order)
-            each.append(run.steps * seen_coin_cost(one, event.presence))
+            each.append(run.steps * seen_coin_cost(one, run.presence))
         return torch.stack(each).sum(0)
 
     def worst_case(
         self, directions: Sequence[str], delta: float, rounding: float
     ) -> WorstCase | None:
         """Return the guarantee of the runs, by Gaussian DP or privacy loss distributions."""
-        first = self.runs[0][0]
-        relation = f"{first.relation.value} one {first.unit}"
-        if all(event.presence == 1 for event, _ in self.runs):
-            return runs_guarantee(self.largest, delta, relation)
-        top = SampledRuns([(_largest(event), n) for event, n in self.runs])
-        own = float(top.own_price_on_grid(directions, delta)[0])
-        name = PrivacyLossAccountant.name
-        return WorstCase(own, delta, name, relation) if math.isfinite(own) else None
+        runs = [
+            replace(event, steps=n * event.steps, rounding=n * event.rounding, norms=None)
+            for event, n in self.runs
+        ]
+        return worst_case.epsilon(runs, delta)
 
     def own_price(self, directions: Sequence[str], delta: float) -> Price:
         """Return ε of each record, exact where every step uses all records, else on a grid."""
@@ -135,39 +113,11 @@ class SampledRuns:
 
     def own_price_on_grid(self, directions: Sequence[str], delta: float) -> Tensor:
         """Return the least of ``EPSILONS`` that suffices for each record, (m,), or +inf."""
-        exceed = torch.stack([self._composed(name, delta)[:-1] > delta for name in directions])
-        # From behind the last ε that does not suffice on, all do.
-        first = (exceed.any(0) * torch.arange(1, len(EPSILONS) + 1)).amax(1)
-        return torch.cat([EPSILONS, EPSILONS.new_full((1,), math.inf)])[first]
+        deltas = torch.stack([self._composed(name, delta)[:-1] for name in directions])
+        return least_epsilons(deltas, delta)
 
 
-def _largest(event: SampledGaussianSteps) -> SampledGaussianSteps:
-    """Return the run for records that are at the largest sensitivity in every step."""
-    counts = torch.full((3, 1), event.steps)
-    return replace(event, ids=torch.arange(3), levels=event.levels[-1:], counts=counts)
-
-
-@lru_cache(maxsize=256)
-def runs_guarantee(
-    runs: tuple[Run, ...], delta: float, relation: str = ADD_OR_REMOVE
-) -> WorstCase | None:
-    """Return the guarantee of several runs, exact where all of them use every record in each step.
-
-    Args:
-        runs: of sensitivity 1.
-        delta: δ.
-        relation: between neighbouring data sets, the one that sensitivities are for.
-
-    Returns:
-        None where ε is infinite.
-
-    >>> print(runs_guarantee((Run(50.0, 1.0, 60), Run(50.0, 1.0, 40)), 1e-5))
-    worst-case DP: ε = 0.7255 at δ = 1e-05 (Gaussian DP, to add or remove one record)
-    """
-    if all(run.rate == 1 for run in runs):
-        found = gaussian_guarantee(sum(n / sigma**2 for sigma, _, n in runs), delta)
-        return None if found is None else replace(found, relation=relation)
-    epsilon = PrivacyLossAccountant().together(runs, delta)
-    if not math.isfinite(epsilon):
-        return None
-    return WorstCase(epsilon, delta, PrivacyLossAccountant.name, relation)
+def _levels(event: SampledGaussian) -> Tensor:
+    if event.norms is None:
+        return torch.tensor([event.largest], dtype=torch.float64)
+    return event.norms.levels

@@ -8,37 +8,35 @@ of steps, q and σ decide ε alone. Neighbours differ by one record added or rem
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
+from bdpvi.accounting.events import (
+    WITH,
+    WITHOUT,
+    Composed,
+    Event,
+    ExponentialMechanism,
+    PosteriorDraws,
+    Priced,
+    SampledGaussian,
+    Threshold,
+)
 from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.loss_distribution import deltas_on_grid, least_epsilons, loss_interval
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.search import smallest
 from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:
     import dp_accounting  # takes most of a second
-
-
-class Run(NamedTuple):
-    """Steps of the Gaussian mechanism on Poisson samples, with sensitivity 1.
-
-    Attributes:
-        noise_multiplier: σ.
-        rate: q.
-        steps: T.
-    """
-
-    noise_multiplier: float
-    rate: float
-    steps: int
 
 
 class WorstCaseAccountant(Hashable, Protocol):
@@ -132,9 +130,7 @@ class RenyiAccountant:
 class PrivacyLossAccountant:
     """Privacy loss distributions by dp_accounting, rounded so that ε is never too small.
 
-    The losses are put on a grid whose step is a tenth of the standard deviation of one release's
-    loss, or less: ε is then at most 0.2 % too large, where a fixed step of 1e-4, dp_accounting's
-    own, costs 2 % at ε = 0.005 and seconds at σ = 0.4. Below
+    The losses are put on a grid with steps of :func:`.loss_distribution.loss_interval`. Below
     σ = 0.02, where one step's ε is in the thousands, nothing is promised.
 
     >>> round(PrivacyLossAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 3)
@@ -146,17 +142,18 @@ class PrivacyLossAccountant:
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
-        return self.together((Run(noise_multiplier, rate, steps),), delta)
+        _check(noise_multiplier, rate, steps, delta)
+        run = SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)
+        return self.together((run,), delta)
 
-    def together(self, runs: Sequence[Run], delta: float) -> float:
-        """Return ε at ``delta`` of several runs.
+    def together(self, runs: Sequence[SampledGaussian], delta: float) -> float:
+        """Return ε at ``delta`` of several runs, each of sensitivity 1 and of no unseen coins.
 
         Args:
             runs: in any order.
             delta: δ in (0, 1).
         """
-        for run in runs:
-            _check(*run, delta)
+        validate.probability("delta", delta)
         if min(run.noise_multiplier for run in runs) < _LEAST_NOISE:
             return math.inf
         from dp_accounting.pld import PLDAccountant
@@ -166,13 +163,6 @@ class PrivacyLossAccountant:
         for run in runs:
             accountant.compose(_event(run.noise_multiplier, run.rate), run.steps)
         return float(accountant.get_epsilon(delta))
-
-
-def loss_interval(noise_multiplier: float, rate: float) -> float:
-    """Return the step of a grid of privacy losses; see :class:`PrivacyLossAccountant`."""
-    precision = noise_multiplier**-2
-    deviation = rate * math.sqrt(math.expm1(min(precision, 100.0)))
-    return min(max(0.1 * deviation, 1e-7), 5e-4 * max(1.0, precision))
 
 
 @dataclass(frozen=True)
@@ -258,14 +248,132 @@ def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> 
     >>> round(gaussian_guarantee(0.25, 1e-5, rounding=1e-9).epsilon, 4)
     1.9932
     """
+    epsilon = after_rounding(lambda rest: gaussian_epsilon(variance, rest), delta, rounding)
+    if not math.isfinite(epsilon):
+        return None
+    distance, name = math.sqrt(variance), GaussianAccountant.name
+    return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
+
+
+def after_rounding(solve: Callable[[float], float], delta: float, rounding: float) -> float:
+    """Return ε at ``delta`` of outputs that are within θ = ``rounding`` of exact ones.
+
+    Args:
+        solve: from δ to ε of exact outputs.
+        delta: δ, which pays for the rounding, see :func:`rounding_delta`.
+        rounding: θ.
+
+    Returns:
+        +inf where rounding leaves nothing of δ.
+    """
     epsilon = 0.0
     while (rest := delta - rounding_delta(rounding, epsilon)) > 0:
         within = cap(epsilon)
-        epsilon = gaussian_epsilon(variance, rest)
-        if epsilon <= within:
-            distance, name = math.sqrt(variance), GaussianAccountant.name
-            return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
-    return None
+        epsilon = solve(rest)
+        if epsilon <= within or not rounding:
+            return epsilon
+    return math.inf
+
+
+def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstCase | None:
+    """Return what all events guarantee together, to every conceivable record.
+
+    Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
+    earlier ones gave (Dong, Roth and Su 2022, Corollary 2). Sums over Poisson samples and they
+    compose by privacy loss distributions; steps that an unseen coin decides about by those of
+    :mod:`bdpvi.accounting.loss_distribution`. Thresholds are paid out of δ, and so is the rounding
+    of what was drawn (:func:`rounding_delta`).
+
+    Args:
+        events: in any order.
+        delta: δ of all together.
+
+    Returns:
+        None where nothing bounds what an event gives away, no ε is finite, or nothing is left of δ.
+
+    Raises:
+        ValueError: if events are of different relations or units.
+
+    >>> steps = [SampledGaussian(noise_multiplier=50.0, steps=60), ExponentialMechanism(0.1)]
+    >>> print(epsilon(steps, 1e-5))
+    worst-case DP: ε = 0.5962 at δ = 1e-05 (Gaussian DP, to add or remove one record)
+    """
+    validate.probability("delta", delta)
+    flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]
+    relation = _common_relation(flat)
+    variances = [_variance(one) for one in flat]
+    if any(v is None for v in variances):
+        return None
+    variance = math.fsum(v for v in variances if v is not None)
+    rounding = math.fsum(getattr(one, "rounding", 0.0) for one in flat)
+    rest = delta - math.fsum(one.delta for one in flat if isinstance(one, Threshold))
+    sampled = tuple(
+        one.at(one.largest, one.steps)
+        for one in flat
+        if isinstance(one, SampledGaussian) and not _gaussian(one)
+    )
+    if not rest > 0:
+        return None
+    if not sampled:
+        if not variance:
+            return WorstCase(0.0, delta, "nothing was released", relation, 0.0, rounding)
+        found = gaussian_guarantee(variance, rest, rounding)
+        return found and replace(found, delta=delta, relation=relation)
+    if variance:
+        sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
+    name = PrivacyLossAccountant.name
+    found_epsilon = after_rounding(partial(_sampled_epsilon, sampled), rest, rounding)
+    if not math.isfinite(found_epsilon):
+        return None
+    return WorstCase(found_epsilon, delta, name, relation, rounding=rounding)
+
+
+def _common_relation(events: Sequence[object]) -> str:
+    found = {ADD_OR_REMOVE} if not events else set()
+    for one in events:
+        steps = one if isinstance(one, SampledGaussian) else None
+        found.add(f"{steps.relation.value} one {steps.unit}" if steps else ADD_OR_REMOVE)
+    if len(found) > 1:
+        raise ValueError(f"events: they are for different neighbours: {', '.join(sorted(found))}")
+    return found.pop()
+
+
+def _gaussian(event: SampledGaussian) -> bool:
+    return event.rate == event.presence == 1
+
+
+def _variance(event: object) -> float | None:
+    """Return μ² of a Gaussian mechanism that is no better than the event, 0 where δ or sampling
+    have the price, None where nothing bounds it."""
+    if isinstance(event, PosteriorDraws):
+        bounds = [one.largest for one in event.panels]
+        if event.from_data or any(bound is None for bound in bounds):
+            return None
+        most = max(bound for bound in bounds if bound is not None)
+        return event.draws * most / event.temperature
+    if isinstance(event, SampledGaussian):
+        return event.steps * (event.largest / event.noise_multiplier) ** 2 * _gaussian(event)
+    if isinstance(event, ExponentialMechanism):
+        return (_OF_RANGE * event.range) ** 2
+    return 0.0 if isinstance(event, Threshold) else None
+
+
+_OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)
+"""μ of a Gaussian mechanism no better than one whose loss lies in an interval of length 1.
+
+Of all such mechanisms that of Dong, Durfee and Rogers (2020, Lemma 3.1), two outcomes with losses t
+and t − η, gives away most; where e^t is the geometric mean its total variation is tanh(η/4), and
+2Φ(μ/2) − 1 with μ = η √(π/8) is more. That it is more at all other ε is tested.
+"""
+
+
+@lru_cache(maxsize=256)
+def _sampled_epsilon(runs: tuple[SampledGaussian, ...], delta: float) -> float:
+    if all(run.presence == 1 for run in runs):
+        return PrivacyLossAccountant().together(runs, delta)
+    counts = torch.tensor([[run.steps for run in runs]])
+    found = [deltas_on_grid(runs, counts, runs, direction, delta) for direction in (WITH, WITHOUT)]
+    return float(least_epsilons(torch.stack(found), delta))
 
 
 def replace_one(guarantee: WorstCase) -> WorstCase | None:

@@ -22,8 +22,7 @@ from torch import Tensor
 from bdpvi._runtime import store, validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import LevelCounts
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.mechanism import affordable
 from bdpvi.dp.private import as_experiment
@@ -190,26 +189,22 @@ class Federation:
         return self.rounds.checked(update)  # with noise on it the norm says nothing
 
     def event(
-        self,
-        unit: str = "client",
-        observer: Observer = PUBLIC,
-        counts: LevelCounts | None = None,
-        ids: Tensor | None = None,
-    ) -> SampledGaussianSteps:
+        self, unit: str = "client", observer: Observer = PUBLIC, norms: NormCounts | None = None
+    ) -> SampledGaussian:
         """Return all rounds so far as one unit has them before one observer. Secret.
 
         Args:
             unit: "client" or "record".
             observer: one of :data:`bdpvi.accounting.rounds.OBSERVERS`, or another.
-            counts, ids: see :meth:`~bdpvi.accounting.rounds.RoundEvent.client`; a step for each
-                round that was charged.
+            norms: see :meth:`~bdpvi.accounting.rounds.RoundEvent.client`; a step for each round
+                that was charged.
 
         Raises:
             ValueError: before the first round, or as :class:`~bdpvi.accounting.rounds.RoundEvent`.
         """
         if not self._charged:
             raise ValueError("nothing was charged yet: call sampled() first")
-        return self.rounds.event(self._charged).view(unit, observer, counts, ids)
+        return self.rounds.event(self._charged).view(unit, observer, norms)
 
     def worst_case(
         self, delta: float, unit: str = "client", observer: Observer = PUBLIC
@@ -235,23 +230,20 @@ class Federation:
         delta: float,
         unit: str = "client",
         observer: Observer = PUBLIC,
-        counts: LevelCounts | None = None,
-        ids: Tensor | None = None,
+        norms: NormCounts | None = None,
     ) -> Spent:
-        """Return what all rounds cost: the worst-case ε, and with counts what their path cost.
+        """Return what all rounds cost: the worst-case ε, and with norms what their path cost.
 
         Args:
             delta: δ of both.
-            unit, observer, counts, ids: see :meth:`event`. Without counts there is the worst case.
+            unit, observer, norms: see :meth:`event`. Without norms there is the worst case.
 
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
         accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
-        accountant.step(self.event(unit, observer, counts, ids))
+        accountant.step(self.event(unit, observer, norms))
         found = replace(accountant.spent(delta), observer=observer.name)
-        if counts is None:
-            found = replace(found, sample_size=0, reason="no panel: it is the worst-case ε")
         if found.worst_case is not None:
             says = f"{found.worst_case.accountant}, seen by {observer.name}"
             found = replace(found, worst_case=replace(found.worst_case, accountant=says))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from io import BytesIO
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.updates import Message as Answer
@@ -95,7 +94,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         self.refused: Mapping[int, str] = {}
         clients = federation.rounds.clients
         watched = watch and clients >= 3 and federation.rounds.noise_shares is None
-        self._counts = LevelCounts(LEVELS, clients) if watched else None
+        self._norms = NormCounts.none(torch.arange(clients)) if watched else None
         self._numbers: dict[int, int] = {}
         self._open: tuple[int, ArrayRecord] | None = None
 
@@ -153,10 +152,10 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         self.released = self.federation.aggregate(number, answers)
         refused = self.released.refused.items()  # of which some may never have been connected
         self.refused = {nodes[client]: why for client, why in refused if client in nodes} | said
-        if self._counts is not None:
+        if self._norms is not None:
             # Rounds that were not seen here, before a restart or a crash, count at the clip.
-            self._counts.add_largest(self.federation.charged - 1 - self._counts.steps)
-            self._counts.add(self.released.distances(self.federation.rounds.clients))
+            seen = self._norms.add_largest(self.federation.charged - 1 - self._norms.steps)
+            self._norms = seen.add(self.released.distances(self.federation.rounds.clients))
         if self.released.update is None:
             return None, None
         mean = ArrayRecord(_added(sent, self.released.update))
@@ -228,10 +227,10 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         Raises:
             ValueError: before the first round, or if δ is too small for the estimates.
         """
-        counts = deepcopy(self._counts)
-        if counts is not None:
-            counts.add_largest(self.federation.charged - counts.steps)
-        return self.federation.spent(delta, "client", observer, counts)
+        norms = self._norms
+        if norms is not None:
+            norms = norms.add_largest(self.federation.charged - norms.steps)
+        return self.federation.spent(delta, "client", observer, norms)
 
 
 def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:

@@ -9,6 +9,7 @@ secrets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.epsilon_report import EpsilonReport
-from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.secure_sums import SecureSums, masked, together, unmasked
 from bdpvi.dp.flower import decoded, without_text
@@ -86,9 +87,9 @@ def panel_mod(
             (arrays,) = message.content.array_records.values()
             counted = distances(arrays, context)
             before = int(message.metadata.group_id) - 1  # rounds that were charged
-            counts = _counts(context, len(counted), before)
-            counts.add(counted.nan_to_num(nan=1.0, posinf=1.0))
-            context.state[_STATE] = ArrayRecord({"counts": Array(counts.counts.numpy())})
+            norms = _norms(context, len(counted), before)
+            norms = norms.add(counted.nan_to_num(nan=1.0, posinf=1.0))
+            context.state[_STATE] = ArrayRecord({"counts": Array(norms.counts.numpy())})
         return call_next(message, context)
 
     def _answer(number: int, context: Context) -> NDArray[Any]:
@@ -96,7 +97,7 @@ def panel_mod(
             raise ValueError("it has answered; a second answer would betray what is in between")
         if _STATE in context.state:
             m = len(context.state[_STATE]["counts"].numpy())
-            event = rounds.event(number).instance(PUBLIC, _counts(context, m, number))
+            event = rounds.event(number).instance(PUBLIC, _norms(context, m, number))
             sums = report.sums(event)
         else:  # never asked to train: it has no panel that anybody saw
             columns = report.grids.columns
@@ -110,22 +111,21 @@ def panel_mod(
     return mod
 
 
-def _counts(context: Context, m: int, rounds: int) -> LevelCounts:
-    """Return a client's counts, those up to ``rounds`` that it did not see at the clip.
+def _norms(context: Context, m: int, rounds: int) -> NormCounts:
+    """Return a client's norms, those up to ``rounds`` that it did not see at the clip.
 
     Raises:
         ValueError: if the panel had another size, or more rounds were counted.
     """
-    counts = LevelCounts(LEVELS, m)
+    norms = NormCounts.none(torch.arange(m))
     if _STATE in context.state:
         found = torch.from_numpy(context.state[_STATE]["counts"].numpy().copy())
-        if found.shape != counts.counts.shape:
+        if found.shape != norms.counts.shape:
             raise ValueError(f"distances has {m} records, and had {len(found)}; m is fixed")
-        counts.counts, counts.steps = found, int(found[0].sum())
-    if counts.steps > rounds:
-        raise ValueError(f"{counts.steps} rounds were counted, and {rounds} are asked for")
-    counts.add_largest(rounds - counts.steps)
-    return counts
+        norms = replace(norms, counts=found)
+    if norms.steps > rounds:
+        raise ValueError(f"{norms.steps} rounds were counted, and {rounds} are asked for")
+    return norms.add_largest(rounds - norms.steps)
 
 
 def ask_panels(

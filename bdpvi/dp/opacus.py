@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +16,9 @@ from opacus.accountants.registry import register_accountant
 from torch import nn
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi.accounting import worst_case
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.levels import LEVELS, LevelCounts
-from bdpvi.accounting.sampled_steps import runs_guarantee
-from bdpvi.accounting.worst_case import Run
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, FunctionalGradients, Loss, trainable
 from bdpvi.dp.records import Records, Source, check_panel_size
 from bdpvi.dp.refusals import check_loss, check_module
@@ -49,7 +48,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
         self._watched: tuple[Records, FunctionalGradients] | None = None
-        self._counts: dict[tuple[float, float], LevelCounts] = {}
+        self._norms_of: dict[tuple[float, float], NormCounts] = {}
         self._fresh = True
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
@@ -65,7 +64,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             return 0.0
         if min(noise for noise, *_ in self.history) <= 0:
             return math.inf
-        found = runs_guarantee(tuple(Run(*run) for run in self.history), delta)
+        found = worst_case.epsilon([_event(*run) for run in self.history], delta)
         return math.inf if found is None else found.epsilon
 
     def watch(
@@ -111,9 +110,8 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             norms = self._norms(optimizer.params)
             if norms is not None:
                 key = float(noise), float(sample_rate)
-                if key not in self._counts:
-                    self._counts[key] = LevelCounts(LEVELS, len(norms))
-                self._counts[key].add(norms.cpu().double() * ((1 + MARGIN) / clip))
+                before = self._norms_of.get(key, NormCounts.none(torch.arange(len(norms))))
+                self._norms_of[key] = before.add(norms.cpu().double() * ((1 + MARGIN) / clip))
             self.step(noise_multiplier=noise, sample_rate=sample_rate)
 
         return hook
@@ -141,7 +139,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
     def state_dict(self, destination: Any = None) -> Any:
         """Return history and counts; secret, unlike Opacus's own accountants' state."""
         state = super().state_dict(destination)
-        state["counts"] = {key: deepcopy(one.state_dict()) for key, one in self._counts.items()}
+        state["norms"] = {key: one.state_dict() for key, one in self._norms_of.items()}
         return type(state)(sealed(state))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -151,13 +149,10 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             ValueError: if it was changed.
         """
         state_dict = unsealed(state_dict)
-        counts = {}
-        for key, state in state_dict.get("counts", {}).items():
-            counts[key] = LevelCounts(state["levels"], len(state["counts"]))
-            counts[key].load_state_dict(state)
+        norms = {key: NormCounts(**state) for key, state in state_dict.get("norms", {}).items()}
         super().load_state_dict(state_dict)
         self.history = list(state_dict["history"])
-        self._counts, self._fresh = counts, True
+        self._norms_of, self._fresh = norms, True
 
     def _norms(self, weights: list[nn.Parameter]) -> torch.Tensor | None:
         """Return the gradient norms of the panel at the live weights, None without a panel."""
@@ -189,11 +184,16 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             taken[noise, rate] = taken.get((noise, rate), 0) + steps
         accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
         for (noise, rate), steps in taken.items():
-            counts = deepcopy(self._counts.get((noise, rate), LevelCounts(LEVELS, len(ids))))
-            while counts.steps < steps:  # those that nobody watched
-                counts.add_largest()
-            accountant.step(counts.event(ids, noise, rate))
+            norms = self._norms_of.get((noise, rate), NormCounts.none(ids))
+            norms = norms.add_largest(steps - norms.steps)  # those that nobody watched
+            accountant.step(_event(noise, rate, steps, replace(norms, ids=ids)))
         return accountant
+
+
+def _event(
+    noise: float, rate: float, steps: int, norms: NormCounts | None = None
+) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=noise, rate=rate, steps=steps, norms=norms)
 
 
 register_accountant(MECHANISM, BDPAccountant, force=True)

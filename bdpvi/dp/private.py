@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,12 @@ from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import Mechanism
 from bdpvi.dp.records import Records
 from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
 
-_NOBODY = 3
-"""Records of an event that stands for every conceivable one."""
 EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
 
 
@@ -54,7 +51,8 @@ class Private:
         self._data, self._counted = data, counted
         self._weights = trainable(module)
         self._modes = [(layer, layer.training) for layer in module.modules()]
-        self._counts = self._no_counts()
+        self._taken = 0
+        self._norms = None if counted is None else NormCounts.none(counted.ids)
         self._versions = self._now()
         self._stopped = ""
 
@@ -66,7 +64,7 @@ class Private:
     @property
     def steps(self) -> int:
         """The number of steps that were charged."""
-        return self._counts.steps
+        return self._taken
 
     def step(self) -> None:
         """Charge a step, then take it: Poisson batch, clipped gradients, noise, optimiser.
@@ -135,31 +133,19 @@ class Private:
 
     def _charge(self, device: torch.device) -> None:
         """Charge a step, by the panel's norms if there is one."""
-        ahead = copy(self._counts)  # add() puts a new tensor in place of the old one
-        if self._counted is None:
-            ahead.counts = ahead.counts.clone()
-            ahead.add_largest()
-        else:
+        if self._counted is not None and self._norms is not None:
             self._counted.check_length("panel")
             everybody = torch.arange(len(self._counted))
             norms = self._gradients.norms(self._counted.take(everybody, device))
-            ahead.add(self._in_clips(norms))
-        self._counts = ahead
+            self._norms = self._norms.add(self._in_clips(norms))
+        self._taken += 1
 
     def _in_clips(self, norms: Tensor) -> Tensor:
         """Return the norms after clipping, in units of the clip; one that is no number counts 1."""
         units = norms.detach().cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
         return units.nan_to_num(nan=1.0).clamp(max=1.0)
 
-    def _no_counts(self) -> LevelCounts:
-        return LevelCounts(LEVELS, len(self._ids))
-
-    @property
-    def _ids(self) -> Tensor:
-        """Identities of the panel; without one, of as many as an event must have."""
-        return torch.arange(_NOBODY) if self._counted is None else self._counted.ids
-
-    def event(self) -> SampledGaussianSteps:
+    def event(self) -> SampledGaussian:
         """Return all steps so far as an event for an accountant. Secret.
 
         Raises:
@@ -167,8 +153,12 @@ class Private:
         """
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
-        mechanism = self.mechanism
-        return self._counts.event(self._ids, mechanism.noise_multiplier, mechanism.rate)
+        return SampledGaussian(
+            noise_multiplier=self.mechanism.noise_multiplier,
+            rate=self.mechanism.rate,
+            steps=self.steps,
+            norms=self._norms,
+        )
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.
@@ -200,9 +190,6 @@ class Private:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
         found = self._accountant().spent(delta)
-        if self._counted is None:
-            reason = "no panel: it is the worst-case ε"
-            found = replace(found, sample_size=0, path_epsilon=None, reason=reason)
         return found if self.mechanism.seed is None else as_experiment(found)
 
     def per_record(self, delta: float) -> Tensor:
@@ -248,8 +235,8 @@ class Private:
                 "mechanism": self.mechanism.settings(),
                 "module": self.module.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "counted": self._ids,
-                "counts": self._counts.state_dict(),
+                "steps": self.steps,
+                "norms": None if self._norms is None else self._norms.state_dict(),
                 "stopped": self._stopped,
             }
         )
@@ -268,16 +255,16 @@ class Private:
                     f"state has {name}={state['mechanism'][name]!r}, this run {here!r}; make it as "
                     "it was made before"
                 )
-        if not torch.equal(state["counted"], self._ids):
-            raise ValueError("state has the counts of another panel or data; give what it had")
+        norms = None if state["norms"] is None else NormCounts(**state["norms"])
+        here, there = ([] if one is None else one.ids.tolist() for one in (self._norms, norms))
+        if here != there:
+            raise ValueError("state has the norms of another panel or data; give what it had")
         own = self.module.state_dict()
         if {n: v.shape for n, v in state["module"].items()} != {n: v.shape for n, v in own.items()}:
             raise ValueError("state has the weights of another module; make it as it was before")
-        counts = self._no_counts()
-        counts.load_state_dict(state["counts"])
         self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # refuses before it changes
         self.module.load_state_dict(state["module"])
-        self._counts, self._stopped = counts, state["stopped"]
+        self._taken, self._norms, self._stopped = state["steps"], norms, state["stopped"]
         self._versions = self._now()
 
     def __repr__(self) -> str:

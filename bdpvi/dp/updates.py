@@ -197,7 +197,7 @@ class Released:
     refused: Mapping[int, str] = field(default_factory=dict)
 
     def distances(self, clients: int) -> Tensor:
-        """Return for :class:`~bdpvi.accounting.levels.LevelCounts` how far each client moved the
+        """Return for :class:`~bdpvi.accounting.events.NormCounts` how far each client moved the
         sum, over C, (clients,): 1 where that is not known."""
         found = torch.ones(clients, dtype=torch.float64)
         for client, norm in self.norms.items():

@@ -12,9 +12,10 @@ import numpy as np
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.book import Priced
 from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.priced import Priced, SampledGaussian, Threshold
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
@@ -266,7 +267,7 @@ def encode(
     left = left or Left(pipeline.distance)
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
-    pay((SampledGaussian.of_distance(distance, bought.count_rounding(purchase, distance)),))
+    pay((_gaussian(distance, bought.count_rounding(purchase, distance)),))
     first = bought.count(rows.columns, purchase, distance=distance, key=key.child("count"))
     need = first.purchase.need(left.distance)
     if feasible and first.records < bought.TOO_FEW * need:
@@ -279,14 +280,18 @@ def encode(
     paid: tuple[float, ...] = (distance,)
     if wanted.queries:  # nothing is bought where all columns are hashed
         rounding = bought.rounding(wanted, price["distance"])
-        pay((SampledGaussian.of_distance(price["distance"], rounding), *_names(wanted, price)))
+        pay((_gaussian(price["distance"], rounding), *_names(wanted, price)))
         paid += (price["distance"],)
     second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
     return Encoded(second, paid, first.records, need)
 
 
+def _gaussian(distance: float, rounding: float) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
+
+
 def _names(wanted: bought.Purchase, price: Mapping[str, Any]) -> tuple[Priced, ...]:
-    return (Threshold(delta=price["delta"]),) if wanted.named else ()
+    return (Threshold(price["delta"]),) if wanted.named else ()
 
 
 def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:

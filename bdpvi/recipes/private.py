@@ -15,9 +15,8 @@ import torch
 
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import ROW, Entry, checked
+from bdpvi.accounting.book import ROW, Entry, Priced, checked
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.priced import Priced
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names

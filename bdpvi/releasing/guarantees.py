@@ -17,12 +17,11 @@ from typing import Any, ClassVar, Protocol
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.book import ROW, Charge, Entry, Origin
+from bdpvi.accounting.book import ROW, Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
 from bdpvi.accounting.hockey_stick import variance_bound
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.priced import Priced, SampledGaussian
 from bdpvi.accounting.settling import no_panel
 from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
@@ -289,7 +288,7 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     variance = max(variance_bound([(event, 1)], way) or 0.0 for way in event.records)
     if not variance:
         return ()
-    return (SampledGaussian.of_distance(math.sqrt(variance), event.rounding),)
+    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=event.rounding),)
 
 
 def constants_of(fit: Fit) -> tuple[Entry, ...]:

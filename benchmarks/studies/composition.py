@@ -15,8 +15,8 @@ from bdpvi._runtime.progress import Track
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.composition import ByHolder, ByPanel, Composition
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.events import SubsampledGaussian
 from bdpvi.commands.figure import plain_ticks
+from studies.distances import SampledDistances
 from studies.gaussian import DELTA, GAMMA, Array
 from studies.study import BAYESIAN, Finding, publish, sized
 from studies.unsound import Naive
@@ -76,7 +76,7 @@ def _composed(distances: Array, rule: Composition[Any]) -> BayesianAccountant:
     )
     ids = torch.arange(distances.shape[1])
     for row in distances:
-        event = SubsampledGaussian(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE)
+        event = SampledDistances(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE)
         accountant.step(event)
     return accountant
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
+from bdpvi.accounting.events import LEVELS
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.levels import LEVELS
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
 from bdpvi.commands.figure import plain_ticks

@@ -20,12 +20,12 @@ from bdpvi.accounting import conversions
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import INTEGER_ORDERS
 from bdpvi.accounting.estimators import student_t
-from bdpvi.accounting.events import SubsampledGaussian
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.settling import MISSES
 from bdpvi.accounting.worst_case import MomentsAccountant, PrivacyLossAccountant
 from bdpvi.commands.figure import plain_ticks
+from studies.distances import SampledDistances
 from studies.study import (
     BAYESIAN,
     DP,
@@ -86,7 +86,7 @@ def _clipped(gradients: Array, clip: float) -> Array:
 def bayesian(distances: Tensor, noise: float, rate: float, steps: int) -> tuple[float, bool]:
     """Return the Bayesian-DP ε by panel, Chernoff conversion, and whether it is reliable."""
     accountant = BayesianAccountant(failure_probability=GAMMA, conversion="chernoff")
-    event = SubsampledGaussian(torch.arange(len(distances)), distances, noise, rate)
+    event = SampledDistances(torch.arange(len(distances)), distances, noise, rate)
     accountant.step(event, count=steps)
     spent = accountant.spent(DELTA)
     return spent.epsilon, spent.reliable

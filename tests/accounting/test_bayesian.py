@@ -9,22 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from studies.distances import SampledDistances
 from studies.unsound import Naive
 
 from bdpvi.accounting import estimators
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.composition import ByHolder, ByPanel
+from bdpvi.accounting.composition import ByHolder, ByPanel, Tally
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.events import (
-    Event,
-    PosteriorDraws,
-    SampledGaussianSteps,
-    SubsampledGaussian,
-    Tally,
-)
+from bdpvi.accounting.events import Event, NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.hockey_stick import loss_variance
-from bdpvi.accounting.levels import LevelCounts
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import MomentsAccountant
@@ -42,19 +36,19 @@ def panel(seed: int = 0, spread: float = 0.02, shift: float = 0.02, ids: int = 0
     return Panel("remove", torch.arange(ids, ids + M), GaussianPairs(r, b2))
 
 
-def gaussian(seed: int = 0) -> SubsampledGaussian:
+def gaussian(seed: int = 0) -> SampledDistances:
     generator = torch.Generator().manual_seed(seed)
     distances = torch.rand(M, generator=generator, dtype=torch.float64)
-    return SubsampledGaussian(torch.arange(M), distances, noise=3.0, rate=0.05)
+    return SampledDistances(torch.arange(M), distances, noise=3.0, rate=0.05)
 
 
-def steps() -> SampledGaussianSteps:
+def steps() -> SampledGaussian:
     levels = torch.tensor([0.25, 0.5, 1.0], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    counts = LevelCounts(levels, M)
+    norms = NormCounts.none(torch.arange(M), levels, Scope.STATIC)
     for _ in range(20):
-        counts.add(1.2 * torch.rand(M, generator=generator))
-    return counts.event(torch.arange(M), 3.0, 0.05, scope=Scope.STATIC)
+        norms = norms.add(1.2 * torch.rand(M, generator=generator))
+    return SampledGaussian(noise_multiplier=3.0, rate=0.05, steps=20, norms=norms)
 
 
 EVENTS: dict[str, Callable[[], Event]] = {
@@ -140,7 +134,7 @@ def test_foreign_records_are_an_error() -> None:
 
 
 def test_bayesian_with_every_record_at_the_clip_is_the_moments_accountant() -> None:
-    event = SubsampledGaussian(torch.arange(M), torch.ones(M), noise=4.0, rate=0.01)
+    event = SampledDistances(torch.arange(M), torch.ones(M), noise=4.0, rate=0.01)
     bayesian = BayesianAccountant(
         estimator=estimators.known_population,
         conversion="chernoff",
@@ -171,7 +165,7 @@ def test_naive_can_fall_below_the_truth() -> None:
     """The same few exposed records in every step: naive composition misses that they add up."""
     distances = torch.zeros(M, dtype=torch.float64)
     distances[0] = 3.0
-    event = SubsampledGaussian(torch.arange(M), distances, noise=3.0, rate=0.05)
+    event = SampledDistances(torch.arange(M), distances, noise=3.0, rate=0.05)
     exact = BayesianAccountant(estimator=estimators.known_population)
     naive = BayesianAccountant(estimator=estimators.known_population, composition=Naive())
     for accountant in (exact, naive):

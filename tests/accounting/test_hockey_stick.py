@@ -9,21 +9,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.accounting import estimators
 from bdpvi.accounting.bayesian import CONVERSIONS, BayesianAccountant
-from bdpvi.accounting.conversions import REAL_ORDERS
-from bdpvi.accounting.events import PosteriorDraws, SubsampledGaussian
+from bdpvi.accounting.conversions import EPSILONS, REAL_ORDERS, position
+from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.hockey_stick import (
-    EPSILONS,
     Deltas,
     certified,
     deltas_of,
     mean_delta,
-    position,
     smallest_epsilon,
 )
 from bdpvi.accounting.panel import Panel
@@ -102,7 +101,7 @@ def test_delta_has_what_the_estimates_take() -> None:
 
 def test_delta_of_other_events_goes_by_orders() -> None:
     accountant = BayesianAccountant()
-    event = SubsampledGaussian(torch.arange(100), torch.linspace(0, 1, 100).double(), 4.0, 0.01)
+    event = SampledDistances(torch.arange(100), torch.linspace(0, 1, 100).double(), 4.0, 0.01)
     accountant.step(event, count=1000)
     epsilon = accountant.get_epsilon(delta=DELTA)
     assert accountant.get_delta(epsilon) == pytest.approx(DELTA, rel=1e-9)

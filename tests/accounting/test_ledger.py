@@ -19,8 +19,8 @@ from bdpvi import Budget, BudgetExceededError
 from bdpvi._runtime.chain import chained, proven
 from bdpvi.accounting.book import Charge, Entry, Origin
 from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger, repair
-from bdpvi.accounting.priced import SampledGaussian, Threshold
 
 
 def draws(number: int, temperature: float, origin: Origin = Origin.OWNER) -> Entry:
@@ -309,7 +309,10 @@ def test_other_formats_are_told_to_fit_again(file: Path) -> None:
 
 
 def gaussian(distance: float, count: int = 1, delta: float = 0.0) -> Entry:
-    events = (SampledGaussian.of_distance(distance), *([Threshold(delta=delta)] if delta else []))
+    events = (
+        SampledGaussian(noise_multiplier=1 / distance),
+        *([Threshold(delta=delta)] if delta else []),
+    )
     return Entry(kind="steps", events=events, count=count)
 
 

@@ -15,7 +15,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
 from bdpvi._runtime.checkpoint import sealed
-from bdpvi.accounting.levels import LevelCounts
+from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import (
     OBSERVERS,
     OTHER_CLIENT,
@@ -70,9 +70,7 @@ def test_both_views_have_the_noise_rate_and_relation_of_the_observer(
     assert (record.rate, record.relation) == (R, Relation.ADD_OR_REMOVE)
     assert record.noise_multiplier == pytest.approx(Z * unknown**0.5 * C / RC, rel=1e-12)
     for one, unit in ((client, "client"), (record, "record")):
-        assert (one.unit, one.steps, one.scope) == (unit, T, Scope.STATIC)
-        assert one.counts.tolist() == [[T]] * 3
-        assert one.levels.tolist() == [1.0]
+        assert (one.unit, one.steps, one.norms) == (unit, T, None)
         same = made.view(unit, observer)
         assert (same.noise_multiplier, same.rate, same.unit) == (
             one.noise_multiplier,
@@ -84,19 +82,20 @@ def test_both_views_have_the_noise_rate_and_relation_of_the_observer(
 @pytest.mark.parametrize("observer", OBSERVERS, ids=lambda one: str(one.name))
 def test_counts_keep_noise_rate_relation_and_are_a_path(observer: Observer) -> None:
     made = event(noise_shares=K)
-    counts = LevelCounts(torch.tensor([0.5, 1.0]), m=4)
+    norms = NormCounts.none(torch.arange(10, 14), torch.tensor([0.5, 1.0]))
     for _ in range(T):
-        counts.add(torch.tensor([0.1, 0.5, 0.6, 1.0]))
+        norms = norms.add(torch.tensor([0.1, 0.5, 0.6, 1.0]))
     for unit in ("client", "record"):
-        found, bare = made.view(unit, observer, counts), made.view(unit, observer)
-        assert found.scope is Scope.PATH
-        assert found.counts.tolist() == [[T, 0], [T, 0], [0, T], [0, T]]
+        found, bare = made.view(unit, observer, norms), made.view(unit, observer)
+        assert found.norms is norms
+        assert norms.scope is Scope.PATH
+        assert norms.counts.tolist() == [[T, 0], [T, 0], [0, T], [0, T]]
         for name in ("noise_multiplier", "rate", "relation", "unit", "steps"):
             assert getattr(found, name) == getattr(bare, name)
-    assert made.client(observer, counts, torch.arange(10, 14)).ids.tolist() == [10, 11, 12, 13]
-    counts.add_largest()
-    with pytest.raises(ValueError, match="51 steps, and 50 rounds"):
-        made.client(observer, counts)
+    ids = made.client(observer, norms).records["add-or-remove D‖D′"]
+    assert ids.tolist() == [10, 11, 12, 13]
+    with pytest.raises(ValueError, match="norms has 51 steps, and steps=50"):
+        made.client(observer, norms.add_largest())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import PosteriorDraws, SampledGaussianSteps
+from bdpvi.accounting.events import NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.rounds import OBSERVERS, RoundEvent
@@ -53,12 +53,10 @@ def steps(scope: str, presence: float = 1.0) -> BayesianAccountant:
     accountant = BayesianAccountant(conversion="hockey-stick")
     levels = torch.tensor([0.25, 0.5, 1.0], dtype=F64)
     counts = torch.stack([torch.tensor([40 - k % 7, 10, 10 + k % 7]) for k in range(60)])
+    norms = NormCounts(torch.arange(60), counts, levels, scope)  # type: ignore[arg-type]
     accountant.step(
-        SampledGaussianSteps(
-            torch.arange(60), levels, counts, 1.5, rate=0.05, steps=60, scope=scope,  # type: ignore[arg-type]
-            presence=presence,
-        )
-    )  # fmt: skip
+        SampledGaussian(noise_multiplier=1.5, rate=0.05, steps=60, presence=presence, norms=norms)
+    )
     return accountant
 
 

@@ -11,15 +11,14 @@ import pytest
 import torch
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import integrate, stats
+from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
-from bdpvi.accounting.events import SampledGaussianSteps, SubsampledGaussian
+from bdpvi.accounting.conversions import EPSILONS, INTEGER_ORDERS, Orders, position
+from bdpvi.accounting.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.hockey_stick import EPSILONS, position
-from bdpvi.accounting.levels import LEVELS, LevelCounts, counted
-from bdpvi.accounting.loss_distribution import Grid, Kind, Losses
+from bdpvi.accounting.loss_distribution import Grid, Losses
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
@@ -31,30 +30,23 @@ DELTA = 1e-5
 WITH = "add-or-remove D‖D′"
 
 
-def run(counts: list[list[int]], levels: list[float], **options: Any) -> SampledGaussianSteps:
-    made = torch.tensor(counts)
-    settings: dict[str, Any] = {
-        "noise_multiplier": NOISE,
-        "rate": RATE,
-        "steps": sum(counts[0]),
-        "scope": "static",
-    }
-    return SampledGaussianSteps(
-        torch.arange(len(counts)),
-        torch.tensor(levels, dtype=F64),
-        made,
-        **(settings | options),
-    )
+def run(
+    counts: list[list[int]], levels: list[float], scope: str = "static", **options: Any
+) -> SampledGaussian:
+    kept = torch.tensor(levels, dtype=F64)
+    norms = NormCounts(torch.arange(len(counts)), torch.tensor(counts), kept, scope)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"noise_multiplier": NOISE, "rate": RATE, "steps": sum(counts[0])}
+    return SampledGaussian(norms=norms, **(settings | options))
 
 
-def two_levels(share: float, m: int = 2000, **options: Any) -> SampledGaussianSteps:
+def two_levels(share: float, m: int = 2000, **options: Any) -> SampledGaussian:
     """A share of the records at the clip throughout, the others at 1/20 of it."""
     at_clip = round(share * m)
     return run([[0, STEPS]] * at_clip + [[STEPS, 0]] * (m - at_clip), [0.05, 1.0], **options)
 
 
 def accountant(
-    event: SampledGaussianSteps, conversion: str = "hockey-stick", gamma: float = 1e-12
+    event: SampledGaussian, conversion: str = "hockey-stick", gamma: float = 1e-12
 ) -> BayesianAccountant:
     made = BayesianAccountant(conversion=conversion, failure_probability=gamma)
     made.step(event)
@@ -70,7 +62,7 @@ def test_costs_are_those_of_single_steps() -> None:
         torch.testing.assert_close(cost[:, 0], plain, rtol=1e-12, atol=0)
     single = BayesianAccountant(orders=Orders(orders))
     for distances, count in (([1, 0.1, 0.1], 2), ([1, 0.4, 0.1], 3), ([1, 1, 0.1], 5)):
-        step = SubsampledGaussian(torch.arange(3), torch.tensor(distances, dtype=F64), 1.3, RATE)
+        step = SampledDistances(torch.arange(3), torch.tensor(distances, dtype=F64), 1.3, RATE)
         single.step(step, count=count)
     torch.testing.assert_close(cost, single.tally().totals["remove D‖D′"], rtol=1e-12, atol=0)
 
@@ -98,9 +90,10 @@ def test_one_step_against_integration(direction: str) -> None:
 
 def test_composition_against_the_closed_form() -> None:
     """Where every step uses all records the loss is Gaussian, and transforms must find that."""
-    kinds, counts = [Kind(10.0, 1.0), Kind(20.0, 1.0)], torch.tensor([[100, 0], [40, 60], [0, 7]])
+    kinds = [SampledGaussian(noise_multiplier=10.0), SampledGaussian(noise_multiplier=20.0)]
+    counts = torch.tensor([[100, 0], [40, 60], [0, 7]])
     variance = counts.double() @ torch.tensor([0.01, 0.0025], dtype=F64)
-    losses = Losses.of(kinds, WITH, Grid.around([(kinds[0], 100)], WITH, DELTA, 1e-3))
+    losses = Losses.of(kinds, WITH, Grid.around([kinds[0].at(1.0, 100)], WITH, DELTA, 1e-3))
     c = losses.grid.tilt
     moments = c * (c + 1) / 2 * torch.tensor([0.01, 0.0025], dtype=F64)
     assert bool((losses.log_mgf >= moments * (1 - 1e-9)).all())
@@ -172,7 +165,7 @@ def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
     ],
 )
 def test_every_regime(noise: float, rate: float, steps: int, delta: float) -> None:
-    options = {"noise_multiplier": noise, "rate": rate}
+    options: dict[str, Any] = {"noise_multiplier": noise, "rate": rate}
     event = run([[0, steps], [steps, 0], [steps // 2, steps - steps // 2]], [0.3, 1.0], **options)
     runs = SampledRuns([(event, 1)])
     worst = runs.worst_case((), delta, 0.0)
@@ -267,18 +260,15 @@ def test_several_runs_add_up() -> None:
 
 def test_levels_are_counted_upwards() -> None:
     norms = torch.rand(40, 50, generator=torch.Generator().manual_seed(0)) * 1.5
-    counts = LevelCounts(LEVELS, m=50)
+    counts = NormCounts.none(torch.arange(50))
     for row in norms:
-        counts.add(row)
-    event = counts.event(torch.arange(50), 1.0, 0.1, scope=Scope.STATIC)
+        counts = counts.add(row)
     rounded = (norms.double().clamp(max=1) * 64).ceil().clamp(min=1) / 64
-    torch.testing.assert_close(event.counts.double() @ LEVELS, rounded.sum(0))
-    counts.add_largest()
-    assert event.steps == 40
-    assert int(event.counts.sum()) == 40 * 50
-    resumed = LevelCounts(LEVELS, m=50)
-    resumed.load_state_dict(counts.state_dict())
-    assert torch.equal(resumed.counts, counts.counts)
+    torch.testing.assert_close(counts.counts.double() @ LEVELS, rounded.sum(0))
+    assert counts.steps == 40
+    assert int(counts.counts.sum()) == 40 * 50
+    resumed = NormCounts(**counts.add_largest().state_dict())
+    assert torch.equal(resumed.counts[:, :-1], counts.counts[:, :-1])
     assert resumed.steps == 41
 
 
@@ -292,12 +282,10 @@ def test_levels_are_counted_upwards() -> None:
     ],
 )
 def test_bad_norms_are_not_counted(norms: Tensor, message: str) -> None:
-    counts = LevelCounts(LEVELS, m=3)
+    counts = NormCounts.none(torch.arange(3))
     with pytest.raises(ValueError, match=message):
         counts.add(norms)
     assert counts.steps == int(counts.counts.sum()) == 0
-    with pytest.raises(ValueError, match=message):
-        counted(counts.counts, LEVELS, norms)
 
 
 @pytest.mark.parametrize(
@@ -305,11 +293,14 @@ def test_bad_norms_are_not_counted(norms: Tensor, message: str) -> None:
     [
         ({"noise_multiplier": 0.0}, "noise_multiplier must be finite and positive, got 0.0"),
         ({"rate": 0.0}, "rate must lie in .* got 0.0"),
-        ({"steps": 11}, "counts must add up to steps=11 in every row.* got 10"),
+        ({"steps": 11}, "norms has 10 steps, and steps=11 are charged"),
+        ({"counts": torch.tensor([[5, 5], [5, 5], [5, 6]])}, "add up to steps=10 in every row"),
         ({"scope": "filter"}, "scope must be one of .* got 'filter'"),
         ({"relation": "zero"}, "relation must be one of .* got 'zero'"),
         ({"unit": "table"}, "unit must be one of .* got 'table'"),
-        ({"levels": torch.tensor([0.5, 0.75])}, "levels must end at 1, .* got 0.75"),
+        ({"levels": torch.tensor([0.5, 0.75])}, "levels must end at .* got 0.75"),
+        ({"levels": torch.tensor([1.0, 2.0])}, "norms: levels must end at 1, .* got 2.0"),
+        ({"relation": "replace", "rate": 1.0}, "norms: levels must end at 2, .* got 1.0"),
         ({"levels": torch.tensor([0.0, 1.0])}, "levels must increase, from above 0, got 0.0"),
         ({"levels": torch.tensor([1.0])}, r"counts must have shape .*\(3, 1\), got \(3, 2\)"),
         ({"counts": torch.full((3, 2), 5.0)}, "counts must be whole numbers"),
@@ -322,12 +313,16 @@ def test_bad_runs(change: dict[str, Any], message: str) -> None:
         "ids": torch.arange(3),
         "levels": torch.tensor([0.5, 1.0]),
         "counts": torch.tensor([[5, 5]] * 3),
-        "noise_multiplier": 1.0,
-        "rate": 0.1,
-        "steps": 10,
     }
+    norms = {name: value for name, value in change.items() if name in (*good, "scope")}
+    other = {name: value for name, value in change.items() if name not in norms}
+    settings = {"noise_multiplier": 1.0, "rate": 0.1, "steps": 10} | other
+
+    def made() -> SampledGaussian:
+        return SampledGaussian(norms=NormCounts(**(good | norms)), **settings)
+
     with pytest.raises(ValueError, match=message):
-        SampledGaussianSteps(**(good | change))
+        made()
 
 
 def test_runs_of_other_units_are_refused() -> None:

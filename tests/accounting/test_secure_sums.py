@@ -16,8 +16,7 @@ from torch import Tensor
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.epsilon_report import EpsilonReport
 from bdpvi.accounting.estimators import Moments
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import LevelCounts
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.rounds import PUBLIC, RoundEvent
 from bdpvi.accounting.sampled_steps import SampledRuns
@@ -259,23 +258,20 @@ OURS = RoundEvent(
 )
 
 
-def counts(seed: int, m: int = M) -> LevelCounts:
+def counts(seed: int, m: int = M) -> NormCounts:
     generator = torch.Generator().manual_seed(seed)
-    made = LevelCounts(LEVELS, m)
+    made = NormCounts.none(torch.arange(m), LEVELS)
     for _ in range(ROUNDS):
-        made.add(0.3 * torch.rand(m, generator=generator))
+        made = made.add(0.3 * torch.rand(m, generator=generator))
     return made
 
 
-def joined(parts: list[LevelCounts]) -> LevelCounts:
-    made = LevelCounts(LEVELS, sum(len(one.counts) for one in parts))
-    made.load_state_dict(
-        {"levels": LEVELS, "counts": torch.cat([p.counts for p in parts]), "steps": ROUNDS}
-    )
-    return made
+def joined(parts: list[NormCounts]) -> NormCounts:
+    both = torch.cat([p.counts for p in parts])
+    return NormCounts(torch.arange(len(both)), both, LEVELS)
 
 
-def slow_epsilon(event: SampledGaussianSteps) -> float:
+def slow_epsilon(event: SampledGaussian) -> float:
     """The first ε of the grid, by pooled values and the library's own δ; bets as sums of bets."""
     runs = SampledRuns(((event, 1),))
     ways = [runs.deltas(way, DELTA) for way in event.records]
@@ -335,9 +331,7 @@ def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures()
 
 
 def test_a_panel_at_the_clip_pays_the_worst_case() -> None:
-    made = LevelCounts(LEVELS, M)
-    for _ in range(ROUNDS):
-        made.add_largest()
+    made = NormCounts.none(torch.arange(M), LEVELS).add_largest(ROUNDS)
     total = REPORT.sums(OURS.instance(PUBLIC, made))
     worst = REPORT.spent(total, OURS.instance(PUBLIC))
     assert worst.path_epsilon == worst.epsilon

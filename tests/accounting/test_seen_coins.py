@@ -10,30 +10,29 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.hockey_stick import EPSILONS, position
+from bdpvi.accounting.conversions import EPSILONS, position
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.accounting.rounds import PUBLIC, SERVER_OF_SUMS, RoundEvent
 from bdpvi.accounting.sampled_steps import SampledRuns
-from bdpvi.types import WorstCase
+from bdpvi.types import Scope, WorstCase
 
 F64 = torch.float64
 
 
 def steps(presence: float, rate: float = 1.0, count: int = 40, **options: Any) -> Any:
-    top = torch.ones(1, dtype=F64)
+    norms = NormCounts(torch.arange(3), torch.full((3, 1), count), torch.ones(1), Scope.STATIC)
     settings: dict[str, Any] = {"noise_multiplier": 4.0, "rate": rate, "steps": count}
-    settings |= {"scope": "static", "presence": presence} | options
-    return SampledGaussianSteps(torch.arange(3), top, torch.full((3, 1), count), **settings)
+    return SampledGaussian(**(settings | {"presence": presence, "norms": norms} | options))
 
 
-def worst_case(event: SampledGaussianSteps, delta: float = 1e-5) -> WorstCase:
+def worst_case(event: SampledGaussian, delta: float = 1e-5) -> WorstCase:
     found = SampledRuns(((event, 1),)).worst_case(list(event.records), delta, 0.0)
     assert found is not None
     return found
 
 
-def largest_delta(event: SampledGaussianSteps, epsilon: float) -> float:
+def largest_delta(event: SampledGaussian, epsilon: float) -> float:
     runs = SampledRuns(((event, 1),))
     bounds = [runs.deltas(name, 1e-5).bound for name in event.records]
     return max(bound(epsilon) for bound in bounds if bound)

@@ -10,17 +10,16 @@ from test_sampled_steps import DELTA, F64, accountant, run, two_levels
 from torch import Tensor
 
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.events import SampledGaussianSteps
+from bdpvi.accounting.conversions import EPSILONS, Orders, position
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.hockey_stick import EPSILONS, position
 from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.types import Scope
 
 M, FIRST, SECOND = 1000, 0.4, 0.6
 
 
-def counterexample() -> SampledGaussianSteps:
+def counterexample() -> SampledGaussian:
     """1,000 possible records. Step 1 moves coordinate i by 0.4σ if record i is there; step 2 has
     sensitivity 0.6σ for the record whose coordinate is then largest, and none for the others."""
     counts = [[1, 1, 0]] * M

@@ -5,12 +5,26 @@ from __future__ import annotations
 import math
 
 import mpmath
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from bdpvi.accounting import worst_case
+from bdpvi.accounting.events import (
+    Composed,
+    Event,
+    ExponentialMechanism,
+    PosteriorDraws,
+    Priced,
+    SampledGaussian,
+    Threshold,
+)
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
     MomentsAccountant,
@@ -194,3 +208,103 @@ def test_bad_targets() -> None:
         MomentsAccountant(0)
     with pytest.raises(ValueError, match="noise_multiplier"):
         guarantee(GaussianAccountant(), math.nan, 1.0, 1, 1e-5)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Dong, Roth and Su (2022), Corollary 2.13, by scipy."""
+    return float(
+        norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    )
+
+
+def epsilon_of(*events: Event | Priced | Composed, delta: float = 1e-5) -> float:
+    found = worst_case.epsilon(events, delta)
+    assert found is not None
+    assert found.delta == delta
+    return found.epsilon
+
+
+def draws(largest: float | None = 0.04, count: int = 1, **options: object) -> PosteriorDraws:
+    pairs = GaussianPairs(torch.ones(3, 1), torch.full((3, 1), 0.01))
+    panel = Panel("remove", torch.arange(3), pairs, largest)
+    return PosteriorDraws((panel,), count, **options)  # type: ignore[arg-type]
+
+
+def test_gaussian_events_are_one_gaussian_whatever_their_order() -> None:
+    events: list[Priced] = [
+        SampledGaussian(noise_multiplier=10.0, steps=30),
+        draws(count=5, temperature=2.0),
+        ExponentialMechanism(0.2),
+        SampledGaussian(noise_multiplier=2.5),
+    ]
+    distance = math.sqrt(30 / 100 + 5 * 0.04 / 2 + math.pi / 8 * 0.04 + 1 / 6.25)
+    found = epsilon_of(*events)
+    assert gaussian_delta(distance, found) == pytest.approx(1e-5, rel=1e-9)
+    assert epsilon_of(*events[::-1]) == pytest.approx(found, rel=1e-12)
+    assert epsilon_of(Composed((Composed((events[0], events[1])), *events[2:]))) == pytest.approx(
+        found, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("loss", [1e-3, 0.1, 1.0, 3.0, 10.0])
+def test_a_gaussian_gives_away_more_than_any_loss_in_an_interval(loss: float) -> None:
+    """Two outcomes with losses t and t − η are the worst there are, at any 0 ≤ t ≤ η."""
+    distance = math.sqrt(worst_case._variance(ExponentialMechanism(loss)) or 0.0)
+    t = np.linspace(0, loss, 20_001)
+    chance = np.expm1(loss - t) / np.expm1(loss) * np.exp(t)  # of the first: E_Q e^L = 1
+    for epsilon in np.linspace(0, 0.999 * loss, 40):
+        truth = float((chance * -np.expm1(np.minimum(epsilon - t, 0))).max())
+        assert truth <= gaussian_delta(distance, epsilon) * (1 + 1e-12)
+    most = gaussian_delta(0.99 * distance, 0.0)
+    assert loss > 0.2 or float((chance * -np.expm1(np.minimum(-t, 0))).max()) > most
+
+
+def test_thresholds_and_rounding_are_paid_out_of_delta() -> None:
+    noisy = SampledGaussian(noise_multiplier=3.0, steps=4)
+    assert epsilon_of(noisy, Threshold(4e-6), Threshold(1e-6)) == epsilon_of(noisy, delta=5e-6)
+    theta = 1e-7
+    rounded = epsilon_of(SampledGaussian(noise_multiplier=3.0, steps=4, rounding=theta))
+    paid = (1 + math.exp(math.ceil(4 * rounded) / 4)) * theta
+    assert rounded == epsilon_of(noisy, delta=1e-5 - paid)
+    sampled = SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=200, rounding=theta)
+    exact = PrivacyLossAccountant().epsilon(1.0, 0.01, 200, 1e-5 - (1 + math.e) * theta)
+    assert epsilon_of(sampled) == exact < 1.0
+    assert worst_case.epsilon([noisy, Threshold(1e-5)], 1e-5) is None
+    assert worst_case.epsilon([draws(rounding=1e-5)], 1e-5) is None
+
+
+def test_sampled_and_plain_sums_compose_as_dp_accounting_says() -> None:
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    events: list[Priced] = [
+        SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=300),
+        SampledGaussian(noise_multiplier=8.0, steps=4),
+        draws(),
+    ]
+    one = from_gaussian_mechanism(1.0, sampling_prob=0.01).self_compose(300)
+    both = one.compose(from_gaussian_mechanism((4 / 64 + 0.04) ** -0.5))
+    assert epsilon_of(*events) == pytest.approx(both.get_epsilon_for_delta(1e-5), rel=0.01)
+    # The same at a coin that always says yes, by the other way of composing.
+    coin = SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=300, presence=1 - 1e-12)
+    assert epsilon_of(coin, *events[1:]) == pytest.approx(epsilon_of(*events), rel=0.01)
+
+
+@pytest.mark.parametrize("event", [draws(None), draws(from_data=True)])
+def test_what_nothing_bounds_has_no_worst_case(event: PosteriorDraws) -> None:
+    assert worst_case.epsilon([draws(), event], 1e-5) is None
+
+
+def test_events_for_other_neighbours_do_not_add_up() -> None:
+    client = SampledGaussian(noise_multiplier=1.0, unit="client")
+    with pytest.raises(ValueError, match="different neighbours: add or remove one client, add or"):
+        worst_case.epsilon([client, draws()], 1e-5)
+    replaced = SampledGaussian(noise_multiplier=4.0, relation="replace")  # type: ignore[arg-type]
+    found = worst_case.epsilon([replaced], 1e-5)
+    assert found is not None
+    assert found.relation == "replace one record"
+    assert gaussian_delta(2 / 4.0, found.epsilon) == pytest.approx(1e-5, rel=1e-9)
+
+
+def test_nothing_costs_nothing() -> None:
+    assert epsilon_of() == 0.0
+    assert epsilon_of(Threshold(1e-6)) == 0.0

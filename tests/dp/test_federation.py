@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from bdpvi._runtime.checkpoint import sealed
-from bdpvi.accounting.levels import LevelCounts
+from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
 from bdpvi.dp.federated import NOBODY, Federation
@@ -170,9 +170,9 @@ def test_a_zero_update_counts_with_norm_zero() -> None:
     released = round_of(rounds(), wrong(torch.zeros(SIZE)))
     assert released.norms[asked[0]] == 0.0
     assert (released.refused, released.clipped) == ({}, ())
-    counts = LevelCounts(torch.tensor([0.25, 1.0]), N)
-    counts.add(released.distances(N))
-    assert counts.counts[asked[0]].tolist() == [1, 0]
+    norms = NormCounts.none(torch.arange(N), torch.tensor([0.25, 1.0]))
+    norms = norms.add(released.distances(N))
+    assert norms.counts[asked[0]].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("size", [C * 1.0001, 50.0, 1e30])
@@ -438,12 +438,12 @@ def test_spent_keeps_path_and_guarantee_apart_and_names_who_looks() -> None:
     federation = Federation(made)
     with pytest.raises(ValueError, match="nothing was charged"):
         federation.spent(1e-5)
-    counts = LevelCounts(torch.tensor([0.25, 1.0]), N)
+    norms = NormCounts.none(torch.arange(N), torch.tensor([0.25, 1.0]))
     for number in (1, 2):
         federation.sampled(number)
-        counts.add(torch.full((N,), 0.2))
+        norms = norms.add(torch.full((N,), 0.2))
     bare = federation.spent(1e-5, observer=SERVER_OF_UPDATES)
-    found = federation.spent(1e-5, observer=SERVER_OF_UPDATES, counts=counts)
+    found = federation.spent(1e-5, observer=SERVER_OF_UPDATES, norms=norms)
     assert bare.path_epsilon is None
     assert (bare.scope, bare.relation, bare.unit) == (Scope.STATIC, Relation.ZERO_OUT, "client")
     assert found.worst_case == bare.worst_case
@@ -454,9 +454,8 @@ def test_spent_keeps_path_and_guarantee_apart_and_names_who_looks() -> None:
     assert "a diagnostic, no guarantee" in str(found)
     assert found.observer == SERVER_OF_UPDATES.name
     assert SERVER_OF_UPDATES.name in str(found.worst_case)
-    counts.add_largest()
-    with pytest.raises(ValueError, match="counts has 3 steps"):
-        federation.spent(1e-5, counts=counts)
+    with pytest.raises(ValueError, match="norms has 3 steps"):
+        federation.spent(1e-5, norms=norms.add_largest())
     with pytest.raises(ValueError, match="record_rate and record_clip are None"):
         federation.spent(1e-5, unit="record")
 

@@ -37,7 +37,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from flwr.supercore.task_identity import TaskIdentity
 
 import bdpvi.dp.flower
-from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import SERVER_OF_SUMS
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg, client_mod
@@ -313,10 +313,8 @@ def test_clients_that_moved_little_pay_less_on_the_path() -> None:
     one = BayesianFedAvg(FedAvg(), Federation(settings))
     one.start(Many(small, 300), start, num_rounds=2)
     spent = one.spent(1e-3)
-    counts = LevelCounts(LEVELS, 300)
-    for _ in range(2):
-        counts.add(torch.full((300,), 0.1))
-    assert spent == one.federation.spent(1e-3, counts=counts)
+    norms = NormCounts.none(torch.arange(300)).add(torch.full((300,), 0.1), steps=2)
+    assert spent == one.federation.spent(1e-3, norms=norms)
     assert spent.path_epsilon is not None
     assert spent.path_epsilon < spent.epsilon
     plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)

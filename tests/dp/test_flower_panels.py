@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 from bdpvi.accounting.epsilon_report import EpsilonReport
-from bdpvi.accounting.levels import LEVELS, LevelCounts
+from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.secure_sums import SecureSums
 from bdpvi.dp.federated import Federation
@@ -67,7 +67,7 @@ def trained(masks: bool) -> tuple[BayesianFedAvg, Nodes]:
 def pooled(nodes: Nodes) -> SecureSums:
     """Return the sums over all panels as if one party had them, from the messages themselves."""
     asked = {(m.metadata.dst_node_id - 1000, int(m.metadata.group_id)): m for m, _ in nodes.sent}
-    counts = LevelCounts(LEVELS, M * CLIENTS)
+    norms = NormCounts.none(torch.arange(M * CLIENTS))
     for number in range(1, 5):
         rows = []
         for client in range(CLIENTS):
@@ -75,8 +75,8 @@ def pooled(nodes: Nodes) -> SecureSums:
             context = Context(1, 0, {"partition-id": client}, RecordDict(), {})
             known = message and panel(message.content["arrays"], context)
             rows.append(torch.ones(M) if known is None else known)
-        counts.add(torch.cat(rows))
-    return REPORT.sums(SETTINGS.event(4).instance(PUBLIC, counts))
+        norms = norms.add(torch.cat(rows))
+    return REPORT.sums(SETTINGS.event(4).instance(PUBLIC, norms))
 
 
 @pytest.mark.parametrize("masks", [False, True])

@@ -12,12 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import LEVELS
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
     PrivacyLossAccountant,
-    Run,
     calibrate,
     gaussian_guarantee,
 )
@@ -81,8 +79,9 @@ def test_finished_runs_are_kept_and_not_repeated(
 def test_panel_mean_of_records_at_the_clip_is_that_of_the_largest(runs: ModuleType) -> None:
     steps, counts = 100, torch.zeros(120, 64, dtype=torch.int64)
     counts[:30, -1] = counts[30:, 0] = steps  # the rest is at 1/64 of the clip
-    event = SampledGaussianSteps(torch.arange(120), LEVELS, counts, 1.0, 0.01, steps)
-    quarter = PrivacyLossAccountant().together((Run(1.0, 0.01, steps),), 4 * DELTA)
+    norms = NormCounts(torch.arange(120), counts)
+    event = SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=steps, norms=norms)
+    quarter = PrivacyLossAccountant().epsilon(1.0, 0.01, steps, 4 * DELTA)
     assert runs.plain_mean(event, DELTA) == pytest.approx(quarter, rel=0.01)
     assert runs.plain_mean(event, DELTA) <= runs.certified(event, DELTA)
 

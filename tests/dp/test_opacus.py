@@ -97,7 +97,7 @@ def test_norms_are_those_at_the_weights_before_the_update(wrapped: bool) -> None
 
     loop.optimizer.attach_step_hook(counting)
     loop.train(12)
-    (counts,) = loop.accountant._counts.values()
+    (counts,) = loop.accountant._norms_of.values()
     assert counts.steps == len(loop.accountant) == 12
     assert int((counts.counts - expected).abs().sum()) <= 2  # on the edge of a level
 
@@ -124,7 +124,8 @@ def test_steps_that_nobody_watched_are_charged_at_the_clip() -> None:
     loop.train(2)
     (event,) = [event for event, _ in loop.accountant._accountant()._runs]
     assert event.steps == 5
-    assert bool((event.counts[:, -1] >= 3).all())
+    assert event.norms is not None
+    assert bool((event.norms.counts[:, -1] >= 3).all())
 
 
 def test_a_batch_in_parts_is_one_step() -> None:

@@ -24,10 +24,10 @@ import bdpvi
 from bdpvi import Dataset, Optimum
 from bdpvi._runtime import secure
 from bdpvi._runtime.secure import Lattice, total_variation
+from bdpvi.accounting.book import Charge, Origin
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.book import Charge, Origin
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
     gaussian_epsilon,

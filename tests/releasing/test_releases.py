@@ -20,14 +20,14 @@ from pyro.optim import Adam
 from simulated import logistic_data
 
 import bdpvi
+from bdpvi._fit import Kept
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi._fit import Kept
-from bdpvi.accounting.book import Charge, Entry, Origin
+from bdpvi.accounting.book import Charge
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.types import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+from bdpvi.types import People
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,12 @@ def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     found = bdpvi.calibrate(fit, 1, epsilon=target)
     reached = bdpvi.spent(fit, planned=found).epsilon
     assert 0.95 * target <= reached <= target
-    colder = found.temperature / 2 ** (1 / 8)  # the next of the public grid
+    temperature = found.temperature
+    colder = temperature / 2 ** (1 / 8)  # the next of the public grid
     assert bdpvi.spent(fit, planned=Charge(1, colder)).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    assert bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature) >= 2.0 * temperature
+    hotter = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature)
+    assert hotter.temperature >= 2.0 * temperature
 
 
 def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:

@@ -22,15 +22,15 @@ from safetensors.torch import load, save
 from simulated import logistic_data
 
 import bdpvi
+from bdpvi._fit import Kept
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
-from bdpvi._fit import Kept
 from bdpvi.accounting.book import Charge, Entry, Origin
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.types import People
 from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, open_ledger, read_extra, save_fit
+from bdpvi.types import People
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.3)
 FILES = {"fit.json", "fit.safetensors", "ledger.jsonl"}

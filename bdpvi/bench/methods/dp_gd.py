@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from bdpvi.accounting.bayesian import HOCKEY_STICK, BayesianAccountant
-from bdpvi.accounting.events import SampledGaussianSteps
-from bdpvi.accounting.levels import LEVELS, counted
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.settings import Accounting
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
@@ -87,16 +86,13 @@ class DPGDBayesian(DPGD):
         design = self.model.design(train.x.cpu().double())
         slope = self.model.slope_bound(design).clamp(max=1)
         bound = slope * torch.linalg.vector_norm(design, dim=1) / self.clip
-        none = torch.zeros(len(bound), len(LEVELS), dtype=torch.int64)
-        counts = self.steps * counted(none, LEVELS, bound)
+        norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
 
         def ledger(noise_multiplier: float) -> BayesianAccountant:
             account = Accounting(conversion=HOCKEY_STICK, failure_probability=1e-10)()
-            run = SampledGaussianSteps(
-                train.ids.cpu(), LEVELS, counts, noise_multiplier, 1.0, self.steps,
-                scope=Scope.STATIC,
-            )  # fmt: skip
-            account.step(run)
+            account.step(
+                SampledGaussian(noise_multiplier=noise_multiplier, steps=self.steps, norms=norms)
+            )
             return account
 
         @cache

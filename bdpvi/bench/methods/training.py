@@ -13,8 +13,9 @@ from torch.distributions import Distribution
 
 from bdpvi._runtime import progress, secure, validate
 from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.composition import Tally
 from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.events import PosteriorDraws, Tally
+from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
