@@ -230,6 +230,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _settings(self, paid: Sequence[Paid] = ()) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
         from bdpvi.accounting.bought import gaussian_distance
+        from bdpvi.accounting.events import SampledGaussian
         from bdpvi.recipes.files import guide_named
         from bdpvi.recipes.recommended import recommended, settings_for
 
@@ -237,7 +238,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         found = recommended(self.epsilon, delta=self.delta, draws=self.draws, guide=kind)
         if paid:
             whole = gaussian_distance(self.epsilon, self.delta)
-            rest = whole**2 - math.fsum(events[0].noise_multiplier ** -2 for events in paid)
+            bought = [one for events in paid for one in events if isinstance(one, SampledGaussian)]
+            rest = whole**2 - math.fsum(one.noise_multiplier**-2 for one in bought)
             found = settings_for(math.sqrt(rest), draws=self.draws, guide=kind)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}

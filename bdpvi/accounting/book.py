@@ -217,8 +217,13 @@ class Book:
                 entries.append(one)
             else:
                 (marks if kind == "mark" else fits).add(one)
-        changed = {"entries": tuple(entries), "marks": frozenset(marks), "fits": frozenset(fits)}
-        return replace(self, file=file, **changed)
+        return replace(
+            self,
+            entries=tuple(entries),
+            marks=frozenset(marks),
+            fits=frozenset(fits),
+            file=file,
+        )
 
 
 def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
@@ -299,7 +304,7 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
     Raises:
         ValueError: if that is not even its first line, or it is no ledger of this format.
     """
-    file = proven(content, known and known.file)
+    file = proven(content, None if known is None else known.file)
     number, lines = 1, []
     try:
         if known is None:

@@ -172,14 +172,14 @@ def fit(
     workers: Reduction = context.obj or Alone()
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
-    limit = None if budget is None else bdpvi.Budget(budget, budget_delta)
+    whole = None if budget is None else bdpvi.Budget(budget, budget_delta)
     own = key.child("split") if isinstance(key, Key) else key
     split = table.split(own, unit, rows_per_unit)
     _check_new(out)
     # Nothing is released from an experiment, and other workers of a fit release nothing.
     kept = None
     if workers.rank == 0 and seed is None:
-        kept = table.ledger(ledger, limit)
+        kept = table.ledger(ledger, whole)
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -203,7 +203,7 @@ def fit(
         neighbours=way,
         accounting=chosen.accounting,
         ledger=kept,
-        budget=limit,
+        budget=whole,
         device=device,
         progress=workers.rank == 0 and not quiet,
     )

@@ -54,19 +54,19 @@ def repair(
 
     kept = storage.open_ledger(folder)
     assert kept.path is not None
-    given = [_charge(text) for text in charge or ()]
+    given = [_charge(text, storage.name_of(folder)) for text in charge or ()]
     told = () if given else receipts.missing(folder, kept.mended()).values()
     added = ledger.repair(kept.path, given, tuple(told))
     _print(folder, as_json, len(added))
 
 
-def _charge(text: str) -> Entry:
+def _charge(text: str, of: str) -> Entry:
     from bdpvi.accounting.book import Charge, Entry, Origin
 
     try:
         draws, temperature = text.split(",")
         made = Charge(int(draws), float(temperature), Origin.DATA)
-        return Entry(kind="draws", charge=made, events=None)
+        return Entry(kind="draws", of=of, charge=made, events=None)
     except ValueError as error:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error
 

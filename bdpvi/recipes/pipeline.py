@@ -111,7 +111,7 @@ class Pipeline:
         spent: float | None = 0.0
         if any(one.of != work for one in ledger.entries()):
             found = ledger.worst_case(self.delta, without=work)
-            spent = found and found.distance
+            spent = None if found is None else found.distance
         if spent is None:
             raise ValueError(
                 f"epsilon={self.epsilon:g}: what was spent on this table before is not a Gaussian "
@@ -272,8 +272,11 @@ def encode(
     need = first.purchase.need(left.distance)
     if feasible and first.records < bought.TOO_FEW * need:
         raise TooFewRecordsError(_too_few(pipeline, first, need))
-    price = {"distance": mine * math.sqrt(1 - bought.COUNTS), "delta": NAMES * pipeline.delta}
-    price["rows"] = left.rows
+    price: dict[str, Any] = {
+        "distance": mine * math.sqrt(1 - bought.COUNTS),
+        "delta": NAMES * pipeline.delta,
+        "rows": left.rows,
+    }
     wanted = first.purchase
     if pipeline.hashed is None:
         wanted = bought.hashed_if_few(wanted, first.records, **price)

@@ -190,7 +190,7 @@ class Work:
         if ledger is None and file is not None:
             ledger = beside(file)
         if ledger is not None:
-            kept = ledger if isinstance(ledger, Ledger) else Ledger.at(ledger)
+            kept = ledger if isinstance(ledger, Ledger) else Ledger.at(Path(ledger))
             people.share(kept)
         return work
 

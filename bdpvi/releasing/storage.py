@@ -169,6 +169,11 @@ def open_ledger(path: str | Path) -> Ledger:
         raise ValueError(f"{file} cannot be used: {error}") from error
 
 
+def name_of(path: str | Path) -> str:
+    """Return what the ledger calls the fit in the folder ``path``."""
+    return About.parse(_read(Path(path) / _ABOUT)).name
+
+
 def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     """Read a fit back, with its ledger; ``model`` and ``guide`` must be built as they were.
 

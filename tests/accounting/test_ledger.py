@@ -17,7 +17,7 @@ import pytest
 
 from bdpvi import Budget, BudgetExceededError
 from bdpvi._runtime.chain import chained, proven
-from bdpvi.accounting.book import Charge, Entry, Origin
+from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger, repair
@@ -309,10 +309,9 @@ def test_other_formats_are_told_to_fit_again(file: Path) -> None:
 
 
 def gaussian(distance: float, count: int = 1, delta: float = 0.0) -> Entry:
-    events = (
-        SampledGaussian(noise_multiplier=1 / distance),
-        *([Threshold(delta=delta)] if delta else []),
-    )
+    events: tuple[Priced, ...] = (SampledGaussian(noise_multiplier=1 / distance),)
+    if delta:
+        events += (Threshold(delta),)
     return Entry(kind="steps", events=events, count=count)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -147,7 +148,7 @@ def test_replace_resets_nothing(data: Dataset) -> None:
     with pytest.raises(BudgetExceededError):
         bdpvi.release(again, epsilon=1.0)
     with pytest.raises(TypeError, match="ledger"):
-        replace(fit, ledger=Ledger())
+        replace(fit, ledger=Ledger())  # type: ignore[call-arg]
 
 
 def test_a_ledger_may_be_given_and_then_holds(data: Dataset, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, na
 def test_a_charge_is_no_number(data: Dataset) -> None:
     found = bdpvi.calibrate(fitted(data), epsilon=0.3)
     assert found.origin is Origin.CONSTANTS
-    for use in (lambda: found * 1.0, lambda: float(found), lambda: found + 1):  # type: ignore
+    for use in (lambda: found * 1.0, lambda: float(found), lambda: found + 1):
         with pytest.raises(TypeError):
             use()
     with pytest.raises(ValueError, match="temperature must be a number, got Charge"):
@@ -343,14 +344,13 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
 
 def test_units_in_python_keep_the_first_rows_of_each_person() -> None:
     frame = pd.DataFrame({"who": list("aabbbc"), "age": range(6), "sick": [0, 1, 0, 1, 0, 1]})
-    options = {"unit": "who", "rows_per_unit": 2, "test_fraction": 1e-9}
+    options: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "test_fraction": 1e-9}
     data = bdpvi.datasets.from_frame(frame, "sick", **options).train
     assert len(data) == 5
     assert (data.ledger.unit, data.ledger.rows_per_unit) == ("who", 2)
     assert data.feature_names == ("age",)
+    other = Ledger(unit="row")
+    other.charge(Entry(kind="draws", charge=Charge(1, 1.0), events=None))
+    others = data.of_people(People(other, unit="who"))
     with pytest.raises(ValueError, match="need a ledger of their own"):
-        other = Ledger(unit="row")
-        other.charge(Entry(kind="draws", charge=Charge(1, 1.0), events=None))
-        bdpvi.fit(
-            MODEL, MeanField(MODEL), data.of_people(People(other, unit="who")), progress=False
-        )
+        bdpvi.fit(MODEL, MeanField(MODEL), others, progress=False)
