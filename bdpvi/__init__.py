@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
-    from bdpvi.neighbours.optimum.stream import Streaming, fit_stream
-    from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
+    from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
     from bdpvi.recipes.pipeline import PrivacyUtilityWarning, TooFewRecordsError
     from bdpvi.recipes.private import private
@@ -52,8 +51,7 @@ _WHERE = {
     "models.logistic": ("BayesianLogisticRegression",),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
-    "neighbours.optimum.stream": ("Streaming", "fit_stream"),
-    "neighbours.optimum.stream_orders": ("StreamAccounting",),
+    "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
     "recipes.pipeline": ("PrivacyUtilityWarning", "TooFewRecordsError"),
     "recipes.private": ("private",),
@@ -91,8 +89,7 @@ __all__ = [
     "Remove",
     "Spent",
     "Split",
-    "StreamAccounting",
-    "Streaming",
+    "Table",
     "TooFewRecordsError",
     "WorstCase",
     "WorstCaseDP",
@@ -100,7 +97,6 @@ __all__ = [
     "check",
     "fit",
     "fit_federated",
-    "fit_stream",
     "load_fit",
     "load_release",
     "make_private",

@@ -28,6 +28,8 @@ from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.optimum.route import Optimum
+from bdpvi.neighbours.optimum.stream import over
+from bdpvi.neighbours.optimum.tables import Table
 from bdpvi.neighbours.route import Neighbours
 from bdpvi.types import Budget, Dataset, People
 
@@ -108,7 +110,7 @@ class Fit:
 def fit(
     model: Model,
     guide: Guide | AutoGuide,
-    data: Dataset | tuple[object, object],
+    data: Dataset | Table | tuple[object, object],
     *,
     steps: int = 1000,
     rate: float = 1.0,
@@ -129,7 +131,8 @@ def fit(
         guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
             run, which :func:`bdpvi.guides.of` converts.
         data: N ≥ 3 records, any number where the worst case is known; or a pair (x, y) of arrays,
-            frames, tensors or lists, of which :meth:`Dataset.of` makes them.
+            frames, tensors or lists, of which :meth:`Dataset.of` makes them; or a
+            :class:`~bdpvi.Table` on disk, which ``Optimum()`` passes over.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches; 1 is full batch.
         seed: of batches and base noise. None: a secret key, which is kept with the fit, so that the
@@ -168,18 +171,23 @@ def fit(
     torch.Size([30])
     """
     checked(budget, ROW, 1)
-    if not isinstance(data, Dataset):
+    if not isinstance(data, Dataset | Table):
         if not (isinstance(data, tuple) and len(data) == 2):
-            raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
+            raise ValueError(
+                f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
+            )
         data = Dataset.of(*data)
     data.people.share(ledger, budget)
     plan = Plan(steps=steps, rate=rate, seed=0 if not isinstance(seed, int) else seed)
-    moved = data.to(_device(device), dtype)
+    there = data.to(_device(device), dtype)
+    moved = there.first() if isinstance(there, Table) else there
     check(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent
-    if neighbours is None:
+    if isinstance(there, Table):
+        neighbours = over(there, neighbours)
+    elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, rate)
         neighbours = Optimum() if exact else Coupled()
     if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):

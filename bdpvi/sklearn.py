@@ -29,16 +29,14 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
     from bdpvi._runtime.keys import Key
     from bdpvi.accounting.book import Charge, Priced
+    from bdpvi.recipes.arrays import Standard
+    from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
-
-    Paid = tuple[Priced, ...]
 
 __all__ = ["PrivacyLeakWarning", "PrivateLogisticRegression"]
 
 Floats = NDArray[np.float64]
-FURTHEST = 1e12
-"""Standardised features are cut off there, so that a rough scale makes none infinite."""
 
 
 class PrivacyLeakWarning(UserWarning):
@@ -165,6 +163,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             PrivacyUtilityWarning: if there are few records for bought constants.
             PrivacyLeakWarning: if classes are taken from y, or a seed was given.
         """
+        from bdpvi import PrivacyUtilityWarning
         from bdpvi._runtime.keys import Key
 
         rows, labels = validate_data(self, X, y, dtype=np.float64)
@@ -186,13 +185,15 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
                 PrivacyLeakWarning,
                 stacklevel=2,
             )
-        settings = self._settings()
-        center, scale, paid = self._standard(rows, key)
-        if paid:
-            settings = self._settings(paid)
-        data = self._dataset(rows, labels == classes[1], center, scale, bool(paid))
-        release = self._release(settings, data, paid, seed)
-        self._keep(release, settings.model, classes, center, scale)
+        pipeline = self._pipeline(rows.shape[1])
+        self._settings(pipeline)  # refused before anything is bought
+        standard = self._standard(rows, pipeline, key)
+        if standard.caution:
+            warnings.warn(standard.caution, PrivacyUtilityWarning, stacklevel=2)
+        settings = self._settings(pipeline, standard.paid)
+        data = self._dataset(rows, labels == classes[1], standard)
+        release = self._release(settings, data, standard.events, seed)
+        self._keep(release, settings.model, classes, standard)
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
@@ -200,10 +201,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         check_is_fitted(self)
         import torch
 
+        from bdpvi.recipes.arrays import standardised
+
         rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        standard = (rows - self.center_) / self.scale_
-        features = torch.from_numpy(standard.clip(-FURTHEST, FURTHEST))
-        design = self.release_.model.design(features)
+        features = standardised(rows, self.center_, self.scale_)
+        design = self.release_.model.design(torch.from_numpy(features))
         logits = (design @ self.release_.latents["w"].T).numpy()
         odds = logsumexp(log_expit(logits), axis=1) - logsumexp(log_expit(-logits), axis=1)
         return np.asarray(odds)
@@ -227,20 +229,23 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
         return {"binary_only": True, "poor_score": True}
 
-    def _settings(self, paid: Sequence[Paid] = ()) -> Recipe:
-        """Return settings for what constants leave of ε, with the arguments."""
-        from bdpvi.accounting.bought import gaussian_distance
-        from bdpvi.accounting.events import SampledGaussian
+    def _pipeline(self, width: int) -> Pipeline:
         from bdpvi.recipes.files import guide_named
-        from bdpvi.recipes.recommended import recommended, settings_for
+        from bdpvi.recipes.pipeline import Pipeline
 
-        kind = guide_named(self.guide)
-        found = recommended(self.epsilon, delta=self.delta, draws=self.draws, guide=kind)
-        if paid:
-            whole = gaussian_distance(self.epsilon, self.delta)
-            bought = [one for events in paid for one in events if isinstance(one, SampledGaussian)]
-            rest = whole**2 - math.fsum(one.noise_multiplier**-2 for one in bought)
-            found = settings_for(math.sqrt(rest), draws=self.draws, guide=kind)
+        return Pipeline(
+            target="y",
+            positive=1,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            draws=self.draws,
+            numeric=tuple(map(str, range(width))),
+            guide=guide_named(self.guide),
+        )
+
+    def _settings(self, pipeline: Pipeline, paid: Sequence[float] = ()) -> Recipe:
+        """Return settings for what constants leave of ε, with the arguments."""
+        found = pipeline.chosen(paid=paid)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
@@ -269,84 +274,40 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             raise ValueError(f"y has labels {unknown} that are not in classes={self.classes!r}")
         return classes
 
-    def _standard(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Paid, ...]]:
-        """Return centres and scales of the columns, (d,) each, and what has to be paid for them."""
+    def _standard(self, X: Floats, pipeline: Pipeline, key: Key) -> Standard:
+        """Return by what the columns are standardised, which is bought unless it is given."""
+        from bdpvi.recipes import arrays
+        from bdpvi.releasing.guarantees import WORST_CASE
+
         given = {name: getattr(self, name) for name in ("bounds", "scales")}
         given = {name: value for name, value in given.items() if value is not None}
         given |= {"from_data": True} if self.from_data else {}
         if len(given) > 1:
             one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
             raise ValueError(f"{one} and {other} were both given; give one")
-        if not given:
-            return self._bought(X, key)
-        return *self._given(X), ()
-
-    def _bought(self, X: Floats, key: Key) -> tuple[Floats, Floats, tuple[Paid, ...]]:
-        from bdpvi.datasets import bought
-        from bdpvi.datasets.cells import Cells
-        from bdpvi.recipes.pipeline import Pipeline, PrivacyUtilityWarning, Rows, encode
-        from bdpvi.releasing.guarantees import WORST_CASE
-
+        if self.bounds is not None:
+            return arrays.of_bounds(self.bounds, X.shape[1])
+        if self.scales is not None:
+            return arrays.of_scales(self.scales, X.shape[1])
+        if self.from_data:
+            return arrays.of_rows(X)
         if self.guarantee is not None and self.guarantee.name != WORST_CASE:
             raise ValueError(
                 f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
                 "output too"
             )
-        names = tuple(map(str, range(X.shape[1])))
-        blank = np.zeros(len(X), dtype=np.int64)
-        pipeline = Pipeline(
-            target="y", positive=1, epsilon=self.epsilon, delta=self.delta, numeric=names
-        )
-        paid: list[Paid] = []
-        columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(names)}
-        found = encode(
-            Rows(columns, np.zeros(len(X))), pipeline, key, pay=paid.append, feasible=False
-        )
-        assert found.records is not None
-        if found.records < bought.FEW * found.need:
-            warnings.warn(
-                f"about {max(found.records, 0):.0f} records, and ε = {self.epsilon:g} wants about "
-                f"{math.ceil(bought.FEW * found.need)} for {len(names)} columns: centres and "
-                "scales are rough. Public bounds, fewer columns or a larger epsilon would help",
-                PrivacyUtilityWarning,
-                stacklevel=4,
-            )
-        numbers: Any = found.encoding.columns
-        center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-        return center, scale, tuple(paid)
+        return arrays.bought(X, pipeline, key)
 
-    def _given(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return public constants, or those of the rows by consent."""
-        if self.bounds is not None:
-            low, high = _pair("bounds", self.bounds, X.shape[1])
-            if not (low < high).all():
-                raise ValueError(f"bounds must have low < high, got {self.bounds!r}")
-            return (low + high) / 2, (high - low) / 4
-        if self.scales is not None:
-            center, scale = _pair("scales", self.scales, X.shape[1])
-            if not (scale > 0).all():
-                raise ValueError(f"scales must have positive deviations, got {self.scales!r}")
-            return center, scale
-        deviation = X.std(axis=0)
-        return X.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
-
-    def _dataset(
-        self, X: Floats, positive: NDArray[Any], center: Floats, scale: Floats, bought: bool
-    ) -> Dataset:
+    def _dataset(self, X: Floats, positive: NDArray[Any], standard: Standard) -> Dataset:
         """Return the standardised records."""
         import torch
 
         from bdpvi import Dataset
-        from bdpvi.datasets import Encoding, Numeric
-        from bdpvi.datasets.bought import SOURCE
-        from bdpvi.datasets.encoding import MEASURED
 
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
-        constants = zip(names, center.tolist(), scale.tolist(), strict=True)
-        source = MEASURED if self.from_data else SOURCE if bought else "given as public"
-        encoding = Encoding(tuple(Numeric(str(n), c, s) for n, c, s in constants), source)
+        encoding = standard.encoding(names)
         return Dataset(
-            torch.from_numpy(((X - center) / scale).clip(-FURTHEST, FURTHEST)),
+            torch.from_numpy(standard.applied(X)),
             torch.from_numpy(positive.astype(np.float64)),
             feature_names=encoding.feature_names,
             preprocessing={"encoding": encoding.to_dict()},
@@ -356,7 +317,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self,
         settings: Recipe,
         data: Dataset,
-        paid: tuple[Paid, ...],
+        events: tuple[Priced, ...],
         seed: int | None,
     ) -> Release:
         """Fit, charge and release; what is secret ends here."""
@@ -367,13 +328,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
 
         kind = self.guarantee or bdpvi.WorstCaseDP()
         public = kind.name == bdpvi.WorstCaseDP.name
-        guide = settings.guide(settings.model, noise_scale=settings.noise_scale)
         # Nothing but the worst case is asked for, so no neighbour is needed.
         near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
-        fitted = bdpvi.fit(settings.model, guide, data, neighbours=near, progress=False)
-        for events in paid:
-            one = Entry(kind="constants", of=fitted.kept.name, events=events)
-            fitted.ledger.charge(one)
+        fitted = settings.fit(data, neighbours=near, progress=False)
+        if events:
+            bought = Entry(kind="constants", of=fitted.kept.name, events=events)
+            fitted.ledger.charge(bought)
         price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
         if self.ledger is not None and seed is None:
             self._charge(bdpvi.calibrate(fitted, settings.draws, **price), fitted)
@@ -415,13 +375,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         release: Release,
         model: BayesianLogisticRegression,
         classes: NDArray[Any],
-        center: Floats,
-        scale: Floats,
+        standard: Standard,
     ) -> None:
         """Set the attributes that a fit leaves: functions of the release and public constants."""
         import torch
 
         receipt, weights = release.receipt, release.latents["w"]
+        center, scale = standard.center, standard.scale
         linear = replace(model, limit=None)
         origin = torch.zeros(1, len(center), dtype=weights.dtype)
         basis = torch.eye(len(center), dtype=weights.dtype)
@@ -440,16 +400,3 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
         self.reliable_ = not receipt.experiment and receipt.reliable is not False
         self.release_: Any = release
-
-
-def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:
-    """Return two arrays of one number for each feature."""
-    try:
-        one, other = (np.broadcast_to(np.asarray(v, dtype=np.float64), width) for v in value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} must be a pair of numbers or of arrays of {width}, got {value!r}"
-        ) from error
-    if not (np.isfinite(one).all() and np.isfinite(other).all()):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return one.copy(), other.copy()

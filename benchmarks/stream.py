@@ -3,8 +3,7 @@
     OMP_NUM_THREADS=1 nice python benchmarks/stream.py [--rows 20000000] [--guide full-rank]
 
 Writes a Parquet file of rows × features in float32 to a folder that is removed at the end (or kept
-with ``--file``), and runs :func:`bdpvi.neighbours.optimum.stream.fit_stream` on it. ε is minimised
-over fixed orders that one pass looks at together.
+with ``--file``), and runs :func:`bdpvi.fit` on the :class:`bdpvi.Table`.
 """
 
 from __future__ import annotations
@@ -25,18 +24,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bdpvi import BayesianLogisticRegression
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Charge, Optimum, Remove, Table
 from bdpvi._runtime import progress
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.neighbours.optimum.stream import Streaming, fit_stream
-from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18
-ORDERS = Orders(torch.logspace(1, 4, 37, dtype=torch.float64))
-"""λ from 10 to 10,000, 12 a decade."""
 
 
 def write(path: Path, rows: int, features: int) -> None:
@@ -76,11 +70,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--features", type=int, default=20)
     parser.add_argument("--guide", choices=GUIDES, default="mean-field")
+    parser.add_argument("--noise-scale", type=float, default=0.001, help="0: the guide's own")
     parser.add_argument("--clip", type=float, default=1.0, help="inf for none")
     parser.add_argument("--delta", type=float, default=1e-8)
-    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--temperature", type=float, default=1e6)
+    parser.add_argument("--precision", type=float, default=1e-5)
+    parser.add_argument("--worst-case", action="store_true", help="leave out no record")
     parser.add_argument("--file", type=Path, help="table to use, written if it is not there")
-    parser.add_argument("--state", type=Path, help="file to go on from after a kill")
+    parser.add_argument("--checkpoint", type=Path, help="folder to go on from after a kill")
     parser.add_argument("--quiet", action="store_true")
     arguments = parser.parse_args()
     print("python", " ".join(sys.argv))
@@ -95,29 +92,36 @@ def main() -> None:
         if not path.exists():
             write(path, arguments.rows, arguments.features)
         print(f"{path.stat().st_size / 1e9:.2f} GB of Parquet")
-        model = BayesianLogisticRegression(clip=arguments.clip if arguments.clip < np.inf else None)
-        print(f"{model}, {arguments.guide} guide")
-        clock, began = Clock(arguments.quiet), time.perf_counter()
-        fitted = fit_stream(
-            path,
-            model,
-            GUIDES[arguments.guide](model),
-            target="y",
-            planned=Charge(1, arguments.temperature),
-            accounting=StreamAccounting(delta=arguments.delta, orders=ORDERS),
-            streaming=Streaming(state=arguments.state, track=clock),
-        )
-        seconds = time.perf_counter() - began
-    one = clock.seconds["neighbours"]
-    print(f"N = {fitted.records:,}, d = {len(fitted.feature_names)}, {len(ORDERS)} orders")
+        measure(path, arguments)
+
+
+def measure(path: Path, arguments: argparse.Namespace) -> None:
+    """Fit, account for one draw, and print what it took."""
+    model = BayesianLogisticRegression(clip=arguments.clip if arguments.clip < np.inf else None)
+    guide = GUIDES[arguments.guide](model, noise_scale=arguments.noise_scale or None)
+    print(f"{model}, {arguments.guide} guide, noise scale {guide.noise_scale}")
+    clock = Clock(arguments.quiet)
+    progress.bar, began = clock, time.perf_counter()
+    kinds = [Remove(0)] if arguments.worst_case else []
+    route = Optimum(*kinds, precision=arguments.precision, checkpoint=arguments.checkpoint)
+    fitted = bdpvi.fit(model, guide, Table(path, "y"), neighbours=route)
+    fitting = time.perf_counter() - began
+    total = bdpvi.spent(fitted, planned=Charge(1, arguments.temperature), delta=arguments.delta)
+    seconds = time.perf_counter() - began
+    print(f"N = {fitted.records:,}, d = {len(fitted.feature_names)}")
     print(f"  fit and derivatives {clock.seconds['pass']:.0f} s in {clock.passes['pass']} passes")
-    print(f"  neighbours and accounting {one:.0f} s, {fitted.records / one:,.0f} rows/s")
+    if "neighbours" in clock.seconds:
+        one = clock.seconds["neighbours"]
+        print(f"  neighbours {one:.0f} s, {fitted.records / one:,.0f} rows/s")
+    print(f"  accounting and exposure {seconds - fitting:.1f} s")
     print(f"  in all {seconds:.0f} s, {fitted.records / seconds:,.0f} rows/s")
-    print(f"  gradient norm {fitted.gradient_norm:.1e}")
+    print(f"  gradient norm {float(fitted.convergence.gradient_norm[-1]):.1e}")
+    (panel,) = fitted.panels
+    print(f"  panel: {panel.records:,} records, {len(panel.ids):,} pairs")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"  peak memory {peak / 2**20:.2f} GiB")
-    print(f"  {fitted.spent}")
-    print(f"  at order {fitted.spent.order:.4g}, {fitted.spent.direction}: {fitted.spent.reason}")
+    print(f"  {total}")
+    print(f"  {total.exposure}")
 
 
 if __name__ == "__main__":

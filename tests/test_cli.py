@@ -61,7 +61,7 @@ def fitted(people: Path) -> Path:
     out = people.parent / "fit"
     code = run(
         "fit", "--data", people, "--target", "sick", "--positive", "yes", "--out", out,
-        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--limit", 0, "--noise-scale", 0,
+        "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--no-limit", "--no-noise-scale",
     )  # fmt: skip
     assert code == 0
     return out

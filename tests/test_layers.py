@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,17 +26,7 @@ MAY_IMPORT = {
     "dp": PLAIN | {"accounting", "inference", "models"},
     "_fit": PLAIN
     | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
-    "releasing": PLAIN
-    | {
-        "_fit",
-        "accounting",
-        "datasets",
-        "guides",
-        "inference",
-        "models",
-        "neighbours",
-        "neighbours.optimum",
-    },
+    "releasing": PLAIN | {"_fit", "accounting", "datasets", "inference", "models", "neighbours"},
     "recipes": PLAIN
     | {
         "_fit",
@@ -121,3 +113,12 @@ def test_the_drawing_shows_the_table() -> None:
 def test_the_package_shows_public_names_only() -> None:
     assert set(dir(bdpvi)) == set(bdpvi.__all__)
     assert not {name for name in bdpvi.__all__ if (ROOT / f"{name}.py").exists()}
+
+
+def test_settings_are_known_before_what_fits_is_loaded() -> None:
+    code = "import sys, bdpvi; bdpvi.recommended(1.0); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = [name for name in done.stdout.split() if name.split(".")[0] == "bdpvi"]
+    assert "bdpvi.recipes.recommended" in own
+    assert len(own) <= 75
+    assert "bdpvi._fit" not in own

@@ -159,22 +159,23 @@ def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
 
 def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from bdpvi.neighbours.optimum.stream import fit_stream
-
     data = logistic_data(80, 2)
     model = bdpvi.BayesianLogisticRegression(clip=0.3)
     for i in (0, 40, 79):
         less = data.without(i)
         frame = pd.DataFrame(less.x.numpy(), columns=["a", "b"]).assign(y=less.y.numpy())
         frame.to_parquet(tmp_path / f"{i}.parquet")
-        guide = MeanField(model, noise_scale=0.3)
-        streamed = fit_stream(tmp_path / f"{i}.parquet", model, guide, target="y")
+        guide, table = (
+            MeanField(model, noise_scale=0.3),
+            bdpvi.Table(tmp_path / f"{i}.parquet", "y"),
+        )
+        streamed = bdpvi.fit(model, guide, table, progress=False)
         whole = bdpvi.fit(
             model, MeanField(model, noise_scale=0.3), less, neighbours=Optimum(Remove(3)),
             progress=False,
         )  # fmt: skip
         for name, value in whole.parameters.items():
-            torch.testing.assert_close(streamed.parameters[name], value, rtol=1e-6, atol=1e-8)
+            torch.testing.assert_close(streamed.parameters[name], value, rtol=0, atol=1e-12)
 
 
 # --- seeds make experiments -----------------------------------------------------------------------

@@ -17,12 +17,11 @@ from test_cli import run
 import bdpvi
 from bdpvi._runtime.keys import Key
 from bdpvi.datasets import constants_of
-from bdpvi.guides import FullRank, MeanField
+from bdpvi.guides import FullRank
 from bdpvi.recipes import files
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.scores import FOLDS, TURNS, Scores, previewed
 from bdpvi.releasing import storage
-from bdpvi.releasing.advice import advice
 from bdpvi.types import GIVEN
 
 ROWS = 3_000
@@ -359,11 +358,3 @@ def test_recommended_settings_have_noise_of_a_tenth(
     settings = bdpvi.recommended(epsilon, draws=draws, guide=FullRank)
     assert settings.draws == draws
     assert (settings.model.clip, settings.model.prior_scale) == (clip, prior_scale)
-
-
-def test_advice_tells_the_noise_of_its_proposal() -> None:
-    """Where one record moves the mean by clip · prior_scale²; an error of 1 % has other digits."""
-    noise = optimize.brentq(lambda noise: delta(noise, 1.0) - 1e-5, 1.0, 10.0)
-    model = bdpvi.BayesianLogisticRegression(clip=9.87 / noise / 0.5**2, prior_scale=0.5)
-    fit = bdpvi.fit(model, MeanField(model), logistic_data(60, 2), progress=False)
-    assert "noise of standard deviation 9.9 in every weight" in advice(fit, 1e-5)

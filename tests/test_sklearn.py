@@ -194,7 +194,7 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
         fits.append(plain(*args, **options))
         return fits[-1]
 
-    monkeypatch.setattr(bdpvi, "fit", watched, raising=False)
+    monkeypatch.setattr("bdpvi._fit.fit", watched)
     model = PrivateLogisticRegression(**PUBLIC, draws=2).fit(x, y)
     (fit,) = fits
     assert model.release_.secret is None

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bdpvi._runtime import store
+from bdpvi._runtime import schema, store
 
 Tensors = dict[str, Tensor]
 Once = Callable[[str, Callable[[], Tensors]], Tensors]
@@ -66,14 +66,12 @@ class Checkpoint:
         self.settings = json.loads(json.dumps(settings))
         file = self.whole / _SETTINGS
         if file.exists():
-            kept = store.read_json(file)
-            for name in self.settings | kept:
-                new, old = (one.get(name, "nothing") for one in (self.settings, kept))
-                if new != old:
-                    raise ValueError(
-                        f"{name}={_short(new)} cannot go on with the unfinished run in {folder}, "
-                        f"which has {name}={_short(old)}; go on with that, or delete the folder"
-                    )
+            schema.require_same(
+                f"the unfinished run in {folder}",
+                store.read_json(file),
+                self.settings,
+                "go on with that, or delete the folder",
+            )
         elif self.whole.exists() and any(p.name[0] != "." for p in self.whole.iterdir()):
             raise ValueError(f"{folder} exists already and is not a checkpoint: no {_SETTINGS}")
 
@@ -276,8 +274,3 @@ def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) < 200 else text[:200] + "…"

@@ -173,19 +173,19 @@ def gaussian_sum(total: Tensor, deviation: float, key: Key | None = None) -> Ten
     :class:`~bdpvi._runtime.whole_normals.WholeNormals`. What is returned is g (r + X) with r the
     whole numbers nearest to total/g.
 
-    **Privacy.** r + round(sZ) = round(r + sZ) for a standard normal Z: the sum is a rounded, so a
-    post-processed, Gaussian mechanism on g r, exactly, as r + X is computed without rounding below
-    2⁵³. So nothing is left of the total but what g r + gsZ shows, up to the total variation θ₁
-    between X and round(sZ), for which :func:`sum_rounding` stands. Rounding moves a coordinate by
-    at most g (half of it, and below 2⁵² g the division errs by less than the other half), so where
+    **Privacy.** r + round(sZ) = round(r + sZ) for a standard normal Z, so g (r + round(sZ)) is a
+    rounded, that is post-processed, Gaussian mechanism on g r; and the computed r + X is the exact
+    one, rounded if it is above 2⁵³. So nothing is left of the total but what g r + gsZ shows, up to
+    the total variation between X and round(sZ), which is :func:`sum_rounding`. Dividing by g and
+    rounding move a coordinate of up to 2⁵² g, half a million deviations, by at most g (a half each;
+    beyond that the division errs like the additions that made the total, by 2⁻⁵³ of it). So where
     one record moves the total of n coordinates by at most C, it moves g r by at most
     C + :func:`sum_slack`; whoever prices the noise by C adds that much more of it.
 
     On a CUDA device the numbers X are made on the CPU, in blocks, and added there.
 
     Args:
-        total: any shape. Beyond ± 2⁵² g, half a million deviations, a coordinate is cut off; one
-            that is no number stays so.
+        total: any shape; what is not finite stays as it is.
         deviation: standard deviation of the noise, public and positive.
         key: secret, of this sum alone; by default fresh.
 
@@ -227,16 +227,22 @@ def add_whole(total: Tensor, deviation: Amount, whole: Tensor) -> Tensor:
         total, deviation, whole: of shapes that fit; whole are the numbers X.
     """
     step = sum_step(deviation)
-    nearest = (total.detach().double() / step).clamp_(-_FARTHEST, _FARTHEST).round_()
+    nearest = (total.detach().double() / step).round_()
     return nearest.add_(whole.to(nearest.device)).mul_(step)
 
 
-def sum_slack(deviation: float, coordinates: int) -> float:
+def on_lattice(total: Tensor, deviation: float) -> Tensor:
+    """Return the nearest points of the lattice of :func:`gaussian_sum`, float64."""
+    step = sum_step(deviation)
+    return (total.double() / step).round_().mul_(step)
+
+
+def sum_slack(deviation: Amount, coordinates: int) -> Amount:
     """Return how much more than C a record may move the lattice's sum: 2√n g.
 
     Two neighbouring totals are each rounded by at most g in every coordinate.
     """
-    return 2 * math.sqrt(coordinates) * sum_step(deviation)
+    return sum_step(deviation) * (2 * math.sqrt(coordinates))
 
 
 def sum_rounding(coordinates: int) -> float:
@@ -246,7 +252,3 @@ def sum_rounding(coordinates: int) -> float:
     '5.3e-24'
     """
     return LAW.total_variation(coordinates)
-
-
-_FARTHEST = 2.0**52
-"""Whole numbers that far from 0, with noise on them, are still below 2⁵³."""

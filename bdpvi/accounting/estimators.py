@@ -91,12 +91,8 @@ def student_t(
     >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
     (0.7619, 0.2562)
     """
-    return student_t_of(Moments.of(log_values, least=3, counts=counts), failure_probability)
-
-
-def student_t_of(moments: Moments, failure_probability: float) -> Estimate:
-    """Bound the mean as :func:`student_t` does, from the moments of the values."""
-    return moments.estimate(log_student_t_bound(moments, failure_probability))
+    sample = Moments.of(log_values, least=3, counts=counts)
+    return sample.estimate(log_student_t_bound(sample, failure_probability))
 
 
 def student_t_quantile(sample_size: int, failure_probability: float) -> float:

@@ -29,7 +29,7 @@ class Panel:
         pairs: the posterior against that of each neighbour, m pairs. Secret.
         largest: upper bound on Σb² over all conceivable records, in these data or any others,
             where covariances are equal and one is known; see
-            :func:`bdpvi.neighbours.optimum.route.largest`.
+            :func:`bdpvi.neighbours.optimum.sensitivity.largest`.
         counts: how many records each pair stands for, (m,) int64; None is one each. Secret. Counts
             do not know who is who: they price releases of one fit.
     """

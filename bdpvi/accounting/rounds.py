@@ -76,6 +76,7 @@ class RoundEvent:
         record_clip: how far a record moves its client's update at most, in the units of ``clip``.
         noise_shares: K, if each client that takes part adds noise of variance z²C²/K; None if the
             server adds it all.
+        rounding: total variation between all noisy sums, or messages, and exact ones.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -94,6 +95,7 @@ class RoundEvent:
     record_rate: float | None = None
     record_clip: float | None = None
     noise_shares: int | None = None
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
         validate.positive("clip", self.clip)
@@ -131,6 +133,7 @@ class RoundEvent:
             presence=presence,
             relation=Relation.ZERO_OUT if seen else Relation.ADD_OR_REMOVE,
             unit="client",
+            rounding=self.rounding,
             norms=norms,
         )
 
@@ -160,6 +163,7 @@ class RoundEvent:
             rate=self.record_rate,
             steps=self.rounds,
             presence=self.client_rate,
+            rounding=self.rounding,
             norms=norms,
         )
 

@@ -215,7 +215,7 @@ def cap(epsilon: float) -> float:
 
     A step function, so that whoever looks for ε at a δ can fix the price before ε is known.
     """
-    return max(1.0, math.ceil(4 * epsilon) / 4)
+    return max(1.0, math.ceil(4 * epsilon) / 4) if math.isfinite(epsilon) else math.inf
 
 
 def rounding_delta(rounding: float, epsilon: float) -> float:
@@ -404,19 +404,32 @@ def replace_one(guarantee: WorstCase) -> WorstCase | None:
 
 
 def guarantee(
-    accountant: WorstCaseAccountant, noise_multiplier: float, rate: float, steps: int, delta: float
+    accountant: WorstCaseAccountant,
+    noise_multiplier: float,
+    rate: float,
+    steps: int,
+    delta: float,
+    rounding: float = 0.0,
 ) -> WorstCase | None:
-    """Return the guarantee of a training run, None where there is none (no noise, or ε infinite).
+    """Return the guarantee of a training run.
+
+    Args:
+        accountant, noise_multiplier, rate, steps, delta: see :class:`WorstCaseAccountant`.
+        rounding: θ of the run, see :func:`rounding_delta`.
+
+    Returns:
+        None where there is none: no noise, ε infinite, or rounding leaves nothing of δ.
 
     >>> print(guarantee(MomentsAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
     None
     """
     if validate.non_negative("noise_multiplier", noise_multiplier) == 0:
         return None
-    epsilon = _epsilon(accountant, noise_multiplier, rate, steps, delta)
+    solve = partial(_epsilon, accountant, noise_multiplier, rate, steps)
+    epsilon = after_rounding(solve, delta, rounding)
     if not math.isfinite(epsilon):
         return None
-    return WorstCase(epsilon, delta, accountant.name, accountant.relation)
+    return WorstCase(epsilon, delta, accountant.name, accountant.relation, rounding=rounding)
 
 
 @lru_cache(maxsize=4096)

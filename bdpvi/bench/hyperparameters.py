@@ -7,19 +7,17 @@ those for particular targets: by method, then by ε. Fields left out keep their 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from bdpvi._runtime import validate
+from bdpvi._runtime.schema import from_json, to_json
 from bdpvi._runtime.store import read_json
 from bdpvi.bench.methods import METHODS, Method
-from bdpvi.recipes.files import built, section_of
+from bdpvi.recipes.files import section_of
 
 FILE = Path(__file__).with_name("hyperparameters.json")
 Entry = Mapping[str, Any]
@@ -53,8 +51,8 @@ def build(name: str, entry: Entry) -> Method:
     """
     validate.choice("methods", name, METHODS)
     try:
-        return built(METHODS[name], entry)  # type: ignore[no-any-return]
-    except (TypeError, ValueError) as error:
+        return from_json(METHODS[name], entry, partial=True)
+    except ValueError as error:
         raise ValueError(f"hyper-parameters of {name}: {error}") from error
 
 
@@ -64,9 +62,8 @@ def describe(method: Method) -> dict[str, Any]:
     >>> describe(build("dp-gd", {"steps": 30}))["steps"]
     30
     """
-    fields = asdict(method)  # type: ignore[call-overload]
-    fields.pop("guide", None)  # the method's name says it
-    return json.loads(json.dumps(fields, default=_listed))  # type: ignore[no-any-return]
+    # The method's name says which guide.
+    return {name: value for name, value in to_json(method).items() if name != "guide"}
 
 
 def load(data: str, path: Path = FILE) -> Chosen:
@@ -123,9 +120,3 @@ def _built_at(name: str, values: Any) -> dict[float, Method]:
             raise ValueError(f"at of {name} must have ε, got {target!r}") from None
         at[epsilon] = build(name, entry)
     return at
-
-
-def _listed(value: object) -> object:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

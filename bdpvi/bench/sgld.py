@@ -16,7 +16,7 @@ import pyro
 import torch
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
+from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
 from bdpvi.inference.svi import isolated
@@ -153,16 +153,7 @@ def dp_sgld_runs(
     """
     settings = settings or DPSGLDSettings()
     accountant = accountant or PrivacyLossAccountant()
-    streams = Streams(
-        [Run(noise_multiplier=1.0, seed=run.seed) for run in runs],
-        data,
-        steps=settings.steps,
-        rate=settings.rate,
-    )
-    # The square root of K. The step's noise is N(0, max(η, η²K)).
-    deviation = data.x.new_tensor(
-        [settings.clip * run.noise_multiplier / settings.rate for run in runs]
-    ).unsqueeze(1)
+    streams = Streams(runs, data, steps=settings.steps, rate=settings.rate)
     left = settings.steps - settings.first
     kept = {settings.first + j * left // settings.draws - 1 for j in range(1, settings.draws + 1)}
     with isolated(data.x), pyro.validation_enabled(False), torch.no_grad():
@@ -172,31 +163,20 @@ def dp_sgld_runs(
         iterates = []
         for step in range(settings.steps):
             eta = settings.step_size / len(data) * (1 + step) ** -settings.decay
-            score = records.likelihood(w, streams.batch(step), clip) / settings.rate
-            noise = (eta * deviation).clamp(min=math.sqrt(eta)) * streams.private(records.dim)
-            w = w + eta * (records.prior(w) + score) + noise
+            # The step's noise is N(0, max(η, η²K)), √K = Lσ/q.
+            langevin = settings.rate / settings.clip / math.sqrt(eta)
+            multiplier = streams.noise_multiplier.clamp(min=langevin)
+            total = records.likelihood(w, streams.batch(step), clip)
+            score = streams.noisy(total, settings.clip, multiplier) / settings.rate
+            w = w + eta * (records.prior(w) + score)
             if step in kept:
                 iterates.append(w)
         flat = torch.stack(iterates, dim=1)
         if not bool(flat.isfinite().all()):
             raise FloatingPointError("step_size: the iterates are not finite; use a smaller one")
         latents = torch.vmap(torch.vmap(records.unpack))(flat)
+    prices = streams.prices(accountant, delta)
     return tuple(
-        Outcome(
-            {name: value[r] for name, value in latents.items()},
-            guarantee(
-                accountant,
-                _least_noise(run, settings, len(data)),
-                settings.rate,
-                settings.steps,
-                delta,
-            ),
-        )
-        for r, run in enumerate(runs)
+        Outcome({name: value[r] for name, value in latents.items()}, price)
+        for r, price in enumerate(prices)
     )
-
-
-def _least_noise(run: Run, settings: DPSGLDSettings, records: int) -> float:
-    """Return the smallest noise multiplier of any step; that of the first, where η is largest."""
-    langevin = settings.rate / settings.clip * math.sqrt(records / settings.step_size)
-    return max(run.noise_multiplier, langevin)

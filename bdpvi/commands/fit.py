@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from bdpvi.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from bdpvi import BayesianLogisticRegression, Fit
+    from bdpvi import Fit
     from bdpvi._runtime.workers import Reduction
     from bdpvi.neighbours.route import Neighbours
 
@@ -41,7 +41,11 @@ Epsilon = Annotated[
     float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
 ]
 Records = Annotated[
-    int, typer.Option(help="Records left out in turn for the accounting; 0 is all.")
+    int | None,
+    typer.Option(
+        help="Records left out in turn for the accounting. Without it all are.",
+        show_default=False,
+    ),
 ]
 Guide = Annotated[
     str,
@@ -69,9 +73,17 @@ Intercept = Annotated[
 Limit = Annotated[
     float | None,
     typer.Option(
-        help="Cut standardised features off at ± this public bound; 0: do not. Sensible: 1 to 3. "
+        help="Cut standardised features off at ± this public bound. Sensible: 1 to 3. "
         f"{FROM_SETTINGS}",
         show_default=False,
+    ),
+]
+NoLimit = Annotated[bool, typer.Option("--no-limit", help="Do not cut features off.")]
+NoNoiseScale = Annotated[
+    bool,
+    typer.Option(
+        "--no-noise-scale",
+        help="Release with the guide's own covariance, which gives no worst-case guarantee.",
     ),
 ]
 Correlation = Annotated[
@@ -93,8 +105,8 @@ NoiseScale = Annotated[
     float | None,
     typer.Option(
         help="Release samples with this standard deviation, which is public, instead of the "
-        "guide's covariance; 0: the guide's own, which gives no worst-case guarantee. Any value "
-        f"does where ε decides the temperature. {FROM_SETTINGS}",
+        "guide's covariance. Any value does "
+        f"where ε decides the temperature. {FROM_SETTINGS}",
         show_default=False,
     ),
 ]
@@ -138,13 +150,15 @@ def fit(
     prior_scale: PriorScale = None,
     intercept: Intercept = None,
     limit: Limit = None,
+    no_limit: NoLimit = False,
     correlation: Correlation = None,
     group: Group = None,
     noise_scale: NoiseScale = None,
+    no_noise_scale: NoNoiseScale = False,
     steps: Steps = None,
     rate: Rate = None,
     neighbours: Route = "",
-    records: Records = 0,
+    records: Records = None,
     budget: Budget = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
     ledger: LedgerFile = None,
@@ -164,8 +178,9 @@ def fit(
     """
     import bdpvi
     from bdpvi._runtime.keys import Key
+    from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
-    from bdpvi.recipes.files import described, guide_named
+    from bdpvi.recipes.files import guide_named
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -181,16 +196,20 @@ def fit(
     if workers.rank == 0 and seed is None:
         kept = table.ledger(ledger, whole)
     chosen = options.settings_of(settings, split.train.name, epsilon)
-    given = {
+    given: dict[str, Any] = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
         "correlation": correlation,
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if no_limit:
+        given["limit"] = None
+    wanted = chosen.noise_scale if noise_scale is None else noise_scale
     chosen = replace(
         chosen,
-        model=_with(chosen.model, given),
+        model=replace(chosen.model, **given),
         guide=guide_named(guide) if guide else chosen.guide,
-        noise_scale=chosen.noise_scale if noise_scale is None else noise_scale or None,
+        noise_scale=None if no_noise_scale else wanted,
     )
     run = partial(
         bdpvi.fit,
@@ -207,19 +226,9 @@ def fit(
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
-    fitted = _kept(run, out, workers, described(chosen))
+    fitted = _kept(run, out, workers, to_json(chosen))
     if workers.rank == 0:
         _report(fitted, len(split.test), out, as_json)
-
-
-def _with(
-    model: BayesianLogisticRegression, given: Mapping[str, Any]
-) -> BayesianLogisticRegression:
-    """Return the model with what was given; a limit of 0 is none."""
-    changes = {name: value for name, value in given.items() if value is not None}
-    if given["limit"] == 0:
-        changes["limit"] = None
-    return replace(model, **changes)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -232,11 +241,11 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def _route(name: str, out: Path, records: int, workers: Reduction) -> Neighbours:
+def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
     import bdpvi
     from bdpvi.neighbours.sharding import Sharded, ShardedRecords
 
-    kind = bdpvi.Remove(records or None)
+    kind = bdpvi.Remove(records)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
     kept = _unfinished(out) / f"workers-{workers.size}"

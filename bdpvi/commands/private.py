@@ -34,74 +34,86 @@ if TYPE_CHECKING:
 CATEGORIES = ("counted", "hashed")
 
 
+Epsilon = Annotated[
+    float,
+    typer.Option(
+        help="ε of all that is shared: constants and model. 0.1 is strong, 1 is usual, above 3 "
+        "promises little."
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Folder for the model that may be shared.")]
+Secret = Annotated[
+    Path | None,
+    typer.Option(
+        help="New folder for the fit and its ledger; OUT.secret if not given. Never share it.",
+        show_default=False,
+    ),
+]
+Numeric = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of numbers; once for every column. Kinds that neither this nor --categorical "
+        "says are bought too.",
+        show_default=False,
+    ),
+]
+Categories = Annotated[
+    str,
+    typer.Option(
+        help="Features of categories that are bought: counted, one for each name that is common "
+        "enough; hashed, which costs nothing and knows no names. Without it hashed where a name "
+        "would take more than a tenth of the records, by their noisy number.",
+        show_default=False,
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="ε that all that is spent on the table may reach together; the first --epsilon if not "
+        "given.",
+        show_default=False,
+    ),
+]
+FromData = Annotated[
+    bool,
+    typer.Option(
+        "--from-data",
+        help="Consent to exact means, deviations and categories of this table, which are published "
+        "and which ε does not cover.",
+    ),
+]
+Plan = Annotated[
+    bool,
+    typer.Option(
+        "--plan", help="Only say what it would take, from header and options. Charges nothing."
+    ),
+]
+WithScores = Annotated[
+    bool, typer.Option(help="Preview the release on held-out rows, for the owner alone.")
+]
+
+
 @reads_table
 def private(
     table: Table,
-    epsilon: Annotated[
-        float,
-        typer.Option(
-            help="ε of all that is shared: constants and model. 0.1 is strong, 1 is usual, above 3 "
-            "promises little."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the model that may be shared.")],
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            help="New folder for the fit and its ledger; OUT.secret if not given. Never share it.",
-            show_default=False,
-        ),
-    ] = None,
-    numeric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column of numbers; once for every column. Kinds that neither this nor "
-            "--categorical says are bought too.",
-            show_default=False,
-        ),
-    ] = None,
-    categories: Annotated[
-        str,
-        typer.Option(
-            help="Features of categories that are bought: counted, one for each name that is "
-            "common enough; hashed, which costs nothing and knows no names. Without it hashed "
-            "where a name would take more than a tenth of the records, by their noisy number.",
-            show_default=False,
-        ),
-    ] = "",
-    from_data: Annotated[
-        bool,
-        typer.Option(
-            "--from-data",
-            help="Consent to exact means, deviations and categories of this table, which are "
-            "published and which ε does not cover.",
-        ),
-    ] = False,
+    epsilon: Epsilon,
+    out: Out,
+    secret: Secret = None,
+    numeric: Numeric = None,
+    categories: Categories = "",
+    from_data: FromData = False,
     ledger: LedgerFile = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            help="ε that all that is spent on the table may reach together; the first --epsilon "
-            "if not given.",
-            show_default=False,
-        ),
-    ] = None,
+    budget: BudgetOption = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     settings: Settings = "",
     base_rate: BaseRate = None,
     guarantee: Guarantee = "",
-    draws: Draws = 0,
+    draws: Draws = None,
     delta: Delta = 1e-5,
-    plan: Annotated[
-        bool,
-        typer.Option(
-            "--plan", help="Only say what it would take, from header and options. Charges nothing."
-        ),
-    ] = False,
-    scores: Annotated[
-        bool, typer.Option(help="Preview the release on held-out rows, for the owner alone.")
-    ] = True,
+    plan: Plan = False,
+    scores: WithScores = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -114,7 +126,6 @@ def private(
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
     from bdpvi.accounting.book import ROW
-    from bdpvi.recipes.private import Work, places
     from bdpvi.types import Budget
 
     kind = guarantee_of(guarantee)
@@ -124,7 +135,7 @@ def private(
     given = _given(table, from_data) | {
         "epsilon": epsilon,
         "delta": delta,
-        "draws": draws or 1,
+        "draws": 1 if draws is None else draws,
         "base_rate": base_rate,
         "guarantee": kind,
         "numeric": tuple(numeric or ()),
@@ -137,16 +148,33 @@ def private(
         )
     if plan:
         _print_plan(table, given, as_json)
-        return
+    else:
+        given |= {
+            "ledger": table.ledger(ledger),
+            "budget": None if budget is None else Budget(budget, delta),
+            "unit": unit or ROW,
+            "rows_per_unit": rows_per_unit,
+        }
+        _carry_out(table, given, out, secret, scores=scores, quiet=quiet, as_json=as_json)
+
+
+def _carry_out(
+    table: Table,
+    given: dict[str, Any],
+    out: Path,
+    secret: Path | None,
+    *,
+    scores: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Read, buy, fit, charge, draw, write and say so."""
+    from bdpvi.recipes.private import Work, places
+
     public = table.data in options.TABLES
-    limit = None if budget is None else Budget(budget, delta)
     work = Work.of(
         table.split(options.PUBLIC_SEED).train if public else table.data,
         separator=table.separator,
-        ledger=table.ledger(ledger),
-        budget=limit,
-        unit=unit or ROW,
-        rows_per_unit=rows_per_unit,
         progress=not quiet and not as_json,
         **given,
     )

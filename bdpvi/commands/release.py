@@ -28,10 +28,11 @@ USELESS = 10.0
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 
 Temperature = Annotated[
-    float,
+    float | None,
     typer.Option(
-        help="Temperature of the noise, chosen without looking at the data; 0: find it from "
-        "--epsilon. Four times the temperature halves ε."
+        help="Temperature of the noise, chosen without looking at the data. Without it, it is "
+        "found from --epsilon. Four times the temperature halves ε.",
+        show_default=False,
     ),
 ]
 Guarantee = Annotated[
@@ -57,10 +58,11 @@ Conversion = Annotated[
     ),
 ]
 Draws = Annotated[
-    int,
+    int | None,
     typer.Option(
         help="Number of posterior samples; k of them cost as much as one at 1/k of the "
-        "temperature. 0: as the settings say, or 1."
+        "temperature. Without it as the settings say, or 1.",
+        show_default=False,
     ),
 ]
 
@@ -68,16 +70,17 @@ Draws = Annotated[
 def release(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="New JSON file that may be shared.")],
-    draws: Draws = 0,
+    draws: Draws = None,
     settings: Settings = "",
-    temperature: Temperature = 0.0,
+    temperature: Temperature = None,
     epsilon: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="ε that all that is spent on the table may reach; 0: no limit. 0.1 is strong, 1 "
-            "usual, above 3 promises little."
+            help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 "
+            "promises little. Without it there is no limit.",
+            show_default=False,
         ),
-    ] = 0.0,
+    ] = None,
     delta: Delta = 1e-5,
     guarantee: Guarantee = "",
     large_delta: LargeDelta = False,
@@ -100,16 +103,20 @@ def release(
     from bdpvi.recipes import files
     from bdpvi.releasing import storage
 
-    if temperature == 0 and epsilon == 0:
+    if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
     kind = guarantee_of(guarantee)
     accountant = bdpvi.Accounting(conversion=conversion) if conversion else None
     fitted = files.load(folder)
     if settings:
-        chosen = options.settings_of(settings, fitted.data_name, epsilon or 1.0)
-        draws, accountant = draws or chosen.draws, accountant or chosen.accounting
-    draws = draws or 1
-    both = temperature and epsilon
+        chosen = options.settings_of(
+            settings, fitted.data_name, 1.0 if epsilon is None else epsilon
+        )
+        draws = chosen.draws if draws is None else draws
+        accountant = accountant or chosen.accounting
+    draws = 1 if draws is None else draws
+    # Both: the temperature as it is, or a refusal beyond ε.
+    limit = None if temperature is None or epsilon is None else bdpvi.Budget(epsilon, delta)
     store.make_folder(out.parent)
     asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(out.resolve()))
     with _charged(fitted, folder, out):
@@ -117,11 +124,11 @@ def release(
             released = bdpvi.release(
                 fitted,
                 draws,
-                temperature=temperature or None,
-                epsilon=None if both else epsilon or None,
+                temperature=temperature,
+                epsilon=epsilon if limit is None else None,
                 guarantee=kind,
                 delta=delta,
-                budget=bdpvi.Budget(epsilon, delta) if both else None,
+                budget=limit,
                 accountant=accountant,
                 large_delta=large_delta,
                 purpose=hashlib.sha256(f"release {asked}".encode()).hexdigest(),

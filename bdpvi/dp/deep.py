@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.gradients import GradSampleMode, Loss, make_gradients, trainable
-from bdpvi.dp.mechanism import Mechanism, affordable
+from bdpvi.dp.mechanism import NoisySum, affordable
 from bdpvi.dp.private import Private
 from bdpvi.dp.records import Records, Source, check_panel
 from bdpvi.dp.refusals import check_loss, check_module, check_optimizer
@@ -110,10 +110,11 @@ def make_private(
     elif noise_multiplier is None or epsilon is not None or steps is not None:
         raise ValueError("give noise_multiplier, or both epsilon and steps")
     held = Records.of_source("data", data)
-    mechanism = Mechanism(
+    mechanism = NoisySum(
         rate=rate,
         clip=clip,
         noise_multiplier=noise_multiplier,
+        size=max(1, sum(weight.numel() for weight in trainable(module))),
         records=len(held) if records is None else records,
         length=len(held),
         seed=seed,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.worst_case import GaussianAccountant, guarantee
+from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
 from bdpvi.inference.svi import isolated
@@ -91,18 +91,15 @@ def dp_gd_runs(
         w = data.x.new_zeros(len(runs), records.dim)
         total, averaged = torch.zeros_like(w), max(1, round(settings.tail * settings.steps))
         for step in range(settings.steps):
-            score = records.prior(w) + records.likelihood(w, None, clip)
-            noise = settings.clip * streams.private(records.dim)
-            w = w + settings.step_size / len(data) * (score + noise)
+            score = streams.noisy(records.likelihood(w, None, clip), settings.clip)
+            w = w + settings.step_size / len(data) * (records.prior(w) + score)
             if step >= settings.steps - averaged:
                 total += w
         latents = torch.vmap(records.unpack)(_finite(total / averaged))
+    prices = streams.prices(GaussianAccountant(), delta)
     return tuple(
-        Outcome(
-            {name: value[r : r + 1] for name, value in latents.items()},
-            guarantee(GaussianAccountant(), run.noise_multiplier, 1.0, settings.steps, delta),
-        )
-        for r, run in enumerate(runs)
+        Outcome({name: value[r : r + 1] for name, value in latents.items()}, price)
+        for r, price in enumerate(prices)
     )
 
 

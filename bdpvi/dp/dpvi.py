@@ -20,7 +20,7 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant, guarantee
+from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
 from bdpvi.inference.guide import Free, Reparameterised
@@ -103,10 +103,7 @@ def dpvi_runs(
     accountant = accountant or PrivacyLossAccountant()
     streams = Streams(runs, data, steps=settings.steps, rate=settings.rate)
     free = _train(model, guide, data, streams, settings)
-    prices = [
-        guarantee(accountant, run.noise_multiplier, settings.rate, settings.steps, delta)
-        for run in runs
-    ]
+    prices = streams.prices(accountant, delta)
     return tuple(
         Outcome(_draws(guide, {n: v[r] for n, v in free.items()}, streams, r, settings), prices[r])
         for r in range(len(runs))
@@ -168,8 +165,7 @@ class DPVIGradient:
     ) -> None:
         self.records, self.guide, self.streams = records, guide, streams
         self.rate, self.clip = settings.rate, settings.clip
-        self.chain = chain_rule(guide, streams.noise_multiplier)
-        self.noisy = bool((streams.noise_multiplier > 0).any())
+        self.chain = chain_rule(guide, streams.data.x)
 
     def __call__(self, free: Free, step: int) -> Free:
         """Return the gradient in the unconstrained parameters of R runs, each (R, ...).
@@ -185,11 +181,15 @@ class DPVIGradient:
         clip = None if self.clip is None else Clip(self.clip, chain.norm)
         score = self.records.likelihood(w, batch, clip)
         gradient = chain.gradient(-self.records.prior(w) - score / self.rate)
-        if self.clip is not None and self.noisy:
-            sizes = [value[0].numel() for value in gradient.values()]
-            private = self.streams.private(sum(sizes))
-            for value, part in zip(gradient.values(), private.split(sizes, dim=1), strict=True):
-                value.add_(part.reshape(value.shape), alpha=self.clip / self.rate)
+        if self.clip is None:
+            return gradient
+        # The prior's and the entropy's parts are public given the steps before: they move the sum
+        # of clipped gradients along, and no record moves it any further.
+        flat = torch.cat([value.flatten(1) for value in gradient.values()], dim=1)
+        noisy = self.streams.noisy(flat, self.clip / self.rate)
+        sizes = [value[0].numel() for value in gradient.values()]
+        for value, part in zip(gradient.values(), noisy.split(sizes, dim=1), strict=True):
+            value.copy_(part.reshape(value.shape))
         return gradient
 
 

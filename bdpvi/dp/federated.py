@@ -140,11 +140,9 @@ class Federation:
                 norms[client] = float(counted[client].norm()) / self.rounds.clip
         update: Tensor | None = None
         if shares is None:
-            with torch.random.fork_rng([]):
-                torch.manual_seed(self.rounds.mechanism.seed_of(round))
-                update = self.rounds.mechanism.mean(total)
+            (update,) = self.rounds.mechanism.means([total], round)
         elif len(counted) >= shares:
-            update = total / (self.rounds.client_rate * self.rounds.clients)
+            update = self.rounds.together(total) / (self.rounds.client_rate * self.rounds.clients)
         return Released(round, update, norms, tuple(clipped), refused)
 
     def _counted(

@@ -43,6 +43,7 @@ from torch.distributions import Distribution, transform_to
 
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.dpvi import chain_rule
 from bdpvi.dp.federated import Federation
@@ -118,9 +119,8 @@ class Client:
         total = torch.where(total.isfinite().all(), total, 0.0)
         if rounds.noise_shares is None:
             return rounds.clip_update(total)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(self._plan.noise_seed(round))  # used only where rounds have a seed
-            return rounds.share(total)
+        key = None if rounds.seed is None else Key.of_seed(self._plan.seed).child("share", round)
+        return rounds.share(total, key)
 
 
 class Server:

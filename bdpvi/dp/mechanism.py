@@ -1,115 +1,179 @@
-"""One step of DP-SGD as a mechanism: sampler, noise and price from one place."""
+"""A clipped sum over a Poisson sample, with noise: sampler, noise and price from one place."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
 
 from bdpvi._runtime import secure, validate
-from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.worst_case import epsilon
 from bdpvi.inference.plan import Plan
 from bdpvi.types import Budget
 
+Multiplier = TypeVar("Multiplier", float, Tensor)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism:
+class NoisySum:
     """The noisy sum over a Poisson batch: what is drawn and what is charged come from here alone.
+
+    The noise is :func:`bdpvi._runtime.secure.gaussian_sum`'s, on a public lattice.
 
     Attributes:
         rate: Poisson sampling rate q.
-        clip: C, bound on the norm of each record's gradient.
-        noise_multiplier: z; the noise has standard deviation zC.
-        records: N, public: the sum is divided by qN.
+        clip: C, bound on the norm of each record's part.
+        noise_multiplier: z; the noise has standard deviation :attr:`deviation`, zC and hardly more.
+        size: n, number of coordinates of a sum.
+        records: N, public: means are divided by qN.
         length: number of records there are, secret unless it is N; N by default.
-        seed: None draws batches from a secret seed and noise from the operating system's
-            cryptographic generator. A number is for experiments.
+        smallest: the smallest bound that anybody's part of the sum is priced by; C by default.
+        seed: None draws batches and noise from secrets of the operating system's cryptographic
+            generator. A number is for experiments.
+
+    Raises:
+        ValueError: naming the argument that is out of range.
     """
 
     rate: float
     clip: float
     noise_multiplier: float
+    size: int
     records: int
     length: int | None = None
+    smallest: float | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
         validate.rate("rate", self.rate)
         validate.positive("clip", self.clip)
         validate.positive("noise_multiplier", self.noise_multiplier)
+        validate.positive_int("size", self.size)
         validate.positive_int("records", self.records)
         if self.seed is not None:
             validate.positive_int("seed", self.seed, least=0)
+        _ = self.deviation  # refuses more noise than the lattice has room for
 
     @cached_property
     def _plan(self) -> Plan:
         secret = secrets.randbits(128) if self.seed is None else self.seed
         return Plan(steps=1, rate=self.rate, seed=secret)
 
+    @cached_property
+    def deviation(self) -> float:
+        """The noise's standard deviation, see :func:`deviation_for`."""
+        return deviation_for(self.noise_multiplier, self.clip, self.size, self.smallest)
+
     def batch(self, step: int) -> Tensor:
         """Return the positions of the records in the batch of ``step``, perhaps none."""
         return self._plan.chosen(step, self.records if self.length is None else self.length)
 
     def seed_of(self, step: int) -> int:
-        """Return the seed of what ``step`` draws besides: dropout, and noise if it is seeded."""
+        """Return the seed of what ``step`` draws besides, such as dropout."""
         return self._plan.noise_seed(step)
 
-    def mean(self, total: Tensor) -> Tensor:
-        """Return (total + N(0, z²C²)) / qN, in float64.
+    def key_of(self, *labels: str | int) -> Key:
+        """Return a fresh key for one sum's noise, or of an experiment the one with these labels."""
+        return Key.fresh() if self.seed is None else Key.of_seed(self.seed).child("noise", *labels)
 
-        The noisy sum is rounded to a public lattice, so that its low bits do not betray the sum
-        (:mod:`bdpvi._runtime.secure`). What the arithmetic leaves beyond that is not charged: a
-        total variation of about 1e-12 a weight and step where the sum is some deviations long (over
-        a long run of a large network no δ could pay for the bound), and the rounding of the sum
-        itself, which the network's own type decides.
+    def noisy(self, totals: Sequence[Tensor], key: Key) -> list[Tensor]:
+        """Return the parts of one sum, of ``size`` coordinates together, with noise, float64.
+
+        What is left to chance is the arithmetic that made the sum, in the network's own type.
+
+        Args:
+            totals: the parts, of any shapes.
+            key: see :meth:`key_of`.
+
+        Raises:
+            ValueError: if there are more or fewer coordinates than are charged.
         """
-        deviation = self.noise_multiplier * self.clip
-        flat = total.detach().cpu().double().flatten()
-        noisy = with_noise(flat, deviation, seeded=self.seed is not None)
-        return noisy.view(total.shape) / (self.rate * self.records)
+        found = sum(total.numel() for total in totals)
+        if found != self.size:
+            raise ValueError(f"size={self.size} coordinates are charged, got {found}")
+        noise = secure.SumNoise(key)
+        return [noise.add(total, self.deviation) for total in totals]
+
+    def means(self, totals: Sequence[Tensor], step: int) -> list[Tensor]:
+        """Return the noisy sum over qN; see :meth:`noisy`."""
+        noisy = self.noisy(totals, self.key_of(step))
+        return [total.div_(self.rate * self.records) for total in noisy]
+
+    def event(self, steps: int, norms: NormCounts | None = None) -> SampledGaussian:
+        """Return the event of so many sums, for an accountant.
+
+        Args:
+            steps: their number.
+            norms: of a panel's records, see :class:`~bdpvi.accounting.events.SampledGaussian`.
+        """
+        return SampledGaussian(
+            noise_multiplier=self.noise_multiplier,
+            rate=self.rate,
+            steps=steps,
+            rounding=steps * secure.sum_rounding(self.size),
+            norms=norms,
+        )
 
     def settings(self) -> dict[str, Any]:
-        """Return what a resumed run has to agree with."""
-        return asdict(self)
+        """Return what a resumed run has to agree with, besides the sizes of its weights."""
+        return {name: value for name, value in asdict(self).items() if name != "size"}
 
 
-def with_noise(values: Tensor, deviation: float, *, seeded: bool) -> Tensor:
-    """Return values plus N(0, deviation²), rounded to a public lattice, (n,).
+def deviation_for(
+    noise_multiplier: Multiplier,
+    clip: float | Multiplier,
+    size: int,
+    smallest: float | None = None,
+) -> Multiplier:
+    """Return the deviation with which a noise multiplier holds after sums were rounded.
+
+    Rounding to the lattice moves neighbours apart by up to 2√n g, g about 2⁻³³ of the deviation
+    (:func:`bdpvi._runtime.secure.sum_slack`). So that the noise is z times what moves, also for
+    whoever moves the sum by no more than c ≤ C, it is zC(1 + 2√n g/c).
 
     Args:
-        values: float64, (n,).
-        deviation: standard deviation of the noise.
-        seeded: whether it comes from torch's generator, for experiments, or from the operating
-            system's.
+        noise_multiplier: z, not negative.
+        clip, size, smallest: C, n and c.
+
+    Raises:
+        ValueError: if the lattice is too coarse for it: beyond z√n of about 10⁹.
+
+    >>> deviation_for(2.0, 0.5, 1_000_000) - 1.0 < 1e-6
+    True
     """
-    noisy = secure.sample(
-        Independent(Normal(values, torch.full_like(values, deviation)), 1),
-        generator=torch.default_generator if seeded else None,
-        lattice=secure.Lattice.of(deviation / 32),
-    )
-    return noisy[0]
+    most = clip * noise_multiplier
+    share = secure.sum_slack(most, size) / (clip if smallest is None else smallest)
+    worst = float(torch.as_tensor(share).max())
+    if worst > _SHARE:
+        raise ValueError(
+            f"noise_multiplier is too large for {size} coordinates: rounding alone would move the "
+            f"sum by {worst:.2g} of what is bounded; use less noise"
+        )
+    return most / (1 - share)
 
 
-def affordable(mechanism: Mechanism, budget: Budget) -> int:
+def affordable(one: NoisySum, budget: Budget) -> int:
     """Return the largest number of steps whose worst-case ε is within the budget.
 
     It can be 0; beyond 2²⁴ it is not looked for.
 
-    >>> one = Mechanism(rate=0.01, clip=1.0, noise_multiplier=1.0, records=1000)
+    >>> one = NoisySum(rate=0.01, clip=1.0, noise_multiplier=1.0, size=10, records=1000)
     >>> steps = affordable(one, Budget(1.0, 1e-5))
-    >>> epsilons = [PrivacyLossAccountant().epsilon(1.0, 0.01, t, 1e-5) for t in (steps, steps + 1)]
+    >>> epsilons = [epsilon([one.event(t)], 1e-5).epsilon for t in (steps, steps + 1)]
     >>> epsilons[0] <= 1.0 < epsilons[1]
     True
     """
 
     def within(steps: int) -> bool:
-        z, q = mechanism.noise_multiplier, mechanism.rate
-        return PrivacyLossAccountant().epsilon(z, q, steps, budget.delta) <= budget.epsilon
+        found = epsilon([one.event(steps)], budget.delta)
+        return found is not None and found.epsilon <= budget.epsilon
 
     low, high = 0, 1
     while high <= _MOST and within(high):
@@ -121,3 +185,4 @@ def affordable(mechanism: Mechanism, budget: Budget) -> int:
 
 
 _MOST = 2**24
+_SHARE = 0.5

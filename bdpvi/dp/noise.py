@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bdpvi._runtime import secure, validate
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.worst_case import WorstCaseAccountant, guarantee
+from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.scores import Batch
 from bdpvi.inference.plan import Plan
-from bdpvi.types import Dataset
+from bdpvi.types import Dataset, WorstCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +25,10 @@ class Run:
     Args:
         noise_multiplier: σ, the privacy noise's standard deviation over the clipping norm; 0 for
             none.
-        seed: None for anything that is published: privacy noise from the operating system's
-            cryptographic generator, batches from a secret seed (subsampling protects nobody from
-            an attacker who knows the batches). A number for experiments: all randomness follows
-            from it, and two runs with one seed share it.
+        seed: None for anything that is published: privacy noise from a secret key, batches from a
+            secret seed (subsampling protects nobody from an attacker who knows the batches). A
+            number for experiments: all randomness follows from it, and two runs with one seed share
+            it.
     """
 
     noise_multiplier: float
@@ -44,57 +46,30 @@ class Stream:
     Args:
         seed: as in :class:`Run`.
         steps, rate: of the plan.
+
+    Attributes:
+        noise: of the privacy noise, sum after sum.
     """
 
     def __init__(self, seed: int | None, steps: int, rate: float) -> None:
-        self.secret = seed is None
         self.plan = Plan(
             steps=steps, rate=rate, seed=secrets.randbits(128) if seed is None else seed
         )
-        self._generator = self._own(2)
-
-        self._block: Iterator[Tensor] = iter(())
-        self._size = 0
-
-    def private(self, size: int) -> Tensor:
-        """Return the standard normal privacy noise of the next step, (size,) float64."""
-        if size != self._size:
-            self._block, self._size = iter(()), size
-        noise = next(self._block, None)
-        if noise is None:  # drawing for many steps at a time costs a tenth
-            self._block = iter(self._normal((_BLOCK, size), self._generator))
-            noise = next(self._block)
-        return noise
+        self._key = Key.fresh() if seed is None else Key.of_seed(seed).child("runs")
+        self.noise = secure.SumNoise(self._key.child("noise"))
 
     def draws(self, *shape: int) -> Tensor:
-        """Return the standard normals that released samples are made of, float64."""
-        return self._normal(shape, self._own(3))
-
-    def _normal(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Return standard normal draws, from ``generator`` only where nothing is secret.
-
-        The secret kind adds four draws of :func:`bdpvi._runtime.secure.standard_normal` and
-        halves: who sees the low bits of one draw may learn what it was rounded from (Mironov
-        2012), and four make the search hopeless in practice (Holohan and Braghin 2021). It is no
-        proof: that would take noise on a grid, such as the discrete Gaussian.
-        """
-        if self.secret:
-            return secure.standard_normal((4, *shape)).sum(0) / 2
-        return torch.randn(shape, dtype=torch.float64, generator=generator)
+        """Return the standard normals that samples of a private guide are made of, float64."""
+        return secure.standard_normal(shape, self._key.child("draws"))
 
     def base(self, step: int, size: int) -> Tensor:
         """Return the standard normal base noise of a reparameterised draw, (size,) float64."""
         generator = _generator(self.plan.noise_seed(step))
         return torch.randn(size, dtype=torch.float64, generator=generator)
 
-    def _own(self, purpose: int) -> torch.Generator:
-        """Return a generator that repeats no stream of the plan, whose purposes are 0 and 1."""
-        entropy = np.random.SeedSequence((self.plan.seed, 0, purpose))
-        return _generator(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-
 
 class Streams:
-    """The randomness of R runs, made once for all runs that share a seed.
+    """The randomness of R runs, made once for all runs that share a seed, and what it costs.
 
     Args:
         runs: the runs.
@@ -104,9 +79,12 @@ class Streams:
     >>> data = Dataset(torch.zeros(100, 1), torch.zeros(100))
     >>> runs = [Run(noise_multiplier=sigma, seed=0) for sigma in (1.0, 2.0)]
     >>> streams = Streams(runs, data, steps=10, rate=0.1)
-    >>> noise = streams.private(3)
-    >>> noise.shape, bool((noise[1] == 2 * noise[0]).all())
+    >>> noisy = streams.noisy(torch.zeros(2, 3), clip=1.0)
+    >>> noisy.shape, bool((noisy[1] == 2 * noisy[0]).all())
     (torch.Size([2, 3]), True)
+    >>> from bdpvi.accounting.worst_case import PrivacyLossAccountant
+    >>> print(streams.prices(PrivacyLossAccountant(), delta=1e-5)[0])
+    worst-case DP: ε = 1.685 at δ = 1e-05 (privacy loss distribution, to add or remove one record)
     """
 
     def __init__(self, runs: Sequence[Run], data: Dataset, *, steps: int, rate: float) -> None:
@@ -122,7 +100,11 @@ class Streams:
         position = {key: i for i, key in enumerate(self.streams)}
         self.row = torch.tensor([position[key] for key in keys], device=data.x.device)
         self.of_run = [self.streams[key] for key in keys]
-        self.noise_multiplier = data.x.new_tensor([run.noise_multiplier for run in runs])
+        self.noise_multiplier = torch.tensor(
+            [[run.noise_multiplier] for run in runs], dtype=torch.float64
+        )
+        self._least, self._coordinates, self._sums = self.noise_multiplier, 0, 0
+        self._usual = ((0.0, 0), self.noise_multiplier)
 
     def __len__(self) -> int:
         return len(self.of_run)
@@ -146,21 +128,64 @@ class Streams:
 
     def base(self, step: int, size: int) -> Tensor:
         """Return base noise, (R, size)."""
-        return self._normal([stream.base(step, size) for stream in self.streams.values()])
+        noise = torch.stack([stream.base(step, size) for stream in self.streams.values()])
+        return self._spread(noise.to(self.data.x))
 
-    def private(self, size: int) -> Tensor:
-        """Return privacy noise of standard deviation σ for each run, (R, size)."""
-        noise = self._normal([stream.private(size) for stream in self.streams.values()])
-        return self.noise_multiplier.unsqueeze(1) * noise
+    def noisy(
+        self, totals: Tensor, clip: float | Tensor, noise_multiplier: Tensor | None = None
+    ) -> Tensor:
+        """Charge each run a sum, and return the sums with noise, (R, n), on public lattices.
 
-    def _normal(self, noise: Sequence[Tensor]) -> Tensor:
-        return self._spread(torch.stack(list(noise)).to(self.data.x))
+        Args:
+            totals: (R, n), of which no record moves a row by more than the clip.
+            clip: C, or of each run its own, (R, 1).
+            noise_multiplier: of this sum, (R, 1), where it is not that of the run.
+        """
+        size = totals.shape[1]
+        if noise_multiplier is None and not isinstance(clip, Tensor):
+            multiplier, deviation = self.noise_multiplier, self._deviation(clip, size)
+        else:
+            multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+            deviation = deviation_for(multiplier, clip, size)
+        self._least = multiplier if self._sums == 0 else self._least.minimum(multiplier)
+        self._sums, self._coordinates = self._sums + 1, self._coordinates + size
+        none = deviation == 0
+        if bool(none.all()):
+            return totals
+        drawn = torch.stack([stream.noise.whole(size) for stream in self.streams.values()])
+        device = totals.device
+        noisy = secure.add_whole(
+            totals, (deviation + none.double()).to(device), self._spread(drawn.to(device))
+        )
+        if bool(none.any()):
+            noisy = noisy.where(~none.to(device), totals)
+        return noisy.to(totals)
+
+    def _deviation(self, clip: float, size: int) -> Tensor:
+        """Return the deviations of the runs' usual noise, (R, 1)."""
+        if self._usual[0] != (clip, size):
+            self._usual = ((clip, size), deviation_for(self.noise_multiplier, clip, size))
+        return self._usual[1]
+
+    def prices(self, accountant: WorstCaseAccountant, delta: float) -> list[WorstCase | None]:
+        """Return what the sums so far guarantee for each run; None without noise.
+
+        Args:
+            accountant: of sums with the least noise of any.
+            delta: δ.
+        """
+        return [
+            guarantee(accountant, least, self.rate, self._sums, delta, self.rounding)
+            for least in self._least[:, 0].tolist()
+        ]
+
+    @property
+    def rounding(self) -> float:
+        """Total variation between a run's sums so far and exact Gaussian ones."""
+        return secure.sum_rounding(self._coordinates)
 
     def _spread(self, per_stream: Tensor) -> Tensor:
         return per_stream if len(self.streams) == len(self) else per_stream[self.row]
-
-
-_BLOCK = 64
 
 
 def _generator(seed: int) -> torch.Generator:

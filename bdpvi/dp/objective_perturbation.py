@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.objective_perturbation import ObjectivePerturbationAccountant
+from bdpvi._runtime import secure, validate
+from bdpvi.accounting.objective_perturbation import LAST, ObjectivePerturbationAccountant
 from bdpvi.accounting.worst_case import guarantee
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope
@@ -119,8 +119,7 @@ def objective_perturbation_runs(
     dim, bound = objective.signed.shape[1], largest_gradient(model.clip, settings.radius)
     accountant = settings.accountant(model)
     streams = Streams(runs, data.to("cpu"), steps=1, rate=1.0)
-    noise = bound * streams.private(dim)
-    last = torch.stack([stream.draws(dim) for stream in streams.of_run])
+    noise = streams.noisy(data.x.new_zeros(len(runs), dim).cpu().double(), bound)
     multipliers = [run.noise_multiplier for run in runs]
     ridge = noise.new_tensor([accountant.ridge_at(m) for m in multipliers])
     # λ‖w − m‖²/2 is λ‖w‖²/2 and the slope −λm, up to a constant.
@@ -128,11 +127,12 @@ def objective_perturbation_runs(
     end = noise.new_tensor([settings.tolerance * bound * (m or 1.0) for m in multipliers])
     parts = zip(*(t.split(_TOGETHER) for t in (ridge, noise, end)), strict=True)
     w = torch.cat([objective.minima(*part) for part in parts])
-    errors = zip(multipliers, (end / ridge).tolist(), strict=True)
-    hiding = noise.new_tensor([accountant.last_noise(m, error) for m, error in errors])
-    w = (w + hiding.unsqueeze(1) * last).to(data.x)
+    # The slope is on a lattice: one of real numbers is at most a quarter of the slack away.
+    slack = end.new_tensor([secure.sum_slack(bound * m, dim) / 4 for m in multipliers])
+    apart = 2 * ((end + slack) / ridge).unsqueeze(1)
+    w = streams.noisy(w, apart, streams.noise_multiplier / LAST).to(data.x)
     return tuple(
-        Outcome({"w": w[i : i + 1]}, guarantee(accountant, m, 1.0, 1, delta))
+        Outcome({"w": w[i : i + 1]}, guarantee(accountant, m, 1.0, 1, delta, streams.rounding))
         for i, m in enumerate(multipliers)
     )
 

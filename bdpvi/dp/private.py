@@ -16,7 +16,7 @@ from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
-from bdpvi.dp.mechanism import Mechanism
+from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.records import Records
 from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
 
@@ -41,7 +41,7 @@ class Private:
         gradients: RecordGradients,
         data: Records,
         counted: Records | None,
-        mechanism: Mechanism,
+        mechanism: NoisySum,
         allowed: float = math.inf,
     ) -> None:
         self.module, self.optimizer = module, optimizer
@@ -57,7 +57,7 @@ class Private:
         self._stopped = ""
 
     @property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> NoisySum:
         """Rate, clip, noise multiplier, number of records and seed, for all steps."""
         return self._mechanism
 
@@ -105,8 +105,8 @@ class Private:
                     "and without noise. Do not release the network; the run is over"
                 )
                 raise ValueError(self._stopped)
-            for weight, one in zip(self._weights, total, strict=True):
-                weight.grad = self.mechanism.mean(one).to(weight)
+            for weight, one in zip(self._weights, self.mechanism.means(total, step), strict=True):
+                weight.grad = one.to(weight)
             self.optimizer.step()
             self._versions = self._now()
         if not all(bool(weight.isfinite().all()) for weight in self._weights):
@@ -153,12 +153,7 @@ class Private:
         """
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
-        return SampledGaussian(
-            noise_multiplier=self.mechanism.noise_multiplier,
-            rate=self.mechanism.rate,
-            steps=self.steps,
-            norms=self._norms,
-        )
+        return self.mechanism.event(self.steps, self._norms)
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import secure, validate
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.rounds import PUBLIC, RoundEvent, check_records
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
-from bdpvi.dp.mechanism import Mechanism, with_noise
+from bdpvi.dp.mechanism import NoisySum
 
 _BELOW = 1 - 2.0**-40
 """Clipped norms stay this far below the clip, so that rounding takes none above it."""
@@ -105,18 +106,21 @@ class Rounds:
         return self.event(1).client(PUBLIC).rate
 
     @cached_property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> NoisySum:
         """Coins, noise and divisor of a round's sum."""
-        return Mechanism(
+        return NoisySum(
             rate=self.client_rate,
             clip=self.clip,
             noise_multiplier=self.noise_multiplier,
+            size=self.size,
             records=self.clients,
+            smallest=self.record_clip,
             seed=self.seed,
         )
 
     def event(self, rounds: int) -> RoundEvent:
         """Return the event of so many rounds."""
+        messages = 1 if self.noise_shares is None else self.clients
         return RoundEvent(
             clip=self.clip,
             noise_multiplier=self.noise_multiplier,
@@ -125,6 +129,7 @@ class Rounds:
             record_rate=self.record_rate,
             record_clip=self.record_clip,
             noise_shares=self.noise_shares,
+            rounding=messages * self.mechanism.event(rounds).rounding,
         )
 
     def clip_update(self, update: Tensor) -> Tensor:
@@ -141,17 +146,39 @@ class Rounds:
             flat = flat * (self.clip * _BELOW / float(torch.linalg.vector_norm(flat)))
         return flat
 
-    def share(self, update: Tensor) -> Tensor:
+    def share(self, update: Tensor, key: Key | None = None) -> Tensor:
         """Return the clipped update with this client's own share of the noise, to be sent.
+
+        It is on the lattice of :func:`bdpvi._runtime.secure.gaussian_sum`.
+
+        Args:
+            update: as for :meth:`clip_update`.
+            key: of an experiment's message, and of it alone; by default a fresh, secret one.
 
         Raises:
             ValueError: as :meth:`clip_update`, or if ``noise_shares`` is None.
         """
+        shared = self.shared
+        return shared.noisy([self.clip_update(update)], key or Key.fresh())[0]
+
+    @cached_property
+    def shared(self) -> NoisySum:
+        """The noise of one client's message.
+
+        Raises:
+            ValueError: if ``noise_shares`` is None.
+        """
         if self.noise_shares is None:
             raise ValueError("noise_shares is None: the server adds the noise, send the update")
-        flat = self.clip_update(update)
-        deviation = self.noise_multiplier * self.clip / self.noise_shares**0.5
-        return with_noise(flat, deviation, seeded=self.seed is not None)
+        own = self.noise_multiplier / self.noise_shares**0.5
+        return replace(self.mechanism, noise_multiplier=own)
+
+    def together(self, total: Tensor) -> Tensor:
+        """Return the sum of messages with shares without what adding them up rounded.
+
+        All are on one lattice, so their sum is: nothing but it is left of the single messages.
+        """
+        return secure.on_lattice(total, self.shared.deviation)
 
     def checked(self, update: Tensor) -> Tensor:
         """Return the update as (size,) float64, or raise ValueError as :meth:`clip_update`."""

@@ -6,7 +6,7 @@ of its seed, so that a fit and its neighbours can share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -42,7 +42,7 @@ class Plan:
 
     steps: int
     rate: float = 1.0
-    seed: int = 0
+    seed: int = field(default=0, metadata={"bits": 256})
     secret: bool = False
 
     def __post_init__(self) -> None:

@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._runtime import log, validate
-from bdpvi._runtime.checkpoint import Checkpoint, Once, always, settings_of
+from bdpvi._runtime.checkpoint import Checkpoint, Once, always
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.workers import Alone, Reduction, share, shared
+from bdpvi._runtime.workers import Alone, Reduction, share
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
-from bdpvi.inference.fingerprint import SECRET, described, identity
+from bdpvi.inference.fingerprint import described, identity
 from bdpvi.inference.optimisers import check_elementwise
 from bdpvi.inference.svi import Convergence, Kept, Problem, run_svi
-from bdpvi.neighbours.route import Kind, Remove, Trained
+from bdpvi.neighbours.route import Kind, Remove, Trained, unfinished_key
 from bdpvi.neighbours.rows import Rows, blocks, train_rows
 
 CHUNK = 2048
@@ -65,11 +65,7 @@ class Coupled:
 
     def key(self) -> Key:
         """Return the secret key of the batches: the unfinished run's, or a new one."""
-        kept = "" if self.checkpoint is None else str(settings_of(self.checkpoint).get("seed"))
-        number = kept.removeprefix(SECRET)
-        if number == kept or not number.isdecimal():
-            return shared(Key.fresh(), self.reduction)
-        return shared(Key.of_int(int(number)), self.reduction)
+        return unfinished_key(self.checkpoint, self.reduction)
 
     def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Fit the guide by SVI, then train every neighbour along the same plan."""

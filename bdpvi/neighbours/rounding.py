@@ -32,16 +32,6 @@ class Reach(NamedTuple):
         shift = max((float(p.b2.sum(1).max()) for p in some), default=0.0)
         return cls(math.sqrt(ratio), math.sqrt(shift))
 
-    def check(self, pairs: GaussianPairs) -> None:
-        """Raise FloatingPointError unless all pairs are within this reach."""
-        found = Reach.of(pairs)
-        if not (found.ratio <= self.ratio and found.shift <= self.shift):
-            raise FloatingPointError(
-                f"a record moves the posterior by {found.shift:.3g} standard deviations and those "
-                f"by a factor of {found.ratio:.3g}; more than {self.shift:g} or {self.ratio:g} is "
-                "not priced: use a clip or a stronger prior"
-            )
-
 
 def rounding_error(
     guide: Guide, released: Distribution, reach: Reach, draws: int = 1, temperature: float = 1.0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.checkpoint import settings_of
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
+from bdpvi._runtime.workers import Reduction, shared
 from bdpvi.accounting.panel import Panel
+from bdpvi.inference.fingerprint import SECRET
 from bdpvi.inference.svi import Convergence, Problem
 from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
@@ -89,6 +93,15 @@ def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
         return data
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:size]
     return data.select(chosen.sort().values.to(data.x.device))
+
+
+def unfinished_key(checkpoint: Path | None, workers: Reduction) -> Key:
+    """Return the secret key of the unfinished run in a checkpoint, or a new one for all workers."""
+    kept = "" if checkpoint is None else str(settings_of(checkpoint).get("seed"))
+    number = kept.removeprefix(SECRET)
+    if number == kept or not number.isdecimal():
+        return shared(Key.fresh(), workers)
+    return shared(Key.of_int(int(number)), workers)
 
 
 class Kind(Protocol):

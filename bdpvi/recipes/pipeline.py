@@ -20,6 +20,7 @@ from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
 from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.recipes.recommended import recommended, settings_for
 from bdpvi.releasing.guarantees import SPENT, Guarantee
 from bdpvi.types import BudgetExceededError
@@ -59,6 +60,7 @@ class Pipeline:
         hashed: whether categories are hashed instead of counted. None: where the noisy number of
             records says that few names would be counted.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
+        guide: kind of the guide of those.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.
         measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
@@ -78,6 +80,7 @@ class Pipeline:
     numeric: Sequence[str] = ()
     hashed: bool | None = None
     settings: Recipe | None = None
+    guide: type[GaussianGuide] = MeanField
     guarantee: Guarantee | None = None
     name: str = "data"
     measuring: Mapping[str, Any] = field(default_factory=dict)
@@ -157,13 +160,12 @@ class Pipeline:
         """
         if self.settings is not None:
             return self.settings
+        more: Any = {"draws": self.draws, "base_rate": self.base_rate, "guide": self.guide}
         if not paid and (left is None or (not left.spent and left.rows == 1)):
-            return recommended(
-                self.epsilon, delta=self.delta, draws=self.draws, base_rate=self.base_rate
-            )
+            return recommended(self.epsilon, delta=self.delta, **more)
         whole = self.distance if left is None else left.distance
         rest = whole**2 - math.fsum(one**2 for one in paid)
-        return settings_for(math.sqrt(rest), draws=self.draws, base_rate=self.base_rate)
+        return settings_for(math.sqrt(rest), **more)
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,16 @@ class Encoded:
     paid: tuple[float, ...] = ()
     records: float | None = None
     need: int = 0
+
+    def caution(self, epsilon: float) -> str:
+        """Return what is to be said where records are few for what was bought, else nothing."""
+        if self.records is None or self.records >= bought.FEW * self.need:
+            return ""
+        return (
+            f"about {max(self.records, 0):.0f} records, and ε = {epsilon:g} wants about "
+            f"{math.ceil(bought.FEW * self.need)} for these columns: their constants are rough. "
+            "Public bounds, fewer columns or a larger epsilon would help"
+        )
 
 
 Pay = Callable[[tuple[Priced, ...]], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import warnings
 from dataclasses import dataclass, field, replace
@@ -15,9 +14,9 @@ import torch
 
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.schema import to_json
 from bdpvi.accounting.book import ROW, Entry, Priced, checked
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.reading import read_table
@@ -270,14 +269,8 @@ class Work:
                 UserWarning,
                 stacklevel=3,
             )
-        if found and found.records is not None and found.records < bought.FEW * found.need:
-            warnings.warn(
-                f"about {found.records:.0f} records, and ε = {pipeline.epsilon:g} wants about "
-                f"{math.ceil(bought.FEW * found.need)} for these columns: the constants may be "
-                "rough; public constants or fewer columns would help",
-                PrivacyUtilityWarning,
-                stacklevel=3,
-            )
+        if found and (few := found.caution(pipeline.epsilon)):
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         settings = pipeline.chosen(left, paid)
         fit = settings.fit(
             data,
@@ -345,7 +338,7 @@ class Work:
             fit = files.load(secret) if storage.is_fit(secret) else None
             if fit is None:
                 fit, recipe = self.fitted(key)
-                storage.save_fit_in(fit, secret, extra=files.described(recipe))
+                storage.save_fit_in(fit, secret, extra=to_json(recipe))
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()
             )

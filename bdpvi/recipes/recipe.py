@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from bdpvi._fit import Fit, fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.settings import Accounting
-from bdpvi.guides import GaussianGuide, MeanField
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.route import Neighbours
-from bdpvi.types import Budget, Dataset
+
+if TYPE_CHECKING:  # settings are known before anything that fits is loaded
+    from bdpvi._fit import Fit
+    from bdpvi.neighbours.route import Neighbours
+    from bdpvi.types import Budget, Dataset
+
+GUIDES: Mapping[str, type[GaussianGuide]] = {
+    "full-rank": FullRank,
+    "mean-field": MeanField,
+}
+NAMED = {"names": GUIDES}
+"""Metadata of a field that holds a kind of guide: JSON says its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +47,7 @@ class Recipe:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    guide: type[GaussianGuide] = MeanField
+    guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None
     ridge: float = 0.0
     draws: int = 1
@@ -62,6 +73,8 @@ class Recipe:
         progress: bool = True,
     ) -> Fit:
         """Fit the model with these settings; arguments as for :func:`bdpvi.fit`."""
+        from bdpvi._fit import fit
+
         return fit(
             self.model,
             self.made_guide(),

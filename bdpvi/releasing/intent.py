@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from bdpvi._runtime import store
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.schema import from_json, to_json
 
 _FILE = "intent.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intent:
+    """What is to be done.
+
+    Attributes:
+        format: of the file.
+        table, options, charge: see :func:`begun`.
+        key: that all draws follow from.
+    """
+
+    format: int = 1
+    table: str
+    options: str
+    charge: Mapping[str, float]
+    key: bytes
 
 
 def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]) -> Key:
@@ -31,7 +50,7 @@ def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]
             something else.
     """
     file = folder / _FILE
-    asked = {"format": 1, "table": table, "options": options}
+    asked = Intent(table=table, options=options, charge=charge, key=Key.fresh().secret)
     if not file.exists():
         others = [one.name for one in folder.iterdir() if not one.name.startswith(".")]
         if others:
@@ -39,18 +58,16 @@ def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]
                 f"{folder} exists already and holds {others[0]}; choose another, nothing is "
                 "replaced"
             )
-        key = Key.fresh()
-        whole = sealed({**asked, "charge": dict(charge), "key": key.secret.hex()})
-        store.write(file, json.dumps(whole).encode())
-        return key
+        store.write(file, json.dumps(sealed(to_json(asked))).encode())
+        return Key(asked.key)
     try:
-        kept = unsealed(store.read_json(file))
+        kept = from_json(Intent, unsealed(store.read_json(file)))
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
-    for name, value in asked.items():
-        if kept.get(name) != value:
+    for name in ("format", "table", "options"):
+        if getattr(kept, name) != getattr(asked, name):
             raise ValueError(
-                f"{folder} was begun with {name}: what was paid there is paid; choose "
+                f"{folder} was begun with another {name}: what was paid there is paid; choose "
                 "another place for this work. Both cost together what they cost one by one"
             )
-    return Key(bytes.fromhex(kept["key"]))
+    return Key(kept.key)

@@ -17,10 +17,15 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Charge, Entry
 from bdpvi.accounting.settling import no_panel, nothing_spent
 from bdpvi.releasing import guarantees, receipts
-from bdpvi.releasing.advice import advice
 from bdpvi.releasing.guarantees import Accountant, Guarantee, Receipt, account
 from bdpvi.releasing.released import Release
 from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
+
+ADVICE = (
+    "A logistic regression with the settings of bdpvi.recommended(1.0), which `bdpvi fit` has "
+    "without options, bounds the cost of every record; other models need a higher temperature"
+)
+"""What to do about an ε that is not reliable."""
 
 
 def release(
@@ -166,7 +171,7 @@ def spent(
         found = replace(found, exposure=total.exposure(delta))
     if found.reliable:
         return found
-    return replace(found, reason=f"{found.reason}. {advice(fit, delta)}")
+    return replace(found, reason=f"{found.reason}. {ADVICE}")
 
 
 def preview(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,22 +11,38 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import schema, validate
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.releasing.guarantees import Receipt
 
 FORMAT = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a ledger was when a fit was saved.
+
+    Attributes:
+        path: on this machine.
+        from_here: from the fit's folder.
+    """
+
+    path: str
+    from_here: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class About:
     """The JSON part of a saved fit.
 
     Attributes:
+        format: of the file.
         sha256: of the file with the fit's tensors.
         plan, data_name, feature_names, preprocessing, fingerprint: as of :class:`bdpvi.Fit`.
         records: N, the size of the training data.
@@ -35,25 +50,40 @@ class About:
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
         name: what the ledger calls the fit.
-        ledger: where the ledger was: its path, and that from the fit's folder.
+        ledger: where the ledger was: ``path``, and ``from_here``, from the fit's folder.
         extra: JSON that the caller of ``save_fit`` added.
     """
 
+    format: int = FORMAT
     sha256: str
     plan: Plan
     data_name: str
     feature_names: tuple[str, ...]
-    preprocessing: dict[str, Any]
+    preprocessing: Mapping[str, Any]
     fingerprint: str
     records: int
     ridge: float
     noise_scale: float | None
     grid: float
     accounting: Accounting
-    largest: dict[str, float | None]
+    largest: Mapping[str, float | None]
     name: str
-    ledger: dict[str, str]
-    extra: dict[str, Any]
+    ledger: Place
+    extra: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.feature_names:
+            raise ValueError("feature_names must be of one feature or more, got none")
+        validate.positive_int("records", self.records)
+        validate.non_negative("ridge", self.ridge)
+        for name in ("grid", "noise_scale"):
+            if (value := getattr(self, name)) is not None:
+                validate.positive(name, value)
+        if not self.largest or not set(self.largest) <= {"remove", "add"}:
+            raise ValueError(f"largest must be of remove or add, got {list(self.largest)!r:.80}")
+        for kind, value in self.largest.items():
+            if value is not None:
+                validate.positive(f"largest.{kind}", value)
 
     @classmethod
     def parse(cls, file: bytes) -> About:
@@ -62,55 +92,47 @@ class About:
         Raises:
             ValueError: naming the entry that is missing or of a wrong type or value.
         """
-        try:
-            content = _object("the file", json.loads(file, parse_constant=_refused))
-            if content.get("format") != FORMAT:
-                raise ValueError(
-                    f"format must be {FORMAT}, got {content.get('format')!r}: another version of "
-                    "bdpvi made it; fit again"
-                )
-            plan = _object("plan", content.get("plan"))
-            largest = _object("largest", content.get("largest"))
-            if not largest or not set(largest) <= {"remove", "add"}:
-                raise ValueError(f"largest must be of remove or add, got {_short(list(largest))}")
-            names = typed(content, "feature_names", list)
-            if not names or not all(type(name) is str for name in names):
-                raise ValueError(f"feature_names must be strings, got {_short(names)}")
-            noise_scale = content.get("noise_scale")
-            accounting = _object("accounting", content.get("accounting"))
-            return cls(
-                sha256=typed(content, "sha256", str),
-                plan=Plan(
-                    steps=typed(plan, "steps", int),
-                    rate=_number("rate", plan.get("rate")),
-                    seed=typed(plan, "seed", int),
-                    secret=typed(plan, "secret", bool),
-                ),
-                data_name=typed(content, "data_name", str),
-                feature_names=tuple(names),
-                preprocessing=typed(content, "preprocessing", dict),
-                fingerprint=typed(content, "fingerprint", str),
-                records=validate.positive_int("records", typed(content, "records", int)),
-                grid=_positive("grid", content.get("grid")),
-                ridge=validate.non_negative("ridge", _number("ridge", content.get("ridge"))),
-                noise_scale=None if noise_scale is None else _positive("noise_scale", noise_scale),
-                accounting=Accounting(
-                    conversion=typed(accounting, "conversion", str),
-                    failure_probability=_positive(
-                        "failure_probability", accounting.get("failure_probability")
-                    ),
-                    only_reliable=typed(accounting, "only_reliable", bool),
-                ),
-                largest={
-                    kind: None if value is None else _positive(f"largest.{kind}", value)
-                    for kind, value in largest.items()
-                },
-                name=typed(content, "name", str),
-                ledger=_places(content.get("ledger")),
-                extra=typed(content, "extra", dict),
+        content = schema.parsed(file)
+        if content.get("format") != FORMAT:
+            raise ValueError(
+                f"format must be {FORMAT}, got {content.get('format')!r}: another version of "
+                "bdpvi made it; fit again"
             )
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+        return schema.from_json(cls, content)
+
+
+RELEASE_FORMAT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A release's file but for its numbers.
+
+    Attributes:
+        format: of the file.
+        receipt, feature_names, preprocessing: as of :class:`bdpvi.Release`.
+        model: if it is one that JSON can say.
+    """
+
+    format: int = RELEASE_FORMAT
+    receipt: Receipt
+    model: BayesianLogisticRegression | None
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Shared:
+        """Read what the file says besides the numbers.
+
+        Raises:
+            ValueError: naming the entry that is missing or of a wrong type or value.
+        """
+        if content.get("format") != RELEASE_FORMAT:
+            raise ValueError(
+                f"format must be {RELEASE_FORMAT}, got {content.get('format')!r}: another version "
+                "of bdpvi made it; release again"
+            )
+        return schema.from_json(cls, content)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,40 +214,3 @@ def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, largest: float 
     if counts is not None and counts.dtype != torch.int64:
         raise ValueError(f"panels.{kind}.counts must be int64, got {counts.dtype}")
     return Panel(kind, ids, GaussianPairs(r, b2), largest, counts)
-
-
-def _places(value: Any) -> dict[str, str]:
-    found = _object("ledger", value)
-    return {name: typed(found, name, str) for name in ("path", "from_here")}
-
-
-def _object(name: str, value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise ValueError(f"{name} must be a JSON object, got {_short(value)}")
-    return value
-
-
-def typed(content: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Return the entry ``name``, or raise ValueError if it is missing or of another type."""
-    value = content.get(name)
-    if type(value) is not kind:  # True is no number here
-        raise ValueError(f"{name} must be {kind.__name__}, got {_short(value)}")
-    return value
-
-
-def _number(name: str, value: Any) -> float:
-    if type(value) not in (int, float) or abs(value) > 1e300:  # NaN is left to who asks
-        raise ValueError(f"{name} must be a number, got {_short(value)}")
-    return float(value)
-
-
-def _positive(name: str, value: Any) -> float:
-    return validate.positive(name, _number(name, value))
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:80]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +14,19 @@ import torch
 from safetensors.torch import save
 
 from bdpvi._fit import Fit, Kept
-from bdpvi._runtime import store, validate
+from bdpvi._runtime import schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing import receipts, saved
-from bdpvi.releasing.guarantees import Receipt
+from bdpvi.releasing import receipts
 from bdpvi.releasing.released import Release
-from bdpvi.releasing.saved import About, Numbers, typed
+from bdpvi.releasing.saved import About, Numbers, Place, Shared
 from bdpvi.types import People
 
-_FORMAT = 1
 ROOM = 2**20
 """Bytes set aside on the disk for a release before it is charged."""
+_OF_GUIDE = ("ridge", "noise_scale", "grid")
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
 
@@ -90,11 +86,11 @@ def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
 
     Where that is not the fit's, folder and ledger were moved, and it is where it was from there.
     """
-    place = Path(about.ledger["path"])
+    place = Path(about.ledger.path)
     with suppress(ValueError, OSError):
         if place.is_absolute() and Ledger(place).holds(_digest(content)):
             return Ledger(place)
-    return Ledger(folder / about.ledger["from_here"])
+    return Ledger(folder / about.ledger.from_here)
 
 
 def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
@@ -123,33 +119,32 @@ def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes
         if panel.counts is not None:
             tensors[f"panels.{panel.kind}.counts"] = panel.counts
     numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
-    content = {
-        "format": saved.FORMAT,
-        "sha256": _digest(numbers),
-        "plan": asdict(fit.plan),
-        "data_name": fit.data_name,
-        "feature_names": fit.feature_names,
-        "preprocessing": fit.preprocessing,
-        "fingerprint": fit.fingerprint,
-        "records": fit.records,
-        "ridge": fit.guide.ridge,
-        "grid": fit.guide.grid,
-        "noise_scale": fit.guide.noise_scale,
-        "accounting": asdict(fit.accounting),
-        "largest": {panel.kind: panel.largest for panel in fit.panels},
-        "name": fit.kept.name,
-        "ledger": {"path": str(ledger), "from_here": os.path.relpath(ledger, path)},
-        "extra": dict(extra or {}),
-    }
     try:
-        about = json.dumps(content, indent=2, allow_nan=False).encode()
+        content = About(
+            sha256=_digest(numbers),
+            plan=fit.plan,
+            data_name=fit.data_name,
+            feature_names=fit.feature_names,
+            preprocessing=fit.preprocessing,
+            fingerprint=fit.fingerprint,
+            records=fit.records,
+            ridge=fit.guide.ridge,
+            grid=fit.guide.grid,
+            noise_scale=fit.guide.noise_scale,
+            accounting=fit.accounting,
+            largest={panel.kind: panel.largest for panel in fit.panels},
+            name=fit.kept.name,
+            ledger=Place(path=str(ledger), from_here=os.path.relpath(ledger, path)),
+            extra=extra or {},
+        )
+        about = json.dumps(schema.to_json(content), indent=2).encode()
         About.parse(about)  # what could not be read back is not written
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"fit or extra cannot be saved: {error}") from error
     return numbers, about
 
 
-def read_extra(path: str | Path) -> dict[str, Any]:
+def read_extra(path: str | Path) -> Mapping[str, Any]:
     """Return what :func:`save_fit` was given as ``extra``.
 
     Raises:
@@ -162,8 +157,8 @@ def open_ledger(path: str | Path) -> Ledger:
     """Return the ledger of the fit in the folder ``path``; it may be damaged."""
     folder = Path(path).resolve()
     file = folder / _ABOUT
+    content = _read(file)
     try:
-        content = _read(file)
         return _ledger(folder, content, About.parse(content))
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
@@ -184,10 +179,8 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     folder = Path(path).resolve()
     about, ledger = _about(folder)
     receipts.check(folder, ledger)
-    for name in ("ridge", "noise_scale", "grid"):
-        made, now = getattr(about, name), getattr(guide, name)
-        if now != made:
-            raise ValueError(f"guide has {name}={now}, and {folder} was made with {made}")
+    made, now = ({n: getattr(one, n) for n in _OF_GUIDE} for one in (about, guide))
+    schema.require_same(str(folder), made, now, "build the guide as it was built before")
     file = folder / _TENSORS
     content = _read(file)
     if _digest(content) != about.sha256:
@@ -258,19 +251,18 @@ def write_release(release: Release, path: Path) -> None:
             "seed, so it is not saved; leave the seed out"
         )
     model = release.model
-    content = {
-        "format": _RELEASE_FORMAT,
+    shared = Shared(
+        receipt=release.receipt,
+        model=model if isinstance(model, BayesianLogisticRegression) else None,
+        feature_names=release.feature_names,
+        preprocessing=release.preprocessing,
+    )
+    numbers = {
         "samples": release.samples.tolist(),
         "latents": {name: value.tolist() for name, value in release.latents.items()},
-        "receipt": release.receipt.to_dict(),
-        "model": asdict(model) if isinstance(model, BayesianLogisticRegression) else None,
-        "feature_names": release.feature_names,
-        "preprocessing": release.preprocessing,
     }
+    content = schema.to_json(shared) | numbers
     store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
-
-
-_RELEASE_FORMAT = 3
 
 
 def load_release(path: str | Path, model: Model | None = None) -> Release:
@@ -282,18 +274,16 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
     path = Path(path)
     try:
         content = store.read_json(path)
-        if content.get("format") != _RELEASE_FORMAT:
-            raise ValueError(f"it has format {content.get('format')!r}, not {_RELEASE_FORMAT}")
+        samples = _numbers("samples", content.pop("samples", None))
+        latents = content.pop("latents", None)
+        if not isinstance(latents, dict):
+            raise ValueError(f"latents must be a JSON object, got {latents!r:.80}")
+        latents = {name: _numbers(f"latents.{name}", value) for name, value in latents.items()}
+        shared = Shared.of(content)
+        model = model or shared.model
         if model is None:
-            model = _model(typed(content, "model", dict))
-        names = typed(content, "feature_names", list)
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(f"feature_names must be texts, got {names!r:.80}")
-        samples = _numbers("samples", typed(content, "samples", list))
-        latents = {
-            name: _numbers(f"latents.{name}", value)
-            for name, value in typed(content, "latents", dict).items()
-        }
+            raise ValueError("model is not in it: give the one that was fitted, model=")
+        names = shared.feature_names
         if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
             raise ValueError("samples must have shape (draws, d), and latents as many draws")
         if isinstance(model, BayesianLogisticRegression):
@@ -304,10 +294,10 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         return Release(
             samples=samples,
             latents=latents,
-            receipt=_receipt(typed(content, "receipt", dict)),
+            receipt=shared.receipt,
             model=model,
-            feature_names=tuple(names),
-            preprocessing=typed(content, "preprocessing", dict),
+            feature_names=names,
+            preprocessing=shared.preprocessing,
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a release: {error}") from error
@@ -319,31 +309,6 @@ def _numbers(name: str, value: object) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{name} must be numbers: {error}") from error
     return validate.finite(name, tensor)
-
-
-def _model(arguments: Mapping[str, Any]) -> BayesianLogisticRegression:
-    try:
-        return BayesianLogisticRegression(**arguments)
-    except TypeError as error:
-        raise ValueError(f"model: {error}") from error
-
-
-def _receipt(values: Mapping[str, Any]) -> Receipt:
-    kinds = {
-        "str": (str,), "float": (float, int), "float | None": (float, int, type(None)),
-        "int": (int,), "bool": (bool,), "bool | None": (bool, type(None)),
-    }  # fmt: skip
-    fields = {field.name: kinds[str(field.type)] for field in dataclasses.fields(Receipt)}
-    if set(values) != set(fields):
-        raise ValueError(f"receipt must have the fields {sorted(fields)}, got {sorted(values)}")
-    for name, allowed in fields.items():
-        value = values[name]
-        wrong_bool = isinstance(value, bool) and bool not in allowed
-        if wrong_bool or not isinstance(value, allowed):
-            raise ValueError(f"receipt.{name} has the wrong type: {value!r:.80}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"receipt.{name} must be finite, got {value!r}")
-    return Receipt(**values)
 
 
 def _about(folder: Path) -> tuple[About, Ledger]:

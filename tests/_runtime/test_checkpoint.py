@@ -173,14 +173,14 @@ def test_another_run_is_refused_and_the_argument_named(data: Dataset, tmp_path: 
         "dtype": replace(first, data=data.to("cpu", torch.float32)),
     }
     for name, other in others.items():
-        with pytest.raises(ValueError, match=rf"^{name}=.* cannot go on .* {name}="):
+        with pytest.raises(ValueError, match=rf"was made with {name}=.*, and not {name}="):
             route.train(other, silent)
     wider = replace(first, guide=FullRank(first.model, init_scale=0.2))
-    with pytest.raises(ValueError, match=r"^guide="):
+    with pytest.raises(ValueError, match="and not guide="):
         route.train(wider, silent)
-    with pytest.raises(ValueError, match=r"^kinds="):
+    with pytest.raises(ValueError, match="and not kinds="):
         Coupled(Remove(40), chunk=30, checkpoint=folder).train(first, silent)
-    with pytest.raises(ValueError, match=r"^chunk=31 "):
+    with pytest.raises(ValueError, match="and not chunk=31;"):
         Coupled(chunk=31, checkpoint=folder).train(first, silent)
 
 
@@ -271,7 +271,7 @@ def test_interrupted_command_goes_on_when_given_again_and_leaves_nothing(
 
     assert fit(out, "--steps", "21") == 2
     error = capsys.readouterr().err
-    assert "steps=21 cannot go on" in error
+    assert "and not steps=21" in error
     assert "delete the folder" in error
 
     kept = checkpoint.settings_of(next(unfinished.rglob("settings.json")).parent)

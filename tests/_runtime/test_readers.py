@@ -243,7 +243,7 @@ def test_hyperparameters(tmp_path: Path) -> None:
         (("step_size",), True, "step_size must be float, got True"),
         (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
         (("clip",), 10**400, "clip must be float"),
-        (("model",), None, "model must be BayesianLogisticRegression, got None"),
+        (("model",), None, "model must be a JSON object, got None"),
         (("model", "intercept"), 1, "model.intercept must be bool, got 1"),
         (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
         (("model", "groups"), [0], "dp-gd"),

@@ -90,11 +90,8 @@ def test_sums_of_single_precision_and_of_odd_numbers() -> None:
     total = torch.tensor([1.5, math.nan, math.inf, -1e30, 0.0])
     noisy = gaussian_sum(total, 1.0, KEY)
     assert noisy.dtype == torch.float64
-    assert noisy.isnan().tolist() == [False, True, False, False, False]
-    far = 2.0**52 * sum_step(1.0)
-    assert float(noisy[2]) == pytest.approx(far, rel=1e-4)
-    assert float(noisy[3]) == pytest.approx(-far, rel=1e-4)
-    assert far > 500_000
+    assert noisy.isfinite().tolist() == [True, False, False, True, True]
+    assert float(noisy[3]) == pytest.approx(-1e30, rel=1e-6)
     assert gaussian_sum(torch.zeros(0), 1.0).shape == (0,)
     with pytest.raises(ValueError, match="deviation"):
         gaussian_sum(total, 0.0)

@@ -58,11 +58,11 @@ def test_counts_are_records_that_are_repeated(size: int, records: int, seed: int
         assert torch.equal(found, quantile_certificate(whole, 1e-2, fraction))
         levels = (fraction, 1.0)
         assert within(values[0], float, levels, counts) == within(whole[0], float, levels)
-    found, expected = (
+    one, other = (
         exposure_of(own, float, 1e-5, 1e-2, counts=often)
         for own, often in ((values[0], counts), (whole[0], None))
     )
-    assert found == expected
+    assert one == other
 
 
 def test_a_value_that_is_infinite_is_infinite_with_counts() -> None:

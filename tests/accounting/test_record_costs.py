@@ -201,3 +201,35 @@ def test_an_event_costs_what_the_formula_of_its_type_says() -> None:
     for direction, of in (("add D‖D′", pairs), ("add D′‖D", pairs.reverse())):
         expected = posterior_draws_cost(of, order, draws=3, temperature=2.0)
         assert torch.equal(event_cost(draws, direction, order), expected)
+
+
+def exact_log_mgf(r: list[float], b2: list[float], s: float, temperature: float) -> float:
+    """Return log E (p/q)^s of Gaussians, by its closed form in 60 digits."""
+    with mpmath.workdps(60):
+        total = mpmath.mpf(0)
+        for one, b in zip(map(mpmath.mpf, r), map(mpmath.mpf, b2), strict=True):
+            w = 1 - s * (one - 1)
+            total += s * (mpmath.mpf(s) + 1) * b / (temperature * w) - mpmath.log(w)
+            total -= s * mpmath.log(one)
+        return float(total / 2)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.sampled_from([1e-9, 1e-6, 1e-4, 1e-2, 0.3]),
+    direction=st.booleans(),
+)
+def test_close_pairs_cost_what_all_pairs_do(seed: int, size: float, direction: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, b = torch.rand(2, 3, 2, generator=generator, dtype=torch.float64)
+    pairs = GaussianPairs(1 + size * (x - 0.5), size * b)
+    pairs = pairs.reverse() if direction else pairs
+    orders = torch.tensor([0.2, 1.0, 30.0, 2000.0], dtype=torch.float64)
+    found = posterior_draws_cost(pairs, orders, draws=2, temperature=3.0)
+    for row, s in zip(found.tolist(), orders.tolist(), strict=True):
+        for cost, r, b2 in zip(row, pairs.r.tolist(), pairs.b2.tolist(), strict=True):
+            if max(s * (one - 1) for one in r) >= 1:
+                assert cost == math.inf
+                continue
+            exact = 2 * exact_log_mgf(r, b2, s, 3.0)
+            assert exact * (1 - 1e-12) <= cost <= exact * (1 + 1e-11)

@@ -637,9 +637,9 @@ def test_a_folder_of_other_settings_is_refused(
         "seeds": 1,
     }
     compare(small(), Plan(**same), tmp_path / "out")
-    with pytest.raises(ValueError, match=f"^{name}=.* cannot go on"):
+    with pytest.raises(ValueError, match=f"and not {name}="):
         compare(small(), Plan(**{**same, **changed}), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"^train=.* cannot go on"):
+    with pytest.raises(ValueError, match="and not train="):
         compare(small(390), Plan(**same), tmp_path / "out")
 
 

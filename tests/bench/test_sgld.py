@@ -21,6 +21,7 @@ from bdpvi.bench.sgld import (
     dp_sgld_runs,
     gradient_variance,
 )
+from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run
 from bdpvi.inference.plan import Plan
 from bdpvi.types import WorstCase
@@ -74,11 +75,15 @@ def test_noise_is_the_larger_of_langevins_and_privacys(data: Dataset) -> None:
     )
     # K = (Lσ/q)²: Langevin's noise is larger up to σ = 1/(0.5 √η) = 20.
     assert torch.equal(quiet, same)
-    standard = (louder - loud) / (eta * 0.5 * 90.0)
+    louder_by = deviation_for(180.0, 0.5, 3) - deviation_for(90.0, 0.5, 3)
+    assert louder_by == pytest.approx(0.5 * 90.0, rel=1e-6)
+    standard = (louder - loud) / (eta * louder_by)
     low, high = chi2.interval(1 - 1e-6, standard.numel())
     assert low < float(standard.square().sum()) < high
-    drift = (quiet - standard * math.sqrt(eta)).mean(0)
-    torch.testing.assert_close(quiet, drift + standard * math.sqrt(eta), rtol=1e-9, atol=1e-9)
+    langevin = eta * deviation_for(1 / (0.5 * math.sqrt(eta)), 0.5, 3)
+    assert langevin == pytest.approx(math.sqrt(eta), rel=1e-6)
+    drift = (quiet - standard * langevin).mean(0)
+    torch.testing.assert_close(quiet, drift + standard * langevin, rtol=1e-9, atol=1e-9)
     slope = (data.y - 0.5).unsqueeze(1) * data.x
     norm = slope.norm(dim=1, keepdim=True)
     expected = eta * (slope * (0.5 / norm).clamp(max=1)).sum(0)

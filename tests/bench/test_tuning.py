@@ -282,7 +282,7 @@ def test_a_finished_search_goes_on_with_more(
     assert found["chosen"]["result"] == at_once["chosen"]["result"]
     trials = sum(len(kept(tmp_path / "other.json", f"dp-gd-{repeat}")) for repeat in range(3))
     assert scored == 2 * (2 * trials - 3)  # three configurations in two folds were there already
-    with pytest.raises(ValueError, match=r"search=.* cannot go on with the unfinished run"):
+    with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
 
@@ -382,7 +382,7 @@ def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) ->
     assert entry["chosen"]["result"]["non-private"]["score"] == pytest.approx(max(means), rel=1e-9)
     assert entry["methods"]["non-private"] == tried[int(np.argmax(means))]
     other = next(name for name in OBJECTIVES if name != objective)
-    with pytest.raises(ValueError, match=r'^search=.*"objective": .* cannot go on'):
+    with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["non-private"], replace(search, objective=other, seeds=1), out)
 
 

@@ -17,9 +17,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
+from bdpvi._runtime.secure import sum_step
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
+from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run, Stream
 from bdpvi.recipes.metrics import accuracy
 from bdpvi.types import WorstCase
@@ -53,13 +55,14 @@ def test_every_step_written_out(data: Dataset, tail: float) -> None:
     stream = Stream(4, 6, 1.0)
     x, y = data.x.numpy(), data.y.numpy()
     w, iterates = np.zeros(3), []
+    step = sum_step(deviation_for(1.5, 0.5, 3))
     for _ in range(6):
-        total = -w / 0.49
+        total = np.zeros(3)
         for record, label in zip(x, y, strict=True):
             score = (label - 1 / (1 + math.exp(-record @ w))) * record
             total = total + score * min(1.0, 0.5 / float(np.linalg.norm(score)))
-        noise = 1.5 * 0.5 * stream.private(3).numpy()
-        w = w + 0.8 / len(x) * (total + noise)
+        total = step * (np.round(total / step) + stream.noise.whole(3).numpy())
+        w = w + 0.8 / len(x) * (total - w / 0.49)
         iterates.append(w)
     kept = {0.0: 1, 0.5: 3, 1.0: 6}[tail]
     np.testing.assert_allclose(

@@ -21,6 +21,7 @@ from torch.distributions import transform_to
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
+from bdpvi._runtime.secure import sum_step
 from bdpvi.accounting.worst_case import MomentsAccountant, RenyiAccountant
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dpvi import (
@@ -32,6 +33,7 @@ from bdpvi.dp.dpvi import (
     row_chain,
     train,
 )
+from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run, Stream, Streams
 from bdpvi.dp.scores import Batch, Clip, scores
 from bdpvi.guides import FullRank, MeanField
@@ -259,7 +261,7 @@ def test_a_guide_with_shared_parameters_is_noticed() -> None:
 def test_privacy_noise_is_standard_normal(seed: int | None) -> None:
     n = 1_000_000
     stream = Stream(seed, 1, 0.5)
-    noise = torch.cat([stream.private(n // 64) for _ in range(64)])
+    noise = torch.cat([stream.noise.whole(n // 64) for _ in range(64)]) * sum_step(1.0)
     # A standard deviation wrong by 1 % would be 14 standard errors away.
     low, high = chi2.interval(1 - 1e-6, n)
     assert low < float(noise.square().sum()) < high
@@ -277,18 +279,20 @@ def test_noise_in_the_gradient_is_the_clip_times_the_multiplier_over_the_rate() 
     step = DPVIGradient(scores(model, data, guide.unpack), guide, streams, settings)
     free = random_free(guide, data, 1)
     free = {n: v.expand(3, *v.shape[1:]) for n, v in free.items()}
+    times = deviation_for(3.0, 0.6, 12) / deviation_for(1.0, 0.6, 12)
+    assert times == pytest.approx(3, rel=1e-8)
     drawn = []
     for number in range(200):
         gradient = step(free, number)
         noise = torch.cat([(g[1:] - g[0]).flatten(1) for g in gradient.values()], dim=1)
-        torch.testing.assert_close(noise[1], 3 * noise[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(noise[1], times * noise[0], rtol=1e-9, atol=1e-9)
         drawn.append(noise[0] * 0.2 / 0.6)
     sample = torch.cat(drawn)
     assert len(sample) == 200 * (3 + 9)
     low, high = chi2.interval(1 - 1e-6, len(sample))
     assert low < float(sample.square().sum()) < high
     fresh = Streams(runs[1:2], data, steps=200, rate=0.2)
-    expected = torch.cat([fresh.private(12)[0] for _ in range(200)])
+    expected = torch.cat([fresh.noisy(torch.zeros(1, 12).double(), 1.0)[0] for _ in range(200)])
     torch.testing.assert_close(sample, expected, rtol=1e-9, atol=1e-9)
 
 

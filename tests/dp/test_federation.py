@@ -15,6 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from bdpvi._runtime.checkpoint import sealed
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
@@ -246,8 +247,7 @@ def test_noise_is_fresh_in_every_round_and_leaves_the_callers_generator_alone() 
 
 def test_a_share_has_its_part_of_the_variance_to_a_percent() -> None:
     made = rounds(size=200_000, noise_shares=4)
-    torch.manual_seed(1)
-    share = made.share(torch.zeros(made.size))
+    share = made.share(torch.zeros(made.size), Key.of_seed(1))
     assert float(share.std()) == pytest.approx(Z * C / 2, rel=5e-3)
 
 

@@ -15,10 +15,12 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
+from bdpvi._runtime.secure import sum_rounding, sum_step
 from bdpvi.accounting.objective_perturbation import LAST
 from bdpvi.accounting.worst_case import calibrate
 from bdpvi.datasets import load_abalone
 from bdpvi.dp import objective_perturbation as module
+from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run, Stream
 from bdpvi.dp.objective_perturbation import (
     Objective,
@@ -67,8 +69,10 @@ def test_its_gradient_is_the_slope_that_was_drawn(data: Dataset, clip: float | N
     curvature = 0.5 if clip else 1.5**2 / 4
     ridge = max(0.7**-2, curvature / math.expm1(0.3 / 6.0))
     stream = Stream(4, 1, 1.0)
-    slope = 6.0 * bound * stream.private(4)
-    hiding = 2 * 1e-9 * 6.0 * bound / ridge / (LAST / 6.0) * stream.draws(4)
+    slope = sum_step(deviation_for(6.0, bound, 4)) * stream.noise.whole(4)
+    error = 1e-9 * 6.0 * bound + math.sqrt(4) / 2 * sum_step(6.0 * bound)
+    deviation = deviation_for(6.0 / LAST, 2 * error / ridge, 4)
+    hiding = sum_step(deviation) * stream.noise.whole(4)
     w = outcome.latents["w"][0] - hiding
     left = forces(model, data, 1.5, w) + ridge * w + slope
     assert float(left.norm()) < 1e-9 * 6.0 * bound
@@ -161,7 +165,11 @@ def test_price_and_type_of_the_result(data: Dataset) -> None:
     assert isinstance(outcome.price, WorstCase)
     assert 0.4975 <= outcome.price.epsilon <= 0.5
     assert outcome.price == WorstCase(
-        outcome.price.epsilon, 1e-5, "objective perturbation", ADD_OR_REMOVE
+        outcome.price.epsilon,
+        1e-5,
+        "objective perturbation",
+        ADD_OR_REMOVE,
+        rounding=sum_rounding(2 * len(outcome.latents["w"][0])),
     )
 
 

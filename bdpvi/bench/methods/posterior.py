@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from bdpvi.bench.methods.temperature import COLDEST, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
-from bdpvi.recipes.recipe import Recipe
+from bdpvi.recipes.recipe import NAMED, Recipe
 from bdpvi.releasing.guarantees import (
     BAYESIAN,
     WORST_CASE,
@@ -76,7 +76,7 @@ class FullRankRelease(PosteriorRelease):
 
     name: ClassVar[str] = "bdp-vi-full-rank"
     label: ClassVar[str] = "BDP-VI, full-rank"
-    guide: type[GaussianGuide] = FullRank
+    guide: type[GaussianGuide] = field(default=FullRank, metadata=NAMED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class MeanFieldRelease(PosteriorRelease):
 
     name: ClassVar[str] = "bdp-vi-mean-field"
     label: ClassVar[str] = "BDP-VI, mean-field"
-    guide: type[GaussianGuide] = MeanField
+    guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class FullRankWorstCase(WorstCaseRelease):
 
     name: ClassVar[str] = "vi-full-rank-worst-case"
     label: ClassVar[str] = "VI release, full-rank, worst case"
-    guide: type[GaussianGuide] = FullRank
+    guide: type[GaussianGuide] = field(default=FullRank, metadata=NAMED)
     settings_of: ClassVar[str] = FullRankRelease.name
 
 
@@ -126,7 +126,7 @@ class MeanFieldWorstCase(WorstCaseRelease):
 
     name: ClassVar[str] = "vi-mean-field-worst-case"
     label: ClassVar[str] = "VI release, mean-field, worst case"
-    guide: type[GaussianGuide] = MeanField
+    guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     settings_of: ClassVar[str] = MeanFieldRelease.name
 
 

@@ -79,10 +79,6 @@ class Records:
         keep = torch.arange(len(self), device=self.x.device) != index
         return self.select(keep)
 
-    def joined(self, other: Records) -> Records:
-        """Return these records and the other ones."""
-        return Records(torch.cat([self.x, other.x]), torch.cat([self.bound, other.bound]))
-
 
 @dataclass(frozen=True, eq=False)
 class Changed:

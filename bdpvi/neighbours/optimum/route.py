@@ -10,40 +10,84 @@ error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from bdpvi._runtime import log, validate
+from bdpvi._runtime.checkpoint import Checkpoint, Once, always
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track, silent
 from bdpvi._runtime.threads import each, slices
-from bdpvi._runtime.workers import Alone, Reduction, shared
+from bdpvi._runtime.workers import Alone, Reduction
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
+from bdpvi.inference.fingerprint import identity
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.svi import Convergence, Problem, isolated
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.displacements import Moves, Terms, norm, reach
-from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, climb, start
+from bdpvi.neighbours.optimum.displacements import Moves, Terms
+from bdpvi.neighbours.optimum.elbo import (
+    Objective,
+    Point,
+    Records,
+    Source,
+    climb,
+    start,
+)
 from bdpvi.neighbours.optimum.enclosing import enclosing
 from bdpvi.neighbours.optimum.expansion import Expansion
+from bdpvi.neighbours.optimum.search import search
+from bdpvi.neighbours.optimum.sensitivity import largest, room, scale_name
 from bdpvi.neighbours.optimum.sizes import PART, Size, free_memory
-from bdpvi.neighbours.route import Add, Remove, Trained
+from bdpvi.neighbours.route import Add, Remove, Trained, unfinished_key
 from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
 
-ROOM = 1e-5
-"""Fraction of what a record can move the mean by that rounding may move it by."""
 PASSES = 30
 """Passes over the data for one neighbour, at most; they end where they improve nobody."""
-FARTHEST = 0.01
-"""Distance of a search's end from the optimum, in standard deviations, from which on it is refused:
-what a record costs would say little."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What the neighbours follow from, once the guide is fitted.
+
+    Attributes:
+        problem: the fit's.
+        point: the optimum.
+        tolerance: norm of the gradient there, at most.
+        most: bound on every conceivable record's Σb², if :func:`largest` knows one.
+        track: shows progress.
+        kept: where finished parts are kept.
+    """
+
+    problem: Problem
+    point: Point
+    tolerance: float
+    most: float | None
+    track: Track[Any]
+    kept: Checkpoint | None
+
+    @cached_property
+    def expansion(self) -> Expansion:
+        """The ELBO near the optimum; it takes passes over the records."""
+        return Expansion(self.point, self.tolerance)
+
+    @property
+    def once(self) -> Once:
+        """Returns the tensors of a named part, made now if they are not kept."""
+        return always if self.kept is None else self.kept.once
+
+    def nobody(self, kind: str) -> Panel:
+        """Return a panel of no records, for the worst case alone."""
+        none = torch.empty(0, 1, dtype=torch.float64)
+        return Panel(kind, none[:, 0].long(), GaussianPairs(none, none), self.most)
 
 
 class Optimum:
@@ -68,6 +112,8 @@ class Optimum:
         reduction: what several workers do together, each with records of its own in ``problem``:
             disjoint rows whose ids are unique among all workers. All of them get the fit and the
             panel of all records. By default one worker has all records.
+        checkpoint: folder for what is finished, so that an interrupted run with the same settings
+            goes on from there; of one worker. Secret; delete it when the result is saved.
     """
 
     def __init__(
@@ -76,9 +122,13 @@ class Optimum:
         tolerance: float = 1e-12,
         precision: float = 1e-5,
         reduction: Reduction | None = None,
+        checkpoint: str | Path | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
         self.reduction = reduction or Alone()
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        if self.checkpoint is not None and self.reduction.size > 1:
+            raise ValueError(f"checkpoint={str(checkpoint)!r} is for one worker, not for several")
         self.tolerance = validate.positive("tolerance", tolerance)
         self.precision = validate.positive("precision", precision)
 
@@ -97,8 +147,8 @@ class Optimum:
         return isinstance(model, BayesianLogisticRegression) and largest(model, guide) is not None
 
     def key(self) -> Key:
-        """Return a new key: there are no batches, so it decides nothing about the fit."""
-        return shared(Key.fresh(), self.reduction)
+        """Return the secret key of the run: there are no batches, so it has no part in the fit."""
+        return unfinished_key(self.checkpoint, self.reduction)
 
     def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Fit the guide, then find every neighbour's optimum.
@@ -117,62 +167,113 @@ class Optimum:
         with isolated(problem.data.x):
             some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may have none
             problem.guide.setup(some, some.new_zeros(1))
-        neighbours = [kind.rows(problem.data) for kind in self.kinds]
-        data = Records.of(model, problem.data)
-        everyone = sum(len(rows.records) for rows in neighbours)
-        self._check_size(data, everyone, diagonal=scale == "scale")
+        source, neighbours = self._source(problem, track), self._neighbours(problem)
+        self._check_size(source, neighbours, diagonal=scale == "scale")
         objective = Objective(
-            data, model.prior_scale**-2, scale == "scale", self.reduction, model.intercept_mean
+            source, model.prior_scale**-2, scale == "scale", self.reduction, model.intercept_mean
         )
-        most = largest(model, problem.guide)
+        most, kept = largest(model, problem.guide), self._kept(problem, neighbours)
 
         def enough(point: Point) -> bool:
             return most is not None and point.distance <= room(model)
 
         with log.step("fit"):
-            path = climb(start(objective), self.tolerance, enough=enough)
-        if most is not None and not enough(path[-1]):
+            point, convergence = self._climbed(problem, objective, enough, kept)
+        if most is not None and not enough(point):
             raise FloatingPointError(
-                f"the fit is only known to within {path[-1].distance:.3g} of the optimum, more "
+                f"the fit is only known to within {point.distance:.3g} of the optimum, more "
                 f"than the {room(model):.3g} that its sensitivity allows for; use a larger clip"
             )
-        convergence = Convergence(
-            torch.tensor([p.elbo for p in path], dtype=torch.float64),
-            torch.tensor([p.gradient_norm for p in path], dtype=torch.float64),
-        )
-        parameters = {"loc": path[-1].mean, scale: path[-1].scale}
-        if most is not None and not int(self.reduction.sum(torch.tensor(everyone))):
-            nobody = GaussianPairs(*(path[-1].mean.new_ones(2, 0, 1)))
-            panels = [self._panel(rows, nobody, most) for rows in neighbours]
-            return Trained(parameters, convergence, tuple(panels))
-        expansion = Expansion(path[-1], max(self.tolerance, path[-1].gradient_norm))
-        panels = []
-        for rows in neighbours:
-            every = rows.records is problem.data
-            records = data if every else Records.of(model, rows.records)
-            ids = rows.records.ids.tolist()
-            with log.step(f"neighbours ({rows.kind})"):
-                moves = self.moves(
-                    expansion, records, rows.sign, track, rows.kind, ids, bounded=most is not None
-                )
-            panels.append(self._panel(rows, pairs(expansion, moves, problem.guide, most), most))
-        return Trained(parameters, convergence, tuple(panels))
+        job = Job(problem, point, max(self.tolerance, point.gradient_norm), most, track, kept)
+        panels = tuple(self._panel(job, rows) for rows in neighbours)
+        return Trained({"loc": point.mean, scale: point.scale}, convergence, panels)
 
-    def _check_size(self, data: Records, neighbours: int, *, diagonal: bool) -> None:
+    def _source(self, problem: Problem, track: Track[Any]) -> Source:
+        """Return the records as the model sees them."""
+        assert isinstance(problem.model, BayesianLogisticRegression)
+        return Records.of(problem.model, problem.data)
+
+    def _neighbours(self, problem: Problem) -> list[Any]:
+        """Return what each panel is of."""
+        return [kind.rows(problem.data) for kind in self.kinds]
+
+    def _check_size(self, source: Source, neighbours: Sequence[Rows], *, diagonal: bool) -> None:
         """Warn of a long job, and refuse one that there is no memory for, at all workers alike."""
-        free = free_memory() if data.x.is_cpu else math.inf
-        mine = torch.tensor([len(data), -free], dtype=torch.float64)
+        assert isinstance(source, Records)
+        d, free = source.x.shape[1], free_memory() if source.x.is_cpu else math.inf
+        mine = torch.tensor([len(source), -free], dtype=torch.float64)
         records, free = self.reduction.max(mine).tolist()
-        everyone = int(self.reduction.sum(torch.tensor(neighbours)))
-        d = data.x.shape[1]
+        everyone = int(self.reduction.sum(torch.tensor(sum(len(r.records) for r in neighbours))))
         Size.of(int(records), everyone, d, diagonal=diagonal).check(
             d, diagonal=diagonal, available=-free
         )
 
-    def _panel(self, rows: Rows, pairs: GaussianPairs, largest: float | None) -> Panel:
-        """Return the panel of all workers' neighbours."""
-        ids, r, b2 = map(self.reduction.join, (rows.records.ids, pairs.r, pairs.b2))
-        return Panel(rows.kind, ids.cpu(), GaussianPairs(r.cpu(), b2.cpu()), largest)
+    def _kept(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
+        """Return where finished parts are kept, with all that they depend on."""
+        if self.checkpoint is None:
+            return None
+        settings = {**identity(problem), **self._settings(neighbours)}
+        numerics = {"tolerance": repr(self.tolerance), "precision": repr(self.precision)}
+        return Checkpoint(self.checkpoint, settings | numerics)
+
+    def _settings(self, neighbours: Sequence[Rows]) -> dict[str, str]:
+        return {f"{one.kind} records": one.records.fingerprint() for one in neighbours}
+
+    def _start(self, objective: Objective) -> Point:
+        """Return where the search starts."""
+        return start(objective)
+
+    def _climbed(
+        self,
+        problem: Problem,
+        objective: Objective,
+        enough: Callable[[Point], bool],
+        kept: Checkpoint | None,
+    ) -> tuple[Point, Convergence]:
+        """Return the optimum and the way there, from where an interrupted run got to."""
+        begun = None if kept is None else kept.begun("fit")
+        state = None if begun is None else begun.state()
+        course: list[list[float]] = [] if state is None else state["course"]
+
+        def note(point: Point) -> None:
+            course.append([point.elbo, point.gradient_norm])
+            if begun is not None:
+                begun.reached(
+                    lambda: {"mean": point.mean, "metric": point.metric, "course": course}
+                )
+
+        if state is None:
+            first = self._start(objective)
+            note(first)
+        else:
+            device = problem.data.x.device
+            first = objective.at(state["mean"].to(device), state["metric"].to(device))
+        point = climb(first, self.tolerance, note, enough)[-1]
+        return point, Convergence(*torch.tensor(course, dtype=torch.float64).T)
+
+    def _panel(self, job: Job, rows: Rows) -> Panel:
+        """Return the panel of all workers' neighbours of one kind."""
+        if job.most is not None and not int(self.reduction.sum(torch.tensor(len(rows.records)))):
+            return job.nobody(rows.kind)
+        found = job.once(rows.kind, lambda: self._found(job, rows))
+        return Panel(rows.kind, found["ids"], GaussianPairs(found["r"], found["b2"]), job.most)
+
+    def _found(self, job: Job, rows: Rows) -> dict[str, Tensor]:
+        """Return all workers' neighbours: their ids, r and b²."""
+        expansion, problem = job.expansion, job.problem
+        records = expansion.point.objective.records
+        if rows.records is not problem.data:
+            assert isinstance(problem.model, BayesianLogisticRegression)
+            records = Records.of(problem.model, rows.records)
+        assert isinstance(records, Records)
+        ids, bounded = rows.records.ids.tolist(), job.most is not None
+        with log.step(f"neighbours ({rows.kind})"):
+            moves = self.moves(
+                expansion, records, rows.sign, job.track, rows.kind, ids, bounded=bounded
+            )
+        found = pairs(expansion, moves, problem.guide, job.most)
+        every = {"ids": rows.records.ids, "r": found.r, "b2": found.b2}
+        return {name: self.reduction.join(value).cpu() for name, value in every.items()}
 
     def moves(
         self,
@@ -182,7 +283,6 @@ class Optimum:
         track: Track[Any] = silent,
         kind: str = "",
         ids: Sequence[int] = (),
-        kept: KeptMoves | None = None,
         *,
         bounded: bool = False,
     ) -> Moves:
@@ -198,7 +298,6 @@ class Optimum:
             track: shows progress.
             kind: what to call it there.
             ids: what messages call the records, by default their positions.
-            kept: what an earlier call with the same arguments finished.
             bounded: whether a neighbour may be left without a proven error, because something else
                 bounds how far it is.
 
@@ -206,15 +305,8 @@ class Optimum:
             FloatingPointError: if nothing is proven of a neighbour that is not bounded.
         """
         terms, named = expansion.terms(records), partial(_named, track, kind)
-        stage, moves = (kept and kept.moves()) or (0, None)
-        if moves is None:
-            moves = expansion.solve_all(terms, sign, named)
-            if kept is not None:
-                kept.moved(1, moves)
-        if stage < 2:
-            self._passes(expansion, terms, sign, moves, named)
-            if kept is not None:
-                kept.moved(2, moves)
+        moves = expansion.solve_all(terms, sign, named)
+        self._passes(expansion, terms, sign, moves, named)
         columns = expansion.rough(moves, self.precision)
         counts = self.reduction.join(torch.tensor([len(columns)], device=columns.device))
         for worker, count in enumerate(counts.tolist()):
@@ -230,8 +322,6 @@ class Optimum:
                     continue
                 if column is not None:
                     moves.put(torch.tensor([column], device=columns.device), found)
-                if kept is not None:
-                    kept.moved(2, moves)
         return moves
 
     def _passes(
@@ -255,57 +345,8 @@ class Optimum:
             columns = columns[torch.isin(columns, expansion.rough(moves, self.precision))]
 
 
-def search(expansion: Expansion, record: Records | None, sign: float, name: str) -> Moves:
-    """Return the optimum of one neighbour by a search of its own, from the fit.
-
-    The negative ELBO is strongly convex in (μ, L), by the prior alone, so the last gradient bounds
-    how far the optimum is (:attr:`bdpvi.neighbours.optimum.elbo.Point.distance`).
-
-    Args:
-        expansion: of the ELBO at the fit.
-        record: what is left out or added; None at workers that have no part in the change.
-        sign: 1 or -1.
-        name: what messages call the record.
-
-    Raises:
-        FloatingPointError: if the distance may be more than :data:`FARTHEST`.
-    """
-    point = expansion.point
-    changed = point.objective.records
-    if record is not None:
-        changed = Changed(changed, record, sign)
-    objective = replace(point.objective, records=changed)
-    best = climb(objective.at(point.mean, point.metric), expansion.tolerance)[-1]
-    m, y = expansion.coordinates.locate(best)
-    # Of the fit that the neighbour would have: its gradient may be as large as the tolerance.
-    granted = 2 * expansion.tolerance * norm(torch.linalg.inv(best.root)) / objective.precision
-    back = torch.linalg.inv(point.root)
-    far = expansion.unit * (best.distance + granted)
-    error = float(reach(far, norm(back @ best.root)))
-    if not error <= FARTHEST:
-        raise FloatingPointError(
-            f"the optimum of the data with record{name} {'added' if sign > 0 else 'removed'} "
-            f"cannot be certified, it is only known to {error:.3g} standard deviations; use a "
-            "smaller prior scale or smaller features"
-        )
-    return Moves(m, y, m.new_tensor([error]))
-
-
 def _named(track: Track[Any], kind: str, items: Sequence[Any], description: str) -> Iterable[Any]:
     return track(items, f"{kind}, {description}")
-
-
-class KeptMoves(Protocol):
-    """Where the neighbours of a long job are kept, so that it can go on.
-
-    Stage 1 is the polynomial, stage 2 the passes; searches follow one by one.
-    """
-
-    def moves(self) -> tuple[int, Moves] | None:
-        """Return how many stages were finished, and where the neighbours were then."""
-
-    def moved(self, stages: int, moves: Moves) -> None:
-        """Keep where the neighbours are after this stage."""
 
 
 def pairs(
@@ -336,63 +377,6 @@ def pairs(
     # LAPACK works on one small matrix at a time and leaves the other cores idle.
     blocks = list(each(some, slices(len(moves.error), expansion.columns)))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
-
-
-def room(model: BayesianLogisticRegression) -> float:
-    """Return how far from the optimum a fit may end, in the units of the weights.
-
-    Public, so that fits to all tables keep within it. With the whole of it ε grows by about 2e-5 of
-    itself.
-    """
-    assert model.clip is not None
-    return ROOM * model.clip * model.prior_scale**2
-
-
-def largest(model: BayesianLogisticRegression, guide: Guide) -> float | None:
-    """Return what Σb² is at most for any record whatever, if the model and the guide bound it.
-
-    The negative ELBO is convex in (μ, L), Σ = LLᵀ, and by the prior strongly so with 1/s² (Challis
-    and Barber 2013). The gradient of a record's term E ℓ(xᵀ(μ + Lz)) is x (E ℓ′, E ℓ′zᵀ); 1 and the
-    coordinates of z are orthonormal under z ~ N(0, I), so by Bessel's inequality its norm is at
-    most ‖x‖ (E ℓ′²)^½ ≤ C. With the record or without it, the maximiser is then within Cs² of the
-    other one (as for strongly convex losses in general: Chaudhuri, Monteleoni and Sarwate, JMLR
-    2011, Lemma 7). Each of the two fits is within the :func:`room` of its maximiser.
-
-    Args:
-        model: with C its clip and s its prior scale.
-        guide: whose noise scale the distance is measured in.
-
-    Returns:
-        None where nothing bounds it: without a clip or a noise scale.
-
-    >>> from bdpvi.guides import FullRank
-    >>> model = BayesianLogisticRegression(clip=0.5, prior_scale=2.0)
-    >>> round(largest(model, FullRank(model, noise_scale=10.0)), 5)
-    0.04
-    """
-    if model.clip is None or guide.noise_scale is None:
-        return None
-    distance = model.clip * model.prior_scale**2 + 2 * room(model)
-    return (distance / guide.noise_scale) ** 2
-
-
-def scale_name(model: Model, guide: Guide) -> str:
-    """Return the name of the guide's scale parameter.
-
-    Raises:
-        ValueError: if this route cannot have the model or the guide.
-    """
-    if type(model) is not BayesianLogisticRegression:
-        raise ValueError(
-            f"model={model!r} is not BayesianLogisticRegression; use Coupled for other models"
-        )
-    names = set(guide.constraints)
-    if names not in ({"loc", "scale_tril"}, {"loc", "scale"}):
-        raise ValueError(
-            f"guide has parameters {sorted(names)}; Optimum takes full-rank and mean-field ones"
-        )
-    (scale,) = names - {"loc"}
-    return scale
 
 
 def _checked(problem: Problem, reduction: Reduction) -> tuple[BayesianLogisticRegression, str]:

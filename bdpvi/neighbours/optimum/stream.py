@@ -1,335 +1,201 @@
-"""The optimum route over tables that do not fit in memory: fit, neighbours and ε by passes.
+"""The optimum route over a table on disk: passes over the files, a panel that is counted.
 
-The guide is fitted by passes over the file. One more pass leaves every record out in turn, turns it
-into what it costs and folds the costs up, order by order
-(:mod:`bdpvi.accounting.streaming_moments`): neither the records nor the panel is ever in memory as
-a whole.
+The guide is fitted by passes. One more pass leaves every record out in turn; of each, how far it
+moves the posterior is counted at the levels of a public grid
+(:meth:`bdpvi.accounting.panel.Panel.counted`), or kept for a random panel: neither the records nor
+the panel is ever in memory as a whole.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
-from bdpvi._runtime import log, progress, secure, validate
+from bdpvi._runtime import log
+from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track
-from bdpvi.accounting.composition import ByPanel
-from bdpvi.accounting.estimators import student_t, student_t_of
-from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.record_costs import posterior_draws_cost
-from bdpvi.accounting.settling import Terms, settle
-from bdpvi.accounting.streaming_moments import Folded
-from bdpvi.inference.guide import Guide
+from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.panel import LEVELS, Panel, on_levels
+from bdpvi.inference.svi import Problem
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.blocks import ROWS, ModelTable, Table
 from bdpvi.neighbours.optimum.displacements import Moves
-from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, climb, start
-from bdpvi.neighbours.optimum.expansion import Expansion
-from bdpvi.neighbours.optimum.route import Optimum, pairs, scale_name
+from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, Source, climb, start
+from bdpvi.neighbours.optimum.route import Job, Optimum, pairs
 from bdpvi.neighbours.optimum.sizes import parameters_of
-from bdpvi.neighbours.optimum.stream_orders import (
-    DIRECTIONS,
-    Known,
-    NotKnownError,
-    StreamAccounting,
-    expected_orders,
-)
-from bdpvi.neighbours.optimum.stream_state import State
-from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.types import Spent
+from bdpvi.neighbours.optimum.tables import ModelTable, Table
+from bdpvi.neighbours.route import Neighbours, Remove
 
-_REACH = Reach(ratio=4.0, shift=16.0)
-"""How far a neighbour may be from the fit for the draws' rounding to be priced."""
-_FEW = 256
-_PILOT = 2048
-_ENTRIES = 1 << 22
+PANEL = 100_000
+"""Expected size of the random panel where records are not counted."""
 _HELD = 1 << 14
 """Records that wait for more than the polynomial, so that they share the passes."""
+_ROUGHLY = 1e-3
+"""Norm of the gradient at which a search by the first block of records ends."""
 
 
-@dataclass(frozen=True, eq=False)
-class StreamFit:
-    """A guide fitted to a table on disk, and what draws from it cost. All but ``spent`` is secret.
+class Streamed(Optimum):
+    """:class:`Optimum` where the records are those of a table on disk; ``problem`` has the first.
 
-    Attributes:
-        guide: as given, with ``parameters`` set.
-        parameters: the guide's, constrained.
-        spent: what the planned draws cost together; no others are paid for.
-        draws, temperature: the planned ones.
-        records: their number N.
-        feature_names: the columns, in order.
-        gradient_norm: where the fit ended, in units of the guide's standard deviations.
-    """
-
-    guide: Guide
-    parameters: Mapping[str, Tensor]
-    spent: Spent
-    draws: int
-    temperature: float
-    records: int
-    feature_names: tuple[str, ...]
-    gradient_norm: float
-
-    @property
-    def posterior(self) -> Distribution:
-        """The fitted Gaussian over the flat vector of latents."""
-        return self.guide.posterior(self.parameters)
-
-    def draw(self) -> Tensor:
-        """Return the planned samples, (draws, d), from the secure source. ``spent`` pays for once.
-
-        They may be shared; samples drawn in any other way are not rounded, and their low bits
-        betray the posterior's mean.
-        """
-        lattice = self.guide.lattice(self.temperature)
-        released = self.guide.released(self.parameters)
-        return secure.sample(released, self.draws, self.temperature, lattice=lattice)
-
-
-@dataclass(frozen=True, eq=False)
-class Streaming:
-    """How a table is streamed: numerics, progress, and what is kept.
-
-    Attributes:
-        tolerance, precision: see :class:`Optimum`; the proven errors are added to the costs. Here
-            records that are not proven to this precision by a polynomial are held back and cost
-            further passes over the file, which they share.
-        rows: of a block.
-        state: file that finished blocks are kept in, and that a job that was cut off goes on from;
-            secret, and deleted by nobody. By default nothing is kept.
-        save_every: seconds between two writes of it.
-        track: progress of every pass, in blocks.
-    """
-
-    tolerance: float = 1e-12
-    precision: float = 1e-4
-    rows: int = ROWS
-    state: str | Path | None = None
-    save_every: float = 60.0
-    track: Track[Any] = progress.bar
-
-
-def fit_stream(
-    path: str | Path,
-    model: BayesianLogisticRegression,
-    guide: Guide,
-    *,
-    target: str,
-    features: Sequence[str] | None = None,
-    planned: Charge = Charge(1, 1.0),  # noqa: B008
-    accounting: StreamAccounting = StreamAccounting(),  # noqa: B008
-    streaming: Streaming = Streaming(),
-) -> StreamFit:
-    """Fit a guide to a table on disk, and account for draws from it, every record left out once.
-
-    The same as :func:`bdpvi.fit` with :class:`Optimum`, and ``spent`` of these draws by a
-    :class:`BayesianAccountant`, in the memory of a few blocks. Needs pyarrow.
+    With a public noise scale every record is counted. With the guide's own covariance a random
+    panel of about :data:`PANEL` takes the place of all: a secret coin for each record decides
+    whether it is in it, so that no record has a part in who else is. ``Remove(records)`` asks for
+    such a panel of another expected size.
 
     Args:
-        path: a Parquet or CSV file, or a folder of such files.
-        model: the model; its features are the columns ``features``.
-        guide: a full-rank or mean-field guide for it.
-        target: name of the column of targets, 0 or 1.
-        features: names of the columns of features; by default all but the target.
-        planned: number of samples that will be released, and their temperature τ.
-        accounting: δ, and how ε is found.
-        streaming: numerics, progress, and where finished blocks are kept.
+        table: the records.
+        route: its kinds, numerics and checkpoint.
 
     Raises:
-        ValueError: on data that cannot be accounted for, a guide with too many parameters, or a
-            ``state`` of another job or of files that have changed since, naming the argument.
-        FloatingPointError: if rounding keeps the gradient above the tolerance.
+        ValueError: if ``route`` adds records, or is one of several workers'.
     """
-    scale = scale_name(model, guide)
-    track = streaming.track
-    table = Table(path, target, features, rows=streaming.rows, track=track)
-    validate.mean_delta(accounting.delta, len(table), accounting.large_delta)
-    like = torch.zeros(3, len(table.features), dtype=torch.float64)
-    guide.setup(like, like[:, 0])
-    settings = _settings(table, model, guide, planned, accounting, streaming)
-    d = guide.initial(like)["loc"].shape[0]
-    parameters_of(d, diagonal=scale == "scale")
-    state = State(
-        None if streaming.state is None else Path(streaming.state), settings, streaming.save_every
-    )
-    state.check(
-        d,
-        diagonal=scale == "scale",
-        choices=len(accounting.orders),
-        blocks=table.blocks,
-        records=len(table),
-    )
-    source = ModelTable(table, model)
-    objective = Objective(
-        source, model.prior_scale**-2, scale == "scale", last=model.intercept_mean
-    )
-    with log.step("fit"):
-        point = _fit(objective, streaming.tolerance, state)
-    expansion = Expansion(point, streaming.tolerance)
-    job = _Job(source, guide, planned, accounting, streaming, expansion, state)
-    parameters = {"loc": point.mean, scale: point.scale}
-    looked = job.expected_orders()
-    while True:
+
+    def __init__(self, table: Table, route: Optimum) -> None:
+        super().__init__(
+            *route.kinds,
+            tolerance=route.tolerance,
+            precision=route.precision,
+            checkpoint=route.checkpoint,
+        )
+        self.table = table
+        if route.reduction.size > 1:
+            raise ValueError("data: a Table is for one worker; several share a table in memory")
+        if not all(isinstance(kind, Remove) for kind in self.kinds):
+            raise ValueError("neighbours: of a Table records are left out, Optimum(Remove(...))")
+
+    def _source(self, problem: Problem, track: Track[Any]) -> Source:
+        assert isinstance(problem.model, BayesianLogisticRegression)
+        return ModelTable(self.table, problem.model, track)
+
+    def _neighbours(self, problem: Problem) -> list[Any]:
+        return list(self.kinds)
+
+    def _check_size(self, source: Source, neighbours: Sequence[Any], *, diagonal: bool) -> None:
+        assert isinstance(source, ModelTable)
+        parameters_of(source.columns, diagonal=diagonal)
+
+    def _settings(self, neighbours: Sequence[Any]) -> dict[str, str]:
+        kinds = ", ".join(map(repr, neighbours))
+        return {"data": self.table.fingerprint(), "rows": str(self.table.rows), "kinds": kinds}
+
+    def _start(self, objective: Objective) -> Point:
+        """Return the maximum for the first block, its curvature in proportion to the table."""
+        assert isinstance(objective.records, ModelTable)
+        first = next(objective.records.read())
+        more = len(self.table) / max(1, len(first))
+        point = start(replace(objective, records=first))
+        with suppress(FloatingPointError):
+            point = climb(point, _ROUGHLY)[-1]
+        prior = objective.precision * torch.eye(len(point.mean)).to(point.metric)
+        return objective.at(point.mean, prior + more * (point.metric - prior))
+
+    def _panel(self, job: Job, rows: Any) -> Panel:
+        if job.most is not None and (rows.records == 0 or not len(self.table)):
+            return job.nobody("remove")
         with log.step("neighbours (remove)"):
-            known = job.known(looked)
-        try:
-            spent = job.settled(known, parameters)
-            break
-        except NotKnownError as missing:
-            looked = [torch.cat([index, missing.index]).unique() for index in looked]
-            state.forget()
-    guide.parameters = dict(parameters)
-    return StreamFit(
-        guide=guide,
-        parameters=parameters,
-        spent=spent,
-        draws=planned.draws,
-        temperature=planned.temperature,
-        records=len(table),
-        feature_names=table.features,
-        gradient_norm=point.gradient_norm,
-    )
+            found = job.once("remove", lambda: self._counted(job, rows.records))
+        if "counts" in found:
+            return Panel.counted("remove", found["counts"], job.most)
+        rank = found["ids"].argsort()  # those held back came last
+        some = GaussianPairs(found["r"], found["b2"]).select(rank)
+        return Panel("remove", found["ids"][rank], some, job.most)
 
-
-def _settings(
-    table: Table,
-    model: BayesianLogisticRegression,
-    guide: Guide,
-    planned: Charge,
-    accounting: StreamAccounting,
-    streaming: Streaming,
-) -> dict[str, Any]:
-    """Return all that the result depends on."""
-    return {
-        "files": table.fingerprint(),
-        "columns": [table.target, *table.features],
-        "model": repr(model),
-        "guide": type(guide).__name__,
-        "released": [guide.ridge, guide.noise_scale],
-        "release": [planned.draws, planned.temperature],
-        "orders": hashlib.sha256(accounting.orders.values.numpy().tobytes()).hexdigest(),
-        "search": [accounting.conversion, accounting.delta, accounting.failure_probability],
-        "numerics": [streaming.tolerance, streaming.precision, streaming.rows],
-    }
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """The passes that turn every record into what it costs, after the fit."""
-
-    source: ModelTable
-    guide: Guide
-    planned: Charge
-    accounting: StreamAccounting
-    streaming: Streaming
-    expansion: Expansion
-    state: State
-
-    @property
-    def optimum(self) -> Optimum:
-        """The route to neighbours that the polynomial leaves rough."""
-        return Optimum(tolerance=self.streaming.tolerance, precision=self.streaming.precision)
-
-    def add(self, folded: Sequence[Folded], moves: Moves, looked: Sequence[Tensor]) -> None:
-        """Add what these neighbours cost, at the orders looked at, in either direction."""
-        pair = pairs(self.expansion, moves, self.guide)
-        _REACH.check(pair)
-        for fold, one, index in zip(folded, (pair, pair.reverse()), looked, strict=True):
-            orders = self.accounting.orders.values[index]
-            for records in torch.arange(len(one)).split(max(1, _ENTRIES // len(orders))):
-                part = one.select(records)
-                cost = posterior_draws_cost(
-                    part, orders, self.planned.draws, self.planned.temperature
-                )
-                fold.add(cost)
-
-    def expected_orders(self) -> list[Tensor]:
-        """Return the positions of the orders that the search will look at, by direction."""
-        choices = len(self.accounting.orders)
-        every = [torch.arange(choices) for _ in DIRECTIONS]
-        looked = self.state.orders()
-        if looked is not None or choices <= _FEW:
-            return looked or every
-        few = next(self.source.read()).select(slice(_PILOT))
-        folds = [Folded(choices, len(few)) for _ in DIRECTIONS]
-        self.add(folds, self.optimum.moves(self.expansion, few, -1.0), every)
-        return expected_orders(folds, self.accounting, len(self.source.table))
-
-    def known(self, looked: Sequence[Tensor]) -> Known:
-        """Return what is known of the cost after a pass that leaves out every record in turn.
+    def _counted(self, job: Job, wanted: int | None) -> dict[str, Tensor]:
+        """Return how many records lie on each level; or of a random panel ids, r and b².
 
         Records that the polynomial leaves rough are held back, so that they share further passes.
         """
-        table, streaming, expansion = self.source.table, self.streaming, self.expansion
-        nobody = Records(expansion.fixed.new_empty(0, len(expansion.point.mean)), torch.empty(0))
-        folded = [Folded(len(index), len(table)) for index in looked]
-        begin, held = self.state.restore(folded)
-        held = held or nobody
-        turns = streaming.track(range(begin, table.blocks), "neighbours")
-        for block, records in zip(turns, self.source.read(begin), strict=False):
-            moves = expansion.solve_all(expansion.terms(records), -1.0)
-            rough = expansion.rough(moves, streaming.precision)
-            proven = torch.ones(len(records), dtype=torch.bool).index_fill_(0, rough, False)
-            held = held.joined(records.select(rough))
-            if bool(proven.any()):
-                self.add(folded, moves.select(proven), looked)
-            if len(held) >= _HELD:
-                self.add(folded, self.optimum.moves(expansion, held, -1.0), looked)
-                held = nobody
-            final = block + 1 == table.blocks
-            self.state.blocks(block + 1, looked, folded, held, final=final)
-        if len(held):
-            last = self.optimum.moves(
-                expansion, held, -1.0, streaming.track, "held back", kept=self.state
-            )
-            self.add(folded, last, looked)
-        gamma = self.accounting.failure_probability
-        return Known(
-            self.accounting.orders, looked, [student_t_of(f.moments(), gamma) for f in folded]
+        expansion, guide = job.expansion, job.problem.guide
+        counted = wanted is None and guide.noise_scale is not None
+        begun = None if job.kept is None else job.kept.begun("remove")
+        state = (begun and begun.state()) or _begin(job, counted)
+        found: dict[str, Tensor] = state["found"]
+        source = job.point.objective.records
+        assert isinstance(source, ModelTable)
+        for name, like in _nobody(job).items():
+            state[name] = state[name].to(like)
+
+        def add(ids: Tensor, moves: Moves) -> None:
+            some = pairs(expansion, moves, guide, job.most)
+            if counted:
+                found["counts"] += on_levels(some.b2.sum(1).cpu())
+                return
+            for name, more in (("ids", ids), ("r", some.r), ("b2", some.b2)):
+                found[name] = torch.cat([found[name], more.cpu()])
+
+        def add_held() -> None:
+            ids, held = state.pop("ids"), Records(state.pop("x"), state.pop("bound"))
+            if len(ids):
+                bounded = job.most is not None
+                add(
+                    ids,
+                    self.moves(
+                        expansion, held, -1.0, job.track, "held back", ids.tolist(), bounded=bounded
+                    ),
+                )
+            state.update(_nobody(job))
+
+        turns = job.track(range(state["blocks"], self.table.blocks), "neighbours")
+        for block, records in zip(turns, source.read(state["blocks"]), strict=False):
+            chosen = self._chosen(job, wanted, block, len(records)).to(records.x.device)
+            ids, some = block * self.table.rows + chosen, records.select(chosen)
+            if len(ids):
+                moves = expansion.solve_all(expansion.terms(some), -1.0)
+                rough = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+                rough[expansion.rough(moves, self.precision)] = True
+                add(ids[~rough], moves.select(~rough))
+                for name, more in (("ids", ids), ("x", some.x), ("bound", some.bound)):
+                    state[name] = torch.cat([state[name], more[rough]])
+            if len(state["ids"]) >= _HELD:
+                add_held()
+            state["blocks"] = block + 1
+            if begun is not None:
+                begun.reached(lambda: state)
+        add_held()
+        return found
+
+    def _chosen(self, job: Job, wanted: int | None, block: int, size: int) -> Tensor:
+        """Return which rows of a block are in the panel."""
+        if wanted is None and job.problem.guide.noise_scale is not None:
+            return torch.arange(size)
+        expected = PANEL if wanted is None else wanted
+        if expected >= len(self.table):
+            return torch.arange(size)
+        plan = job.problem.plan
+        key = Key.of_int(plan.seed) if plan.secret else Key.of_seed(plan.seed)
+        coins = torch.from_numpy(key.child("panel", block).coins(size))
+        return (coins < expected / len(self.table)).nonzero()[:, 0]
+
+
+def over(table: Table, neighbours: Neighbours | None) -> Streamed:
+    """Return the way to fit to a table on disk.
+
+    Raises:
+        ValueError: if it is not :class:`Optimum`, the only one there is.
+    """
+    if neighbours is not None and type(neighbours) is not Optimum:
+        raise ValueError(
+            f"neighbours={type(neighbours).__name__} needs the records in memory: give a Dataset, "
+            "or of a Table take Optimum()"
         )
-
-    def settled(self, known: Known, parameters: Mapping[str, Tensor]) -> Spent:
-        """Return what the planned draws cost, rounding included.
-
-        Raises:
-            NotKnownError: if the search asks for other orders.
-        """
-        accounting, guide, planned = self.accounting, self.guide, self.planned
-        released = guide.released(parameters)
-        rounding = rounding_error(guide, released, _REACH, planned.draws, planned.temperature)
-        terms = Terms(
-            orders=accounting.orders,
-            choices=len(accounting.orders),
-            failure_probability=accounting.failure_probability,
-            composition=ByPanel.name,
-            conversion=accounting.conversion,
-            estimator=student_t.__name__,
-        )
-        solve = partial(known.solve, rule=accounting.conversion)
-        return settle(solve, DIRECTIONS, accounting.delta, terms, rounding)
+    return Streamed(table, neighbours or Optimum())
 
 
-def _fit(objective: Objective, tolerance: float, state: State) -> Point:
-    """Return the maximum, found from what was kept or from that of the first block."""
-    begun = state.point()
-    if begun is not None:
-        point = objective.at(*begun)
-    else:
-        assert isinstance(objective.records, ModelTable)
-        first = next(objective.records.read())
-        point = start(replace(objective, records=first))
-        more = len(objective.records.table) / len(first)
-        with suppress(FloatingPointError):
-            point = climb(point, 1e-3)[-1]
-        prior = objective.precision * torch.eye(len(point.mean)).to(point.metric)
-        point = objective.at(point.mean, prior + more * (point.metric - prior))
-    return climb(point, tolerance, state.reached)[-1]
+def _begin(job: Job, counted: bool) -> dict[str, Any]:
+    """Return the state before the first block."""
+    width = 1 if job.problem.guide.noise_scale is not None else 2 * len(job.point.mean) + 1
+    none = torch.empty(0, width, dtype=torch.float64)
+    listed = {"ids": none[:, 0].long(), "r": none, "b2": none}
+    found = {"counts": torch.zeros(LEVELS, dtype=torch.int64)} if counted else listed
+    return {"blocks": 0, "found": found, **_nobody(job)}
+
+
+def _nobody(job: Job) -> dict[str, Tensor]:
+    """Return no records that are held back."""
+    like = job.point.mean
+    x = like.new_empty(0, len(like))
+    return {"ids": x[:, 0].long(), "x": x, "bound": x[:, 0]}

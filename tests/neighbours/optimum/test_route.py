@@ -49,7 +49,8 @@ from bdpvi.neighbours.optimum.packed import (
     unpack,
 )
 from bdpvi.neighbours.optimum.quadrature import derivatives
-from bdpvi.neighbours.optimum.route import Optimum, pairs, search
+from bdpvi.neighbours.optimum.route import Optimum, pairs
+from bdpvi.neighbours.optimum.search import search
 from bdpvi.neighbours.optimum.series import changes, heat, left_out
 from bdpvi.neighbours.rows import Rows
 

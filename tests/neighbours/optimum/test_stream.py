@@ -6,32 +6,41 @@ import builtins
 import math
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import mpmath
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from simulated import logistic_data
 
-from bdpvi import BayesianAccountant, BayesianLogisticRegression, Dataset, Optimum, fit, spent
-from bdpvi._runtime.progress import silent
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.estimators import Moments, student_t_of, tail_size
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.record_costs import posterior_draws_cost as close_draws_cost
-from bdpvi.accounting.streaming_moments import Folded
-from bdpvi.guides import FullRank, GaussianGuide, MeanField
+import bdpvi
+from bdpvi import (
+    Add,
+    BayesianDP,
+    BayesianLogisticRegression,
+    Budget,
+    BudgetExceededError,
+    Charge,
+    Coupled,
+    Dataset,
+    Fit,
+    Optimum,
+    Remove,
+    Table,
+    calibrate,
+    fit,
+    load_fit,
+    save_fit,
+    spent,
+)
+from bdpvi._runtime import checkpoint
+from bdpvi._runtime import progress as bars
+from bdpvi._runtime.workers import Alone
+from bdpvi.accounting.panel import Panel, on_levels
+from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
 from bdpvi.neighbours.optimum import stream
-from bdpvi.neighbours.optimum.blocks import Table
-from bdpvi.neighbours.optimum.stream import StreamFit, Streaming, fit_stream
-from bdpvi.neighbours.optimum.stream_orders import StreamAccounting
 
 pytest.importorskip("pyarrow")
 
@@ -60,12 +69,39 @@ def written(data: Dataset, folder: Path, kind: str) -> Path:
     return parts
 
 
-def streamed(path: Path, guide: type[GaussianGuide] = FullRank, **options: Any) -> StreamFit:
-    chosen: dict[str, Any] = {"target": "y", "planned": Charge(2, 3.0)}
-    numerics: dict[str, Any] = {"track": silent, "precision": PRECISION, "rows": 300}
-    numerics |= {f.name: options.pop(f.name) for f in fields(Streaming) if f.name in options}
-    streaming = Streaming(**numerics)
-    return fit_stream(path, MODEL, guide(MODEL), streaming=streaming, **{**chosen, **options})
+def here(data: Dataset, guide: type[GaussianGuide] = FullRank, **released: Any) -> Fit:
+    optimum = Optimum(precision=PRECISION)
+    return fit(
+        MODEL, guide(MODEL, **released), data, neighbours=optimum, device="cpu", progress=False
+    )
+
+
+def streamed(
+    path: Path,
+    guide: type[GaussianGuide] = FullRank,
+    model: BayesianLogisticRegression = MODEL,
+    *kinds: Remove,
+    rows: int = 300,
+    checkpoint: Path | None = None,
+    **released: Any,
+) -> Fit:
+    return fit(
+        model,
+        guide(model, **released),
+        Table(path, "y", rows=rows),
+        neighbours=Optimum(*kinds, precision=PRECISION, checkpoint=checkpoint),
+        device="cpu",
+        progress=False,
+    )
+
+
+def same_counts(counted: Panel, each: Panel) -> None:
+    assert counted.counts is not None
+    expected = Panel.counted("remove", on_levels(each.pairs.b2.sum(1)), each.largest)
+    assert torch.equal(counted.ids, expected.ids)
+    assert torch.equal(counted.counts, expected.counts)  # type: ignore[arg-type]
+    assert torch.equal(counted.pairs.b2, expected.pairs.b2)
+    assert (counted.largest, counted.records) == (each.largest, len(each.ids))
 
 
 @pytest.mark.parametrize(
@@ -73,32 +109,104 @@ def streamed(path: Path, guide: type[GaussianGuide] = FullRank, **options: Any) 
     [("parquet", 400, FullRank), ("csv", 367, MeanField), ("folder", 1500, FullRank),
      ("csv", 5000, FullRank)],
 )  # fmt: skip
+@pytest.mark.parametrize("noise_scale", [None, 0.3])
 def test_equals_the_fit_in_memory(
-    kind: str, rows: int, guide: type[GaussianGuide], tmp_path: Path
+    kind: str, rows: int, guide: type[GaussianGuide], noise_scale: float | None, tmp_path: Path
 ) -> None:
     data = logistic_data(1500, 2)
-    optimum = Optimum(precision=PRECISION)
-    here = fit(MODEL, guide(MODEL), data, neighbours=optimum, device="cpu", progress=False)
-    expected = asdict(spent(here, planned=Charge(2, 3.0), accountant=BayesianAccountant))
-    found = streamed(written(data, tmp_path, kind), guide, rows=rows)
-    for name, value in here.parameters.items():
-        torch.testing.assert_close(found.parameters[name], value, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found.posterior.mean, here.posterior.mean, rtol=1e-10, atol=1e-12)
-    diagnostics = expected.pop("diagnostics")
-    result = asdict(found.spent)
-    assert result.pop("diagnostics") == pytest.approx(diagnostics, rel=1e-7)
-    # The stream prices the rounding of draws for neighbours anywhere within its reach.
-    assert 0 < expected["rounding"] < result["rounding"] < 1e-8
-    assert result.pop("epsilon") == pytest.approx(expected.pop("epsilon"), rel=1e-4)
-    for one in (result, expected):
-        del one["rounding"], one["exposure"]
-    assert expected.pop("reason").startswith(result.pop("reason"))  # and says what to do
-    draws = found.draw()
-    step = found.guide.lattice(3.0).step
-    assert draws.shape == (2, len(found.posterior.mean))
-    assert torch.equal((draws / step).round() * step, draws)
-    assert result == expected
+    whole = here(data, guide, noise_scale=noise_scale)
+    found = streamed(written(data, tmp_path, kind), guide, rows=rows, noise_scale=noise_scale)
+    for name, value in whole.parameters.items():
+        torch.testing.assert_close(found.parameters[name], value, rtol=0, atol=1e-12)
+    (panel,), (each,) = found.panels, whole.panels
+    if noise_scale is None:
+        assert torch.equal(panel.ids, each.ids)
+        torch.testing.assert_close(panel.pairs.r, each.pairs.r, rtol=0, atol=1e-11)
+        torch.testing.assert_close(panel.pairs.b2, each.pairs.b2, rtol=0, atol=1e-11)
+    else:
+        same_counts(panel, each)
     assert (found.records, found.feature_names) == (1500, data.feature_names)
+    one, other = (spent(x, planned=Charge(2, 30.0)) for x in (found, whole))
+    # Rounded up to the next level, and on the grid of ε that the hockey-stick conversion has.
+    assert other.epsilon * (1 - 1e-9) <= one.epsilon <= other.epsilon * 1.01
+    assert (one.reliable, one.sample_size) == (other.reliable, 1500)
+    assert one.worst_case == other.worst_case
+    assert one.exposure is not None
+    assert other.exposure is not None
+    for name in ("largest", "most", "median", "certified"):
+        paid = getattr(other.exposure, name)
+        assert paid * (1 - 1e-9) <= getattr(one.exposure, name) <= paid * 1.002
+
+
+def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path) -> None:
+    data = logistic_data(1500, 2)
+    path = written(data, tmp_path, "parquet")
+    found, whole = streamed(path, noise_scale=0.3), here(data, noise_scale=0.3)
+    assert calibrate(found, epsilon=0.5) == calibrate(whole, epsilon=0.5)
+    release = bdpvi.release(found, draws=2, epsilon=0.5)
+    assert release.receipt.guarantee == "worst-case DP"
+    assert release.samples.shape == (2, len(found.posterior.mean))
+    save_fit(found, tmp_path / "fit")
+    loaded = load_fit(tmp_path / "fit", MODEL, FullRank(MODEL, noise_scale=0.3))
+    (panel,), (kept,) = found.panels, loaded.panels
+    for name in ("ids", "counts"):
+        assert torch.equal(getattr(panel, name), getattr(kept, name))
+    assert torch.equal(panel.pairs.b2, kept.pairs.b2)
+    assert spent(loaded) == spent(found)
+    again = bdpvi.release(loaded, temperature=100.0)
+    assert "worst-case" in str(again.receipt)
+    with pytest.raises(BudgetExceededError):
+        bdpvi.release(loaded, temperature=1.0, budget=Budget(0.6))
+    bayesian = calibrate(loaded, epsilon=0.6, guarantee=BayesianDP())
+    assert bayesian > 0
+
+
+def test_no_neighbours_are_needed_for_the_worst_case(tmp_path: Path) -> None:
+    data = logistic_data(400, 2)
+    path = written(data, tmp_path, "parquet")
+    found = streamed(path, FullRank, MODEL, Remove(0), noise_scale=0.3)
+    (panel,) = found.panels
+    assert panel.records == 0
+    total = spent(found, planned=Charge(1, 30.0))
+    assert (
+        total.worst_case == spent(here(data, noise_scale=0.3), planned=Charge(1, 30.0)).worst_case
+    )
+    with pytest.raises(ValueError, match="0 records"):
+        streamed(path, FullRank, MODEL, Remove(0))
+
+
+def test_of_few_or_no_records_the_worst_case_says_enough(tmp_path: Path) -> None:
+    data = logistic_data(60, 2)
+    for size in (0, 1, 2):
+        path = tmp_path / f"{size}.parquet"
+        frame(data)[:size].to_parquet(path)
+        found = streamed(path, noise_scale=0.3)
+        assert found.records == size
+        assert spent(found, planned=Charge(1, 30.0)).worst_case is not None
+        with pytest.raises(ValueError, match=f"{size} records; at least 3"):
+            streamed(path)
+
+
+def test_a_random_panel_takes_the_place_of_all_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = logistic_data(1500, 2)
+    path, whole = written(data, tmp_path, "parquet"), here(data)
+    monkeypatch.setattr(stream, "PANEL", 300)
+    sizes, seen = [], set()
+    for _ in range(4):
+        (panel,) = streamed(path).panels
+        sizes.append(len(panel.ids))
+        seen.add(tuple(panel.ids.tolist()))
+        assert bool((panel.ids.diff() > 0).all())
+        every = whole.panels[0].pairs.select(panel.ids)
+        torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=1e-11)
+        torch.testing.assert_close(panel.pairs.r, every.r, rtol=0, atol=1e-11)
+    assert len(seen) == 4
+    assert all(abs(size - 300) < 6 * math.sqrt(300) for size in sizes)
+    (panel,) = streamed(path, FullRank, MODEL, Remove(700), noise_scale=0.3).panels
+    assert panel.counts is None
+    assert abs(len(panel.ids) - 700) < 6 * math.sqrt(700)
 
 
 class Interrupted:
@@ -115,60 +223,98 @@ class Interrupted:
             yield item
 
 
-def test_an_interrupted_job_goes_on_and_ends_alike(tmp_path: Path) -> None:
-    data, state = logistic_data(1500, 2), tmp_path / "state"
+@pytest.mark.parametrize("noise_scale", [None, 0.3])
+def test_an_interrupted_run_goes_on_and_ends_alike(
+    noise_scale: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, folder = logistic_data(1500, 2), tmp_path / "unfinished"
     path = written(data, tmp_path, "parquet")
-    straight = streamed(path)
-    interruptions, resumed = 0, None
+    straight = streamed(path, noise_scale=noise_scale)
+    monkeypatch.setattr(checkpoint, "_EVERY", 0.0)
+    monkeypatch.setattr(stream, "PANEL", 800)
+    interruptions, resumed, keys = 0, None, set()
     while resumed is None:
-        try:
-            resumed = streamed(path, state=state, save_every=0.0, track=Interrupted(40))
-        except KeyboardInterrupt:
-            interruptions += 1
+        with monkeypatch.context() as patched:
+            patched.setattr(bars, "silent", Interrupted(40))
+            try:
+                resumed = streamed(path, noise_scale=noise_scale, checkpoint=folder)
+            except KeyboardInterrupt:
+                interruptions += 1
+                keys.add(checkpoint.settings_of(folder)["seed"])
     assert 2 <= interruptions < 20
-    assert stat.S_IMODE(state.stat().st_mode) == 0o600
-    assert resumed.spent == straight.spent
-    assert torch.equal(resumed.parameters["loc"], straight.parameters["loc"])
-    assert streamed(path, state=state).spent == straight.spent
+    assert len(keys) == 1  # of one secret
+    assert keys.pop() == f"secret {resumed.plan.seed}"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    torch.testing.assert_close(
+        resumed.parameters["loc"], straight.parameters["loc"], rtol=0, atol=1e-12
+    )
+    assert len(resumed.convergence.elbo) > 1
+    (panel,), (whole,) = resumed.panels, straight.panels
+    if noise_scale is None:
+        every = whole.pairs.select(panel.ids)
+        assert abs(len(panel.ids) - 800) < 6 * math.sqrt(800)
+        torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=1e-11)
+    else:
+        assert torch.equal(panel.counts, whole.counts)  # type: ignore[arg-type]
+        assert torch.equal(panel.ids, whole.ids)
+    once_more = streamed(path, noise_scale=noise_scale, checkpoint=folder)
+    assert torch.equal(once_more.panels[0].pairs.b2, panel.pairs.b2)
 
 
-def test_a_state_of_another_job_is_refused(tmp_path: Path) -> None:
-    data, state = logistic_data(600, 3), tmp_path / "state"
+def test_a_table_in_memory_goes_on_too(tmp_path: Path) -> None:
+    data, folder = logistic_data(300, 2), tmp_path / "unfinished"
+
+    def run(**options: Any) -> Fit:
+        optimum = Optimum(checkpoint=folder, **options)
+        return fit(MODEL, FullRank(MODEL), data, neighbours=optimum, progress=False)
+
+    first, again = run(), run()
+    assert first.plan.seed == again.plan.seed
+    assert torch.equal(first.panels[0].pairs.b2, again.panels[0].pairs.b2)
+    with pytest.raises(ValueError, match="made with precision=1e-05, and not precision=1e-06"):
+        run(precision=1e-6)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    data, folder = logistic_data(600, 3), tmp_path / "unfinished"
     path = written(data, tmp_path, "parquet")
-    streamed(path, state=state)
-    with pytest.raises(ValueError, match=r"state=.*release=\[2, 3\.0\], not \[1, 3\.0\]"):
-        streamed(path, state=state, planned=Charge(1, 3.0))
+    streamed(path, checkpoint=folder)
+    with pytest.raises(ValueError, match=r"made with guide="):
+        streamed(path, checkpoint=folder, noise_scale=1.0)
+    with pytest.raises(ValueError, match=r"made with rows=300, and not rows=200"):
+        streamed(path, checkpoint=folder, rows=200)
+    with pytest.raises(ValueError, match=r"made with kinds="):
+        streamed(path, FullRank, MODEL, Remove(100), checkpoint=folder)
+    frame(logistic_data(600, 4)).to_parquet(path)
+    with pytest.raises(ValueError, match=r"made with data="):
+        streamed(path, checkpoint=folder)
+
+
+def test_files_that_change_are_refused(tmp_path: Path) -> None:
+    path = written(logistic_data(600, 3), tmp_path, "parquet")
+    table = Table(path, "y", rows=100)
+    blocks = table.read()
+    next(blocks)
     frame(logistic_data(601, 3)).to_parquet(path)
-    with pytest.raises(ValueError, match=r"state=.*files="):
-        streamed(path, state=state)
-    state.write_bytes(b"x")
-    with pytest.raises(ValueError, match="cannot be read"):
-        streamed(path, state=state)
-
-
-def test_orders_that_the_pilot_did_not_expect_take_another_pass(tmp_path: Path) -> None:
-    data = logistic_data(1500, 2)
-    order = data.x.norm(dim=1).argsort()
-    data = Dataset(data.x[order], data.y[order])
-    optimum = Optimum(precision=PRECISION)
-    here = fit(MODEL, FullRank(MODEL), data, neighbours=optimum, device="cpu", progress=False)
-    found = streamed(written(data, tmp_path, "parquet"), rows=100)
-    exact = spent(here, planned=Charge(2, 3.0), accountant=BayesianAccountant)
-    assert found.spent.epsilon == pytest.approx(exact.epsilon, rel=1e-4)  # but for rounding
-    assert found.spent.order == exact.order
+    for use in (table.first, table.fingerprint):
+        with pytest.raises(ValueError, match="has changed since the table was opened"):
+            use()
+    same = Table(path, "y")
+    assert same.fingerprint() == Table(path, "y", rows=7).fingerprint()
+    assert same.fingerprint() != Table(path, "y", ["x0"]).fingerprint()
 
 
 def test_refusals_name_the_column_and_the_value(tmp_path: Path) -> None:
     data = logistic_data(60, 3)
     path = written(data, tmp_path, "csv")
     with pytest.raises(ValueError, match="target: 'z'"):
-        streamed(path, target="z")
+        Table(path, target="z")
     with pytest.raises(ValueError, match="features: 'x7'"):
-        streamed(path, features=["x0", "x7"])
+        Table(path, "y", features=["x0", "x7"])
+    with pytest.raises(ValueError, match="must name columns but the target"):
+        Table(path, "y", features=["x0", "y"])
     with pytest.raises(ValueError, match="path="):
-        streamed(tmp_path / "none.csv")
-    with pytest.raises(ValueError, match="conversion"):
-        StreamAccounting(conversion="hockey-stick")
+        Table(tmp_path / "none.csv", "y")
     for column, value, words in (
         ("x1", np.nan, "column 'x1' .* nan in row 17"),
         ("y", 2, r"column 'y' .* must be 0 or 1, got 2\.0 in row 17"),
@@ -180,16 +326,31 @@ def test_refusals_name_the_column_and_the_value(tmp_path: Path) -> None:
             table.to_csv(bad, index=False) if kind == "csv" else table.to_parquet(bad)
             with pytest.raises(ValueError, match=words):
                 streamed(bad, rows=7)
-    single = frame(data).assign(y=(np.arange(60) == 5).astype(int))
-    single.to_parquet(tmp_path / "single.parquet")
-    with pytest.raises(ValueError, match="class 1 1 times"):
-        streamed(tmp_path / "single.parquet")
     frame(data).assign(x0="a").to_parquet(tmp_path / "words.parquet")
     with pytest.raises(ValueError, match=r"'x0' .* not numbers"):
         streamed(tmp_path / "words.parquet")
     frame(data).assign(x0="a").to_csv(tmp_path / "words.csv", index=False)
     with pytest.raises(ValueError, match="cannot be read"):
         streamed(tmp_path / "words.csv")
+
+
+def test_what_needs_the_records_in_memory_is_refused(tmp_path: Path) -> None:
+    data = logistic_data(60, 3)
+    table = Table(written(data, tmp_path, "csv"), "y")
+
+    def refused(words: str, model: Any = MODEL, guide: Any = FullRank, **options: Any) -> None:
+        with pytest.raises(ValueError, match=words):
+            fit(model, guide(model), table, progress=False, **options)
+
+    refused("neighbours=Coupled needs the records in memory", neighbours=Coupled())
+    refused("of a Table records are left out", neighbours=Optimum(Add(data)))
+    refused("rate=0.5 must be 1", rate=0.5)
+    refused("FullRank and mean-field|full-rank and mean-field", guide=LowRank)
+
+    class Two(Alone):
+        size = 2
+
+    refused("a Table is for one worker", neighbours=Optimum(reduction=Two()))
 
 
 def test_without_pyarrow_the_error_says_what_to_install(
@@ -231,34 +392,6 @@ def test_reading_does_not_keep_what_it_has_read(tmp_path: Path) -> None:
     assert most < (tmp_path / "big.parquet").stat().st_size
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    scale=st.sampled_from([1e-7, 1e-3, 1.0, 30.0]),
-    cuts=st.lists(st.integers(1, 199), max_size=5),
-    infinite=st.booleans(),
-)
-def test_folded_moments_equal_those_of_the_whole_sample(
-    seed: int, scale: float, cuts: list[int], infinite: bool
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    values = scale * torch.randn(3, 200, generator=generator, dtype=torch.float64).abs()
-    if infinite:
-        values[1, 77] = torch.inf
-    folded = Folded(3, 200)
-    for block in values.tensor_split(sorted(set(cuts)), dim=1):
-        folded.add(block)
-    blocks, whole = folded.moments(), Moments.of(values, least=3)
-    for name in ("log_max", "mean", "sd", "skewness"):
-        torch.testing.assert_close(
-            getattr(blocks, name), getattr(whole, name), rtol=1e-9, atol=1e-300
-        )
-    assert blocks.tail.shape == (3, tail_size(200) + 1)
-    assert torch.equal(blocks.tail, whole.tail)
-    one, other = student_t_of(blocks, 1e-6), student_t_of(whole, 1e-6)
-    torch.testing.assert_close(one.log_bound, other.log_bound, rtol=1e-11, atol=0)
-    torch.testing.assert_close(one.pareto_k, other.pareto_k, rtol=1e-9, atol=0)
-
-
 @pytest.mark.parametrize("held", [1, 400])
 def test_records_that_are_held_back_share_passes_and_count(
     held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -272,48 +405,9 @@ def test_records_that_are_held_back_share_passes_and_count(
         return items
 
     monkeypatch.setattr(stream, "_HELD", held)
-    found = streamed(path, track=counted)
-    assert found.spent.epsilon == pytest.approx(straight.spent.epsilon, rel=1e-10)
-    assert ("held back, pass 1" in passes) == (held == 400)
-
-
-def exact_log_mgf(r: list[float], b2: list[float], s: float, temperature: float) -> float:
-    """Return log E (p/q)^s of Gaussians, by its closed form in 60 digits."""
-    with mpmath.workdps(60):
-        total = mpmath.mpf(0)
-        for one, b in zip(map(mpmath.mpf, r), map(mpmath.mpf, b2), strict=True):
-            w = 1 - s * (one - 1)
-            total += s * (mpmath.mpf(s) + 1) * b / (temperature * w) - mpmath.log(w)
-            total -= s * mpmath.log(one)
-        return float(total / 2)
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    size=st.sampled_from([1e-9, 1e-6, 1e-4, 1e-2, 0.3]),
-    direction=st.booleans(),
-)
-def test_close_pairs_cost_what_all_pairs_do(seed: int, size: float, direction: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    x, b = torch.rand(2, 3, 2, generator=generator, dtype=torch.float64)
-    pairs = GaussianPairs(1 + size * (x - 0.5), size * b)
-    pairs = pairs.reverse() if direction else pairs
-    orders = torch.tensor([0.2, 1.0, 30.0, 2000.0], dtype=torch.float64)
-    found = close_draws_cost(pairs, orders, draws=2, temperature=3.0)
-    for row, s in zip(found.tolist(), orders.tolist(), strict=True):
-        for cost, r, b2 in zip(row, pairs.r.tolist(), pairs.b2.tolist(), strict=True):
-            if max(s * (one - 1) for one in r) >= 1:
-                assert cost == math.inf
-                continue
-            exact = 2 * exact_log_mgf(r, b2, s, 3.0)
-            assert exact * (1 - 1e-12) <= cost <= exact * (1 + 1e-11)
-
-
-def test_few_orders_are_all_looked_at(tmp_path: Path) -> None:
-    data = logistic_data(600, 3)
-    orders = Orders(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]))
-    found = streamed(
-        written(data, tmp_path, "csv"), accounting=StreamAccounting(orders=orders), rows=250
+    monkeypatch.setattr(bars, "silent", counted)
+    found = streamed(path)
+    torch.testing.assert_close(
+        found.panels[0].pairs.b2, straight.panels[0].pairs.b2, rtol=1e-9, atol=1e-12
     )
-    assert found.spent.estimates == 10
-    assert found.spent.order in orders.values.tolist()
+    assert "held back, pass 1" in passes

@@ -1,0 +1,122 @@
+"""By what the columns of an array are standardised, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.book import Priced
+from bdpvi.datasets.bought import SOURCE
+from bdpvi.datasets.cells import Cells
+from bdpvi.datasets.columns import Numeric
+from bdpvi.datasets.encoding import MEASURED, Encoding
+from bdpvi.recipes.pipeline import Pipeline, Rows, encode
+
+Floats = NDArray[np.float64]
+FURTHEST = 1e12
+"""Standardised features are cut off there, so that a rough scale makes none infinite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    """Centres and scales of d columns.
+
+    Attributes:
+        center, scale: (d,) each.
+        source: where they come from, a sentence that is published.
+        paid: distances μ that were paid for them.
+        events: what has to be charged for them.
+        caution: what is to be said of them, if anything.
+
+    >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
+    array([[0., 1.]])
+    """
+
+    center: Floats
+    scale: Floats
+    source: str = "given as public"
+    paid: tuple[float, ...] = ()
+    events: tuple[Priced, ...] = ()
+    caution: str = ""
+
+    def applied(self, X: Floats) -> Floats:
+        """Return the standardised rows, (N, d)."""
+        return standardised(X, self.center, self.scale)
+
+    def encoding(self, names: Iterable[object]) -> Encoding:
+        """Return how columns of these names become features."""
+        constants = zip(names, self.center.tolist(), self.scale.tolist(), strict=True)
+        return Encoding(tuple(Numeric(str(n), c, s) for n, c, s in constants), self.source)
+
+
+def standardised(X: Floats, center: Floats, scale: Floats) -> Floats:
+    """Return (X − center)/scale, (N, d), cut off at ± :data:`FURTHEST`."""
+    found: Floats = ((X - center) / scale).clip(-FURTHEST, FURTHEST)
+    return found
+
+
+def of_bounds(bounds: Any, width: int) -> Standard:
+    """Return the middle and a quarter of public ranges, (low, high), numbers or arrays of d.
+
+    Raises:
+        ValueError: if they are no ranges.
+    """
+    low, high = _pair("bounds", bounds, width)
+    if not (low < high).all():
+        raise ValueError(f"bounds must have low < high, got {bounds!r}")
+    return Standard((low + high) / 2, (high - low) / 4)
+
+
+def of_scales(scales: Any, width: int) -> Standard:
+    """Return public centres and standard deviations, numbers or arrays of d.
+
+    Raises:
+        ValueError: if a deviation is not positive.
+    """
+    center, scale = _pair("scales", scales, width)
+    if not (scale > 0).all():
+        raise ValueError(f"scales must have positive deviations, got {scales!r}")
+    return Standard(center, scale)
+
+
+def of_rows(X: Floats) -> Standard:
+    """Return the rows' own means and deviations, which no ε covers: by their owner's consent."""
+    deviation = X.std(axis=0)
+    return Standard(X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), MEASURED)
+
+
+def bought(X: Floats, pipeline: Pipeline, key: Key) -> Standard:
+    """Return private means of the columns, and of the distances from them.
+
+    Args:
+        X: rows, (N, d).
+        pipeline: whose ``numeric`` are d column names, in order.
+        key: that all randomness follows from.
+    """
+    blank = np.zeros(len(X), dtype=np.int64)
+    columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(pipeline.numeric)}
+    events: list[Priced] = []
+    rows = Rows(columns, np.zeros(len(X)))
+    found = encode(rows, pipeline, key, pay=events.extend, feasible=False)
+    numbers: Any = found.encoding.columns
+    center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
+    caution = found.caution(pipeline.epsilon)
+    return Standard(center, scale, SOURCE, found.paid, tuple(events), caution)
+
+
+def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:
+    """Return two arrays of one number for each feature."""
+    try:
+        one, other = (np.broadcast_to(np.asarray(v, dtype=np.float64), width) for v in value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be a pair of numbers or of arrays of {width}, got {value!r}"
+        ) from error
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return one.copy(), other.copy()
