@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
     from bdpvi.accounting.bayesian import BayesianAccountant
-    from bdpvi.accounting.ledger import Charge
+    from bdpvi.accounting.book import Charge
+    from bdpvi.accounting.ledger import Ledger
     from bdpvi.accounting.settings import Accounting
     from bdpvi.dp.deep import make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "_fit": ("Fit", "fit"),
     "accounting.bayesian": ("BayesianAccountant",),
-    "accounting.ledger": ("Charge",),
+    # Dataset from there too: it carries a ledger.
+    "accounting.ledger": ("Charge", "Dataset", "Ledger"),
     "accounting.settings": ("Accounting",),
     "dp.deep": ("make_private",),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
@@ -79,6 +81,7 @@ __all__ = [
     "Exposure",
     "FederatedFit",
     "Fit",
+    "Ledger",
     "Optimum",
     "PrivacyUtilityWarning",
     "Recipe",

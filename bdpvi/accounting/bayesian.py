@@ -14,13 +14,11 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting import conversions, estimators
 from bdpvi.accounting.betting import betting
-from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
 from bdpvi.accounting.conversions import EPSILONS, Orders, minimise_delta, split_delta
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
 from bdpvi.accounting.hockey_stick import Deltas, mean_delta, smallest_epsilon
-from bdpvi.accounting.ledger import Bought
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
 from bdpvi.accounting.sampled_steps import SampledRuns
@@ -115,11 +113,6 @@ class BayesianAccountant:
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
-        self._bought: tuple[Bought, ...] = ()
-
-    def buy(self, bought: Sequence[Bought]) -> None:
-        """Charge what was bought from the table beforehand. From then on there is no Bayesian ε."""
-        self._bought = (*self._bought, *bought)
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge ``event`` ``count`` times.
@@ -236,7 +229,7 @@ class BayesianAccountant:
         validate.probability("delta", delta)
         directions, choices = self._charged()
         known, worst = self._releases(), self.worst_case(delta)
-        if self._bought or (self._sample_size == 0 and (worst is not None or self._runs)):
+        if self._sample_size == 0 and (worst is not None or self._runs):
             bare = no_panel(delta, worst)
             if not self._runs:
                 return bare
@@ -335,8 +328,7 @@ class BayesianAccountant:
         known = self._releases()
         if self._from_data or known is None:
             return None
-        found = known.worst_case(self._charged()[0], delta, self._rounding)
-        return with_bought(found, self._bought, delta) if found and self._bought else found
+        return known.worst_case(self._charged()[0], delta, self._rounding)
 
     @property
     def _sample_size(self) -> int:
