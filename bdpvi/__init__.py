@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bdpvi.recipes.private import private
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended
+    from bdpvi.recipes.routes import ObjectivePerturbation, fit_private
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
     from bdpvi.releasing.released import Release
     from bdpvi.releasing.releases import calibrate, preview, release, spent
@@ -57,6 +58,7 @@ _WHERE = {
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
     "recipes.recommended": ("recommended",),
+    "recipes.routes": ("ObjectivePerturbation", "fit_private"),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.released": ("Release",),
     "releasing.releases": ("calibrate", "preview", "release", "spent"),
@@ -82,6 +84,7 @@ __all__ = [
     "FederatedFit",
     "Fit",
     "Ledger",
+    "ObjectivePerturbation",
     "Optimum",
     "PrivacyUtilityWarning",
     "Recipe",
@@ -97,6 +100,7 @@ __all__ = [
     "check",
     "fit",
     "fit_federated",
+    "fit_private",
     "load_fit",
     "load_release",
     "make_private",

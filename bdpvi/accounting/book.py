@@ -13,14 +13,20 @@ from typing import Any
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
-from bdpvi.accounting.events import ExponentialMechanism, SampledGaussian, Threshold
+from bdpvi.accounting.events import (
+    ExponentialMechanism,
+    PerturbedObjective,
+    SampledGaussian,
+    Threshold,
+)
 from bdpvi.accounting.worst_case import epsilon
 from bdpvi.types import Budget, WorstCase
 
 FORMAT = 2
 ROW = "row"
-Priced = SampledGaussian | ExponentialMechanism | Threshold
+Priced = SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
 """What a ledger writes of what was done, as far as the worst case needs it."""
+_EVENTS = (SampledGaussian, PerturbedObjective, ExponentialMechanism, Threshold)
 KINDS = ("draws", "constants", "release", "steps", "rounds")
 _HEX = re.compile("[0-9a-f]{0,64}")
 
@@ -143,7 +149,7 @@ def _fields(event: Priced) -> dict[str, Any]:
 
 
 def _events(content: Sequence[Mapping[str, Any]]) -> tuple[Priced, ...]:
-    kinds = {kind.__name__: kind for kind in (SampledGaussian, ExponentialMechanism, Threshold)}
+    kinds = {kind.__name__: kind for kind in _EVENTS}
     return tuple(
         kinds[validate.choice("event", one["event"], kinds)](
             **{name: value for name, value in one.items() if name != "event"}
@@ -276,6 +282,11 @@ def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase 
             steps, noise = count * one.steps, one.noise_multiplier / rows
             rounding = count * one.rounding
             found.append(replace(one, noise_multiplier=noise, steps=steps, rounding=rounding))
+        elif isinstance(one, PerturbedObjective) and rows > 1:
+            raise ValueError(
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
+                "rows of one unit; release draws from a fit instead"
+            )
         elif isinstance(one, ExponentialMechanism):
             found += [ExponentialMechanism(rows * one.range)] * count
         else:

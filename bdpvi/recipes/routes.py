@@ -28,7 +28,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.guarantees import AIMED, WORST_CASE, Receipt
 from bdpvi.releasing.released import Release
-from bdpvi.types import ADD_OR_REMOVE, Dataset
+from bdpvi.types import Dataset
 
 _SLACK = 0.002
 
@@ -159,7 +159,7 @@ def fit_private(
         receipt=Receipt(
             guarantee=WORST_CASE,
             meaning=guarantees.worst_case_meaning(spending, data.preprocessing),
-            relation=ADD_OR_REMOVE,
+            relation=f"add or remove {guarantees.unit_of(spending)}",
             epsilon=epsilon,
             delta=delta,
             source=AIMED,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -56,9 +56,10 @@ class Receipt:
         source: whether ε was aimed at, computed from public constants or from the data.
         reliable: whether diagnostics support a Bayesian ε; None for a worst-case one.
         draws: number of samples k.
-        temperature: τ; on a coarse grid if it was found from the data.
+        temperature: τ; on a coarse grid if it was found from the data. None where the noise was
+            in the fit itself.
         noise_scale: standard deviation of the noise in each coordinate, if it is public.
-        step: the samples are multiples of this.
+        step: the samples are multiples of this, if it is known.
         given: what the guarantee is conditional on, :data:`bdpvi.types.GIVEN` or nothing.
         experiment: whether the samples, the batches or the choice of training rows follow a seed:
             then nothing is promised at all.
@@ -72,9 +73,9 @@ class Receipt:
     source: str
     reliable: bool | None
     draws: int
-    temperature: float
+    temperature: float | None
     noise_scale: float | None
-    step: float
+    step: float | None
     given: str = ""
     experiment: bool = False
 
@@ -323,12 +324,12 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCa
 
 def conditional(fit: Fit, found: WorstCase | None) -> WorstCase | None:
     """Return the guarantee with what it is conditional on."""
-    return found and replace(found, given=given(fit))
+    return found and replace(found, given=given(fit.preprocessing))
 
 
-def given(fit: Fit) -> str:
+def given(preprocessing: Mapping[str, Any]) -> str:
     """Return :data:`bdpvi.types.GIVEN` if the constants of the encoding were read from the rows."""
-    encoding = fit.preprocessing.get("encoding")
+    encoding = preprocessing.get("encoding")
     return GIVEN if encoding and encoding["source"] == MEASURED else ""
 
 
@@ -374,12 +375,20 @@ def unit_of(ledger: Ledger) -> str:
 
 def meaning(fit: Fit, total: Spent, guarantee: Guarantee) -> str:
     """Return the guarantee in words, with what D is and where its constants come from."""
-    preprocessing = fit.preprocessing
     if guarantee.name == WORST_CASE:
-        words = WORST_CASE_GUARANTEE.replace("one record", unit_of(fit.ledger))
-    else:
-        alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
-        words = total.guarantee + ("" if alone else THIS_FIT_ALONE)
+        return worst_case_meaning(fit.ledger, fit.preprocessing)
+    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
+    return total.guarantee + ("" if alone else THIS_FIT_ALONE) + _about(fit.preprocessing)
+
+
+def worst_case_meaning(ledger: Ledger, preprocessing: Mapping[str, Any]) -> str:
+    """Return :func:`meaning` of a worst-case guarantee, for whose records these are."""
+    words = WORST_CASE_GUARANTEE.replace("one record", unit_of(ledger))
+    return words + _about(preprocessing)
+
+
+def _about(preprocessing: Mapping[str, Any]) -> str:
+    words = ""
     if split := preprocessing.get("split"):
         words += f". D is the training part of a published table alone: {split}"
     if encoding := preprocessing.get("encoding"):

@@ -341,7 +341,7 @@ def _receipt(
         temperature=charge.temperature,
         noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
         step=lattice.step,
-        given=guarantees.given(fit),
+        given=guarantees.given(fit.preprocessing),
         experiment=experiment,
     )
 

@@ -38,7 +38,7 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert release.receipt.epsilon == 1.0
     assert release.receipt.guarantee == "worst-case DP"
     (event,) = entry.events
-    again = ObjectivePerturbation().event(MODEL, 3, event.noise_multiplier)  # type: ignore[union-attr]
+    again = ObjectivePerturbation().event(MODEL, 3, event.noise_multiplier)
     assert event == again
 
 
@@ -104,6 +104,14 @@ routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
     assert done.returncode == -signal.SIGKILL
     (entry,) = Ledger.at(tmp_path / "ledger.jsonl").entries()
     assert entry.kind == "release"
+
+
+def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
+    data, ledger = logistic_data(50, 2), Ledger(unit="patient", rows_per_unit=2)
+    data.people.unit, data.people.rows_per_unit = "patient", 2
+    with pytest.raises(ValueError, match="rows_per_unit=2: a minimum of a perturbed objective"):
+        fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
+    assert ledger.entries() == ()
 
 
 def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
