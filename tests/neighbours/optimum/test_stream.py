@@ -166,9 +166,10 @@ def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path
     constants = {"split": "of a test"}
     table = Table(written(data, tmp_path, "csv"), "y", name="mine", preprocessing=constants)
     guides = [FullRank(MODEL, noise_scale=0.3) for _ in range(2)]
+    tables: list[Dataset | Table] = [table, data]
     found, whole = (
         fit(MODEL, one, some, dtype=torch.float32, device="cpu", progress=False)
-        for one, some in zip(guides, (table, data), strict=True)
+        for one, some in zip(guides, tables, strict=True)
     )
     for name, value in whole.parameters.items():
         assert value.dtype == found.parameters[name].dtype
