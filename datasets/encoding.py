@@ -7,8 +7,8 @@ with it, so its constants count as public; ``source`` says where they come from.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_columns
-from bdpvi.datasets.columns import (
-    Column,
-    Hashed,
-    Numeric,
-    OneHot,
-    Ordinal,
-    distinct,
-    label,
-    some,
-)  # fmt: skip
+from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, label, some
 
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
@@ -56,6 +48,7 @@ class Encoding:
     Raises:
         ValueError: if there are no columns, or a name repeats.
 
+    >>> from bdpvi.datasets.columns import Numeric
     >>> sexes = OneHot("sex", ("F", "M"))
     >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0), sexes), "Census tables.")
     >>> encoding.feature_names
@@ -172,8 +165,7 @@ class Encoding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoding in plain JSON types."""
-        columns = [{"kind": c.kind, **_plain(asdict(c))} for c in self.columns]
-        return {"columns": columns, "source": self.source, "unknown": self.unknown}
+        return to_json(self)  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Encoding:
@@ -183,18 +175,9 @@ class Encoding:
             ValueError: if the dictionary does not describe an encoding.
         """
         try:
-            columns = tuple(map(_column, values["columns"]))
-            return cls(columns, str(values["source"]), values.get("unknown", "refuse"))
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not the dictionary of an encoding: {error!r}") from error
-
-
-def _column(values: Mapping[str, Any]) -> Column:
-    made = (Numeric, Ordinal, OneHot, Hashed)
-    kinds: dict[str, Callable[..., Column]] = {c.kind: c for c in made}
-    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    del arguments["kind"]
-    return kinds[values["kind"]](**arguments)
+            return from_json(cls, values, partial=True)
+        except ValueError as error:
+            raise ValueError(f"not the dictionary of an encoding: {error}") from error
 
 
 def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
@@ -248,7 +231,3 @@ def _not_known(column: Column, values: pd.Series[Any], odd: NDArray[np.bool_]) -
             + (f", and {others} further values" if others else "")
         )
     return lines
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

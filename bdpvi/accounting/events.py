@@ -297,6 +297,29 @@ class SampledGaussian:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PerturbedObjective:
+    """The minimum of an objective with a random slope, by
+    :mod:`bdpvi.accounting.objective_perturbation`.
+
+    Attributes:
+        noise_multiplier: σ/L = 1/μ, the slope's standard deviation over the largest gradient.
+        stretch: c = log(1 + β/λ).
+        last: ν, distance of the Gaussian noise that hides the error of the search.
+        rounding: total variation between what is released and what is priced.
+    """
+
+    noise_multiplier: float
+    stretch: float
+    last: float = 0.0
+    rounding: float = 0.0
+
+    def __post_init__(self) -> None:
+        validate.positive("noise_multiplier", self.noise_multiplier)
+        for name in ("stretch", "last", "rounding"):
+            validate.non_negative(name, getattr(self, name))
+
+
 @dataclass(frozen=True)
 class ExponentialMechanism:
     """A choice by noisy scores: the mechanism's own privacy loss lies in an interval of η.
@@ -326,7 +349,7 @@ class Threshold:
         validate.probability("delta", self.delta)
 
 
-Priced = PosteriorDraws | SampledGaussian | ExponentialMechanism | Threshold
+Priced = PosteriorDraws | SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
 """What has a price in the worst case."""
 
 

@@ -90,6 +90,31 @@ def delta(epsilon: float, stretch: float, distance: float, last: float = 0.0) ->
     return at if beyond >= 0 else -math.expm1(beyond) + math.exp(beyond) * min(at, 1.0)
 
 
+def epsilon(delta: float, stretch: float, distance: float, last: float = 0.0) -> float:
+    """Return the least ε at which :func:`delta` is at most ``delta``, within 1e-11 from above.
+
+    Args:
+        delta: δ.
+        stretch, distance: as for :func:`delta`.
+        last: ν; of all Gaussian mechanisms that go with it, the root of the sum of their μ².
+
+    >>> round(epsilon(1.52e-5, stretch=0.1, distance=0.25), 3)
+    1.0
+    """
+    validate.probability("delta", delta)
+
+    def excess(beyond: float) -> float:
+        return _delta(stretch + beyond, stretch, distance, last) - delta
+
+    if excess(-stretch) <= 0:
+        return 0.0
+    # Both parts' Gaussian tails, Pr[loss > e] ≥ δ(e), are below δ/2 there.
+    variance = distance**2 + last**2
+    top = variance / 2 + math.sqrt(variance * 2 * math.log(2 / delta))
+    root = stretch + float(brentq(excess, -stretch, top, xtol=1e-300, rtol=1e-12))
+    return root * (1 + 1e-11)  # the side on which δ holds
+
+
 def renyi(order: float, stretch: float, distance: float, last: float = 0.0) -> float:
     """Return a bound on the Rényi divergence of order α > 1, for one record added or removed.
 
@@ -189,6 +214,10 @@ class ObjectivePerturbationAccountant:
         most = self.share / noise_multiplier
         return max(self.ridge, self.curvature / math.expm1(most) if most < _HIGHEST else 0.0)
 
+    def stretch_at(self, noise_multiplier: float) -> float:
+        """Return c = log(1 + β/λ)."""
+        return math.log1p(self.curvature / self.ridge_at(noise_multiplier))
+
     def last_noise(self, noise_multiplier: float, error: float) -> float:
         """Return s, for a search that ends within ``error`` = τ/λ of the minimum."""
         return 2 * error * noise_multiplier / LAST
@@ -204,18 +233,7 @@ class ObjectivePerturbationAccountant:
             raise ValueError(
                 f"rate and steps must be 1 for objective perturbation, got {rate!r} and {steps!r}"
             )
-        c = math.log1p(self.curvature / self.ridge_at(noise_multiplier))
-
-        def excess(beyond: float) -> float:
-            return _delta(c + beyond, c, mu, LAST * mu) - delta
-
-        if excess(-c) <= 0:
-            return 0.0
-        # Both parts' Gaussian tails, Pr[loss > e] ≥ δ(e), are below δ/2 there.
-        variance = mu**2 * (1 + LAST**2)
-        top = variance / 2 + math.sqrt(variance * 2 * math.log(2 / delta))
-        root = c + float(brentq(excess, -c, top, xtol=1e-300, rtol=1e-12))
-        return root * (1 + 1e-11)  # the side on which δ holds
+        return epsilon(delta, self.stretch_at(noise_multiplier), mu, LAST * mu)
 
 
 _delta = delta

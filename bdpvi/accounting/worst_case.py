@@ -17,6 +17,7 @@ import torch
 from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
+from bdpvi.accounting import objective_perturbation
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.events import (
     WITH,
@@ -24,6 +25,7 @@ from bdpvi.accounting.events import (
     Composed,
     Event,
     ExponentialMechanism,
+    PerturbedObjective,
     PosteriorDraws,
     Priced,
     SampledGaussian,
@@ -281,8 +283,8 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
     Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
     earlier ones gave (Dong, Roth and Su 2022, Corollary 2). Sums over Poisson samples and they
     compose by privacy loss distributions; steps that an unseen coin decides about by those of
-    :mod:`bdpvi.accounting.loss_distribution`. Thresholds are paid out of δ, and so is the rounding
-    of what was drawn (:func:`rounding_delta`).
+    :mod:`bdpvi.accounting.loss_distribution`; minima of perturbed objectives by their own bound.
+    Thresholds are paid out of δ, and so is the rounding of what was drawn (:func:`rounding_delta`).
 
     Args:
         events: in any order.
@@ -314,6 +316,12 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
     )
     if not rest > 0:
         return None
+    if minima := tuple(one for one in flat if isinstance(one, PerturbedObjective)):
+        solve = partial(_with_minima, minima, sampled, variance)
+        found_epsilon = after_rounding(solve, rest, rounding)
+        if not math.isfinite(found_epsilon):
+            return None
+        return WorstCase(found_epsilon, delta, _MINIMUM, relation, rounding=rounding)
     if not sampled:
         if not variance:
             return WorstCase(0.0, delta, "nothing was released", relation, 0.0, rounding)
@@ -355,7 +363,7 @@ def _variance(event: object) -> float | None:
         return event.steps * (event.largest / event.noise_multiplier) ** 2 * _gaussian(event)
     if isinstance(event, ExponentialMechanism):
         return (_OF_RANGE * event.range) ** 2
-    return 0.0 if isinstance(event, Threshold) else None
+    return 0.0 if isinstance(event, Threshold | PerturbedObjective) else None
 
 
 _OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)
@@ -365,6 +373,33 @@ Of all such mechanisms that of Dong, Durfee and Rogers (2020, Lemma 3.1), two ou
 and t − η, gives away most; where e^t is the geometric mean its total variation is tanh(η/4), and
 2Φ(μ/2) − 1 with μ = η √(π/8) is more. That it is more at all other ε is tested.
 """
+
+
+_MINIMUM = objective_perturbation.ObjectivePerturbationAccountant.name
+
+
+def _with_minima(
+    minima: Sequence[PerturbedObjective],
+    sampled: tuple[SampledGaussian, ...],
+    variance: float,
+    delta: float,
+) -> float:
+    """Return ε at ``delta`` of perturbed objectives and what goes with them.
+
+    One composes with Gaussian mechanisms in closed form: they add to the noise that hides the
+    search's error. Several, and sums over samples, share δ (basic composition: ε and δ add up).
+    """
+    if len(minima) == 1 and not sampled:
+        (one,) = minima
+        last = math.hypot(one.last, math.sqrt(variance))
+        mu = 1 / one.noise_multiplier
+        return objective_perturbation.epsilon(delta, one.stretch, mu, last)
+    share = delta / (len(minima) + bool(sampled or variance))
+    total = math.fsum(_with_minima((one,), (), 0.0, share) for one in minima)
+    if sampled:
+        gaussian = (SampledGaussian(noise_multiplier=variance**-0.5),) if variance else ()
+        return total + _sampled_epsilon(sampled + gaussian, share)
+    return total + (gaussian_epsilon(variance, share) if variance else 0.0)
 
 
 @lru_cache(maxsize=256)

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from damage import DEEP, damaged, rewritten
-from safetensors import safe_open
 from test_checkpoint import problem
 from test_cli import run
 from test_interrupted import COMPARE, TUNE
 
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi._runtime import checkpoint, store
-from bdpvi._runtime.checkpoint import write_tensors
 from bdpvi._runtime.progress import silent
 from bdpvi.bench.hyperparameters import FILE, load
 from bdpvi.guides import FullRank
@@ -59,30 +56,6 @@ def check_file(
     file.write_bytes(whole)
     read()
     assert refused > times / 3
-
-
-def rebuilt(content: bytes, chance: random.Random, folder: Path) -> bytes:
-    """Return a file of tensors with one left out, put in or changed, and the digest set right."""
-    file = folder / "rebuilt.safetensors"
-    file.write_bytes(content)
-    with safe_open(file, framework="pt") as old:
-        about = {k: v for k, v in (old.metadata() or {}).items() if k != "sha256"}
-        tensors = {name: old.get_tensor(name) for name in old.keys()}  # noqa: SIM118
-    name = chance.choice(sorted(tensors))
-    value = tensors[name]
-    kind = chance.randrange(5)
-    if kind == 0:
-        del tensors[name]
-    elif kind == 1:
-        tensors[f"{name}x"] = value
-    elif kind == 2:
-        tensors[name] = value.to(chance.choice([torch.bool, torch.complex64, torch.bfloat16]))
-    elif kind == 3:
-        tensors[name] = value[None] if value.ndim < 2 else value.flatten()
-    else:
-        tensors[name] = torch.cat([value.flatten()] * 2)
-    write_tensors(file, tensors, about)
-    return file.read_bytes()
 
 
 @pytest.fixture
@@ -193,26 +166,6 @@ class _nowhere:
 
 def _scored(*_: Any) -> list[float]:
     return [0.5]
-
-
-def test_state_of_a_stream(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    from simulated import logistic_data
-    from test_stream import streamed, written
-
-    state = tmp_path / "state"
-    path = written(logistic_data(300, 2), tmp_path, "csv")
-    found = streamed(path, state=state, save_every=0.0)
-
-    def go_on() -> None:
-        assert streamed(path, state=state).spent == found.spent
-
-    check_file(state, go_on, damaged, 80, every=True)
-
-    def changed(content: bytes, chance: random.Random) -> bytes:
-        return rebuilt(content, chance, tmp_path)
-
-    check_file(state, go_on, changed, 60, every=True)
 
 
 def test_hyperparameters(tmp_path: Path) -> None:

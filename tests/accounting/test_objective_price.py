@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,8 @@ from scipy.special import expit, ndtr
 from scipy.stats import norm
 
 from bdpvi.accounting import objective_perturbation as op
+from bdpvi.accounting import worst_case
+from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.objective_perturbation import LAST, ObjectivePerturbationAccountant, delta
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
@@ -319,3 +322,42 @@ def test_a_wide_ridge_leaves_the_gaussian_and_calibration_meets_its_target() -> 
 def test_bad_arguments(call: Callable[[], float], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         call()
+
+
+@pytest.mark.parametrize(("c", "mu", "bought"), [(0.05, 0.25, 0.1), (0.2, 1.0, 0.6), (0.0, 0.2, 0)])
+def test_with_bought_constants_it_costs_what_quadrature_says(
+    c: float, mu: float, bought: float
+) -> None:
+    """E(1 − e^{ε − c − max(0, Z) − Y})₊ over Z and the constants' Y, each by Gauss and Hermite."""
+    event = PerturbedObjective(noise_multiplier=1 / mu, stretch=c)
+    constants = [SampledGaussian(noise_multiplier=1 / bought)] if bought else []
+    found = worst_case.epsilon([event, *constants], 1e-5)
+    assert found is not None
+    z = np.linspace(-9, 9, 40_001)
+    weights = np.exp(-(z**2) / 2)
+    weights /= weights.sum()
+    loss = c + np.maximum(0, mu * z + mu**2 / 2)
+    if bought:
+        loss = (loss[::40, None] + (bought * z + bought**2 / 2)[None, ::40]).ravel()
+        coarse = weights[::40] / weights[::40].sum()
+        weights = np.outer(coarse, coarse).ravel()
+    delta = float(np.dot(weights, np.maximum(0, -np.expm1(found.epsilon - loss))))
+    assert 0.4e-5 < delta <= 1.002e-5
+    alone = worst_case.epsilon([event], 1e-5)
+    assert alone is not None
+    assert (alone.epsilon < found.epsilon) == bool(bought)
+
+
+def test_several_minima_share_delta() -> None:
+    one = PerturbedObjective(noise_multiplier=4.0, stretch=0.05, last=0.0025)
+    half = worst_case.epsilon([one], 0.5e-5)
+    twice = worst_case.epsilon([one, one], 1e-5)
+    assert half is not None
+    assert twice is not None
+    assert twice.epsilon == pytest.approx(2 * half.epsilon, rel=1e-12)
+    steps = SampledGaussian(noise_multiplier=2.0, rate=0.1, steps=10)
+    both, alone = worst_case.epsilon([one, steps], 1e-5), worst_case.epsilon([steps], 0.5e-5)
+    assert both is not None
+    assert alone is not None
+    assert both.epsilon == pytest.approx(half.epsilon + alone.epsilon, rel=1e-9)
+    assert worst_case.epsilon([replace(one, rounding=1e-3)], 1e-5) is None

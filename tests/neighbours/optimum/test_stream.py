@@ -161,6 +161,26 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
     assert bayesian > 0
 
 
+def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path: Path) -> None:
+    data = logistic_data(300, 2)
+    constants = {"split": "of a test"}
+    table = Table(written(data, tmp_path, "csv"), "y", name="mine", preprocessing=constants)
+    guides = [FullRank(MODEL, noise_scale=0.3) for _ in range(2)]
+    tables: list[Dataset | Table] = [table, data]
+    found, whole = (
+        fit(MODEL, one, some, dtype=torch.float32, device="cpu", progress=False)
+        for one, some in zip(guides, tables, strict=True)
+    )
+    for name, value in whole.parameters.items():
+        assert value.dtype == found.parameters[name].dtype
+        torch.testing.assert_close(found.parameters[name], value, rtol=0, atol=1e-12)
+    same_counts(found.panels[0], whole.panels[0])
+    assert (found.data_name, found.preprocessing) == ("mine", constants)
+    assert found.fingerprint == table.fingerprint()
+    receipt = bdpvi.release(found, temperature=100.0).receipt
+    assert "D is the training part of a published table alone: of a test" in receipt.meaning
+
+
 def test_no_neighbours_are_needed_for_the_worst_case(tmp_path: Path) -> None:
     data = logistic_data(400, 2)
     path = written(data, tmp_path, "parquet")
