@@ -412,7 +412,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (curve["bayesian"] <= curve["worst_case"]).all()
     assert result["spent"]["worst_case"]["epsilon"] <= 1
     assert not result["unbounded"]["reliable"]
-    assert "--noise-scale" in result["unbounded"]["reason"]
+    assert "bdpvi.recommended(1.0)" in result["unbounded"]["reason"]
 
 
 @pytest.mark.parametrize("command", ["fit", "compare", "tune"])

@@ -201,7 +201,7 @@ TWISTS: dict[str, Callable[[float, Path], float]] = {
     "float": lambda tau, _: float(tau),
     "arithmetic": lambda tau, _: tau * 1.0,
     "json": lambda tau, _: float(json.loads(json.dumps({"tau": tau}))["tau"]),
-    "numpy": lambda tau, _: np.float64(tau),  # type: ignore[return-value]
+    "numpy": lambda tau, _: np.float64(tau),
     "frame": lambda tau, path: float(_through_csv(tau, path)),
     "by hand": lambda tau, _: round(tau, 3),
 }
@@ -230,7 +230,8 @@ def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, na
 def test_a_charge_is_no_number(data: Dataset) -> None:
     found = bdpvi.calibrate(fitted(data), epsilon=0.3)
     assert found.origin is Origin.CONSTANTS
-    for use in (lambda: found * 1.0, lambda: float(found), lambda: found + 1):
+    number: Any = found
+    for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
         with pytest.raises(TypeError):
             use()
     with pytest.raises(ValueError, match="temperature must be a number, got Charge"):
