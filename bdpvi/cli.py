@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bdpvi._runtime import log
+from bdpvi._runtime import log, validate
 from bdpvi.commands import fit, ledger, options, private, release, show
 from bdpvi.commands.command import Command
 
@@ -77,7 +77,10 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
         with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
             program(standalone_mode=True, obj=workers)
     except (ValueError, OSError, ArithmeticError) as error:
-        said = str(error).encode("utf-8", "backslashreplace").decode()  # files can hold anything
+        said = validate.why(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            said = f"{error.filename}: {said}"
+        said = said.encode("utf-8", "backslashreplace").decode()  # files can hold anything
         lines = (" ".join(line.split()) for line in said.splitlines())
         print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
         raise SystemExit(2) from None

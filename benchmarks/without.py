@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from published import published_delta
 from scipy.optimize import brentq
 
 from bdpvi import datasets
-from bdpvi.accounting.objective_perturbation import published_delta
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation

@@ -319,6 +319,19 @@ def test_a_missing_file_is_named_before_libraries_load() -> None:
     assert done.stderr.startswith("bdpvi: data='nowhere.csv' is no file here")
 
 
+def test_a_file_that_is_not_there_is_named_without_errno(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, data = tmp_path / "a.json", tmp_path / "a.csv"
+    assert run("predict", missing, "--data", data) == 2
+    assert run("spent", tmp_path / "a") == 2
+    given = ("--data", "breast-cancer", "--settings", missing, "--out", tmp_path / "o")
+    assert run("fit", *given) == 2
+    said = capsys.readouterr().err
+    assert said.lower().count("no such file or directory") == 3
+    assert "Errno" not in said
+
+
 def test_an_interruption_while_modules_load_is_one_line() -> None:
     command = (
         "import builtins, bdpvi.__main__ as m; kept = builtins.__import__\n"
@@ -334,7 +347,7 @@ def test_an_interruption_while_modules_load_is_one_line() -> None:
 
 
 COMMANDS = [
-    "", "demo", "fit", "release", "spent", "predict", "compare", "tune", "ledger",
+    "", "demo", "private", "fit", "release", "spent", "predict", "compare", "tune", "ledger",
     "ledger show", "ledger repair",
 ]  # fmt: skip
 

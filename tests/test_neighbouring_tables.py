@@ -6,7 +6,9 @@ what is bought have their own tests of it (``dp/test_deep.py``, ``recipes/test_p
 
 from __future__ import annotations
 
+import io
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.updates import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.recipes.files import load
+from bdpvi.recipes.pipeline import Pipeline, Rows
+from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 
 PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
 ROWS = 600
@@ -89,6 +93,42 @@ def test_files_are_split_by_coins_too_and_by_new_ones_each_time(tmp_path: Path) 
         datasets.from_frame(frame, "sick", coins=torch.zeros(2))
 
 
+@pytest.mark.parametrize("value", [None, math.nan, 2.5, "stray", 1e300, "2024-05-01"])
+@pytest.mark.parametrize("column", ["code", "flag", "dose", "sick"])
+def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
+    column: str, value: Any
+) -> None:
+    """One blank makes integers floats, one stray word makes numbers text."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "code": rng.integers(1, 5, 50),
+            "flag": rng.random(50) < 0.5,
+            "dose": rng.normal(size=50),
+            "sick": rng.choice([0, 1], 50),
+        },
+        dtype=object,
+    )
+    frame.loc[7, column] = value
+    less = frame.drop(index=7)
+
+    def written(table: pd.DataFrame) -> pd.DataFrame:
+        return pd.read_csv(io.StringIO(table.to_csv(index=False)))
+
+    for as_read in (pd.DataFrame.infer_objects, written):
+        one, other = (
+            Rows.of(as_read(table), Pipeline(target="sick", positive=1, epsilon=1.0))
+            for table in (frame, less)
+        )
+        if len(one) == 50:  # else it has no target, and is left out
+            one = one.select(np.delete(np.arange(50), 7))
+        np.testing.assert_array_equal(one.y, other.y)
+        for name, cells in one.columns.items():
+            there = other.columns[name]
+            np.testing.assert_array_equal(cells.numbers, there.numbers)
+            assert [cells.names[i] for i in cells.codes] == [there.names[i] for i in there.codes]
+
+
 def mean(data: Dataset) -> torch.Tensor:
     settings = bdpvi.recommended(1.0)
     fitted = settings.fit(data, neighbours=Optimum(Remove(0)), progress=False)
@@ -117,6 +157,29 @@ def test_training_moves_by_no_more_than_is_paid_and_a_public_split_by_far_more()
         assert float((other - whole).norm()) <= paid * (1 + 1e-4)
     control = mean(datasets.from_frame(frame.iloc[1:], "sick", seed=0, **common).train)
     assert float((control - permuted).norm()) > 10 * paid
+
+
+@pytest.mark.parametrize("i", [0, 200, 399, 7])
+def test_an_estimator_moves_by_no_more_than_is_paid_and_exact_constants_by_far_more(i: int) -> None:
+    """The last is far away from all others; with one seed, releases have one noise."""
+    X, y = np.random.default_rng(0).normal(size=(400, 3)), np.zeros(400, dtype=int)
+    X[7], y[i] = 1e9, 1
+
+    def released(rows: np.ndarray[Any, Any], **constants: Any) -> torch.Tensor:
+        model = PrivateLogisticRegression(1.0, classes=(0, 1), random_state=5, **constants)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyLeakWarning)
+            found = model.fit(X[rows], y[rows]).release_
+        receipt = found.receipt
+        steps: torch.Tensor = found.samples / receipt.noise_scale / math.sqrt(receipt.temperature)
+        return steps
+
+    whole, less = np.arange(400), np.delete(np.arange(400), i)
+    paid, public = gaussian_distance(1.0, 1e-5), {"bounds": (-3, 3)}
+    assert float((released(whole, **public) - released(less, **public)).norm()) < 1.05 * paid
+    if i == 7:
+        exact = {"from_data": True}
+        assert float((released(whole, **exact) - released(less, **exact)).norm()) > 3 * paid
 
 
 @pytest.mark.parametrize("i", [0, 29, 59])

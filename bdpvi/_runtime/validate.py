@@ -87,6 +87,17 @@ def probability(name: str, value: float) -> float:
     return float(value)
 
 
+def why(error: Exception) -> str:
+    """Return what an error says, without the number that an operating system gives it.
+
+    >>> why(FileNotFoundError(2, "No such file or directory", "a.csv"))
+    'no such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return str(error)
+
+
 def mean_delta(delta: float, records: int, allowed: bool) -> float:
     """Return a δ that is a mean over ``records``; warn if it leaves a single one unprotected.
 

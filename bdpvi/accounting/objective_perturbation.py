@@ -33,7 +33,7 @@ at 0 has 1 − E e^{−max(0, Z)}.
 Without the one sign, w is to be replaced by |w|, which is where the bound of Redberg, Koskela and
 Wang (2023), "Improving the privacy and practicality of objective perturbation for differentially
 private linear learners", has its factor of 2, and by another way to the determinant λ > β and
-c = −log(1 − β/λ): :func:`published_delta`.
+c = −log(1 − β/λ).
 
 **An approximate minimum.** A search ends at θ̃ with ‖G(θ̃) + b‖ ≤ τ; by strong convexity
 ‖θ̃ − θ̂‖ ≤ τ/λ. What is released is θ̃ + N(0, s²I). Suppose θ̂ were known too, which is not the case
@@ -136,44 +136,6 @@ def renyi(order: float, stretch: float, distance: float, last: float = 0.0) -> f
     return stretch + moment / a + order * last**2 / 2
 
 
-def published_delta(epsilon: float, ratio: float, distance: float) -> float:
-    """Return the published bound on δ(ε), which does not ask f′ for one sign.
-
-    Redberg, Koskela and Wang (2023), the bound for generalised linear models, for an exact minimum:
-    2H(ε − c) with H the Gaussian's δ at distance μ and c = −log(1 − β/λ), where
-    ê = ε − c − μ²/2 ≥ 0, and 1 − e^ê + 2e^ê H(μ²/2) elsewhere. It is the δ of the loss
-    c + μ²/2 + |X|, X ~ N(0, μ²).
-
-    Args:
-        epsilon: ε, at least 0.
-        ratio: β/λ, below 1.
-        distance: μ = L/σ, positive.
-
-    >>> published_delta(1.0, 0.1, 0.25) > delta(1.0, math.log1p(0.1), 0.25)
-    True
-    """
-    validate.non_negative("epsilon", epsilon)
-    half = validate.positive("distance", distance) ** 2 / 2
-    beyond = epsilon - _published_stretch(ratio) - half
-    at = 2 * _gaussian(max(beyond, 0.0) + half, distance)
-    return at if beyond >= 0 else -math.expm1(beyond) + math.exp(beyond) * at
-
-
-def published_renyi(order: float, ratio: float, distance: float) -> float:
-    """Return the published bound on the Rényi divergence of order α > 1, for an exact minimum.
-
-    c + μ²/2 + log E e^{(α−1)|X|}/(α − 1) with c and X as for :func:`published_delta`; the mean is
-    2 e^{(α−1)²μ²/2} Φ((α − 1)μ).
-
-    >>> published_renyi(8.0, 0.1, 0.25) > renyi(8.0, math.log1p(0.1), 0.25)
-    True
-    """
-    a = validate.positive("order - 1", order - 1)
-    mu = validate.positive("distance", distance)
-    moment = math.log(2) + (a * mu) ** 2 / 2 + float(log_ndtr(a * mu))
-    return _published_stretch(ratio) + mu**2 / 2 + moment / a
-
-
 @dataclass(frozen=True)
 class ObjectivePerturbationAccountant:
     """From the noise in the slope to ε.
@@ -244,9 +206,3 @@ _HIGHEST = 700.0
 def _gaussian(epsilon: float, distance: float) -> float:
     """Return the δ of a Gaussian mechanism."""
     return float(equal_covariance(torch.tensor([distance**2], dtype=torch.float64), epsilon))
-
-
-def _published_stretch(ratio: float) -> float:
-    if not 0 <= ratio < 1:
-        raise ValueError(f"ratio must lie in [0, 1), got {ratio!r}: the ridge must exceed β")
-    return -math.log1p(-ratio)

@@ -65,6 +65,14 @@ Draws = Annotated[
         show_default=False,
     ),
 ]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 promises "
+        "little. Without it there is no limit.",
+        show_default=False,
+    ),
+]
 
 
 def release(
@@ -73,14 +81,7 @@ def release(
     draws: Draws = None,
     settings: Settings = "",
     temperature: Temperature = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 "
-            "promises little. Without it there is no limit.",
-            show_default=False,
-        ),
-    ] = None,
+    epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     guarantee: Guarantee = "",
     large_delta: LargeDelta = False,

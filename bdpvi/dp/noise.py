@@ -104,7 +104,8 @@ class Streams:
             [[run.noise_multiplier] for run in runs], dtype=torch.float64
         )
         self._least, self._coordinates, self._sums = self.noise_multiplier, 0, 0
-        self._usual = ((0.0, 0), self.noise_multiplier)
+        self._usual: tuple[tuple[float, int], Tensor, Tensor | None]
+        self._usual = ((0.0, 0), self.noise_multiplier, None)
 
     def __len__(self) -> int:
         return len(self.of_run)
@@ -142,30 +143,24 @@ class Streams:
             noise_multiplier: of this sum, (R, 1), where it is not that of the run.
         """
         size = totals.shape[1]
-        if noise_multiplier is None and not isinstance(clip, Tensor):
-            multiplier, deviation = self.noise_multiplier, self._deviation(clip, size)
+        if noise_multiplier is None and self._usual[0] == (clip, size):
+            deviation, quiet = self._usual[1:]
         else:
             multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
-            deviation = deviation_for(multiplier, clip, size)
-        self._least = multiplier if self._sums == 0 else self._least.minimum(multiplier)
+            deviation = deviation_for(multiplier, clip, size).to(totals.device)
+            quiet = deviation == 0 if not bool(deviation.all()) else None
+            self._least = multiplier if self._sums == 0 else self._least.minimum(multiplier)
+            if noise_multiplier is None and not isinstance(clip, Tensor):
+                self._usual = ((clip, size), deviation, quiet)
         self._sums, self._coordinates = self._sums + 1, self._coordinates + size
-        none = deviation == 0
-        if bool(none.all()):
+        if quiet is not None and bool(quiet.all()):
             return totals
         drawn = torch.stack([stream.noise.whole(size) for stream in self.streams.values()])
-        device = totals.device
-        noisy = secure.add_whole(
-            totals, (deviation + none.double()).to(device), self._spread(drawn.to(device))
-        )
-        if bool(none.any()):
-            noisy = noisy.where(~none.to(device), totals)
-        return noisy.to(totals)
-
-    def _deviation(self, clip: float, size: int) -> Tensor:
-        """Return the deviations of the runs' usual noise, (R, 1)."""
-        if self._usual[0] != (clip, size):
-            self._usual = ((clip, size), deviation_for(self.noise_multiplier, clip, size))
-        return self._usual[1]
+        whole = self._spread(drawn.to(totals.device))
+        if quiet is None:
+            return secure.add_whole(totals, deviation, whole).to(totals)
+        noisy = secure.add_whole(totals, deviation + quiet.double(), whole)
+        return noisy.where(~quiet, totals).to(totals)
 
     def prices(self, accountant: WorstCaseAccountant, delta: float) -> list[WorstCase | None]:
         """Return what the sums so far guarantee for each run; None without noise.

@@ -19,6 +19,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
+from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.recipes.recommended import recommended, settings_for
@@ -238,6 +239,21 @@ class Encoded:
             f"about {max(self.records, 0):.0f} records, and ε = {epsilon:g} wants about "
             f"{math.ceil(bought.FEW * self.need)} for these columns: their constants are rough. "
             "Public bounds, fewer columns or a larger epsilon would help"
+        )
+
+    def nameless(self, declared: Sequence[str]) -> str:
+        """Return what is to be said of columns that were bought as text without a name."""
+        found = [
+            repr(column.name)
+            for column in self.encoding.columns
+            if isinstance(column, OneHot) and not column.categories and column.name not in declared
+        ]
+        if not found:
+            return ""
+        return (
+            f"{', '.join(found)}: mostly text, of which no value is common enough to be named. "
+            "Numbers with thousands separators (1,234) and dates are such text: make them numbers, "
+            "or leave the column out (--drop)"
         )
 
 

@@ -36,7 +36,7 @@ from bdpvi.recipes.pipeline import (
     unpaid,
 )
 from bdpvi.releasing import storage
-from bdpvi.releasing.guarantees import WorstCaseDP
+from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.intent import begun
 from bdpvi.releasing.releases import release
 from bdpvi.types import Budget, Dataset, People
@@ -212,6 +212,14 @@ class Work:
             self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
         ).of_people(self.people)
 
+    @property
+    def bayesian(self) -> bool:
+        """Whether the guarantee is not a worst-case one: as asked for, or as settings have it."""
+        if self.pipeline.guarantee is not None:
+            return self.pipeline.guarantee.name != WorstCaseDP.name
+        settings = self.pipeline.chosen()
+        return settings.noise_scale is None or settings.model.clip is None
+
     def check(self) -> None:
         """Say what is wrong with header, constants or options, before anything is bought or kept.
 
@@ -222,11 +230,11 @@ class Work:
             return
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
-        kind = self.pipeline.guarantee or WorstCaseDP()
-        if kind.name != WorstCaseDP.name and not purchase.empty:
+        if self.bayesian and not purchase.empty:
             raise ValueError(
-                f"guarantee: {kind.name} needs public constants for all columns, as bought ones "
-                "are an output too; give --constants, or leave the guarantee out"
+                f"guarantee: {BayesianDP.name}, asked for or all that settings without clip and "
+                "noise_scale can have, needs public constants for all columns, as bought ones are "
+                "an output too; give --constants, or leave guarantee and settings out"
             )
 
     def dataset(
@@ -260,7 +268,6 @@ class Work:
         left = pipeline.left(ledger, name)
         data, found = self.dataset(key, left, partial(self._pay, ledger, name))
         paid = found.paid if found else ()
-        bayesian = pipeline.guarantee is not None and pipeline.guarantee.name != WorstCaseDP.name
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
             warnings.warn(
@@ -271,10 +278,13 @@ class Work:
             )
         if found and (few := found.caution(pipeline.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
+        if found and (nameless := found.nameless(pipeline.categorical)):
+            warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=3)
         settings = pipeline.chosen(left, paid)
+        panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
             data,
-            neighbours=None if bayesian or settings.noise_scale is None else Optimum(Remove(0)),
+            neighbours=None if panel else Optimum(Remove(0)),
             progress=self.progress,
         )
         fit.kept.name = name
@@ -319,7 +329,7 @@ class Work:
 
     def written(self, file: Path, secret: Path) -> Release:
         """Fit, charge, draw and write, going on where an earlier call was interrupted."""
-        for name, path in (("out", file), ("secret", secret)):
+        for name, path in (("out", file.parent), ("out", file), ("secret", secret)):
             if os.path.lexists(path) and path.is_symlink() and not path.exists():
                 raise ValueError(f"{name}={str(path)!r} is a link that leads nowhere")
         if file.parent.is_dir():

@@ -22,8 +22,9 @@ from bdpvi.releasing.released import Release
 from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
 
 ADVICE = (
-    "A logistic regression with the settings of bdpvi.recommended(1.0), which `bdpvi fit` has "
-    "without options, bounds the cost of every record; other models need a higher temperature"
+    "Fit again with clip and noise scale of bdpvi.recommended(1.0), which `bdpvi fit` has without "
+    "--clip and --noise-scale: they bound the cost of every record. Models other than a logistic "
+    "regression need a higher temperature"
 )
 """What to do about an ε that is not reliable."""
 

@@ -74,7 +74,7 @@ class About:
     def __post_init__(self) -> None:
         if not self.feature_names:
             raise ValueError("feature_names must be of one feature or more, got none")
-        validate.positive_int("records", self.records)
+        validate.positive_int("records", self.records, least=0)
         validate.non_negative("ridge", self.ridge)
         for name in ("grid", "noise_scale"):
             if (value := getattr(self, name)) is not None:

@@ -300,7 +300,7 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
             preprocessing=shared.preprocessing,
         )
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a release: {error}") from error
+        raise ValueError(f"{path} is not a release: {validate.why(error)}") from error
 
 
 def _numbers(name: str, value: object) -> torch.Tensor:
@@ -336,4 +336,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise ValueError(f"{path} cannot be read: {validate.why(error)}") from error

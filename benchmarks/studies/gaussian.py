@@ -23,7 +23,8 @@ from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.settling import MISSES
-from bdpvi.accounting.worst_case import MomentsAccountant, PrivacyLossAccountant
+from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.commands.figure import plain_ticks
 from studies.distances import SampledDistances
 from studies.study import (

@@ -21,7 +21,7 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.hockey_stick import loss_variance
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
-from bdpvi.accounting.worst_case import MomentsAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.types import Scope
 
 M = 60

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from published import published_delta, published_renyi
 from scipy.integrate import quad
 from scipy.special import expit, ndtr
 from scipy.stats import norm
@@ -82,11 +83,11 @@ def test_published_bounds_are_those_of_their_loss(ratio: float, mu: float) -> No
     for epsilon in (0.0, c / 2, c + mu**2 / 2, c + mu, c + 3 * mu):
         cut = (epsilon - c - mu**2 / 2) / mu
         expected = mean_over_normal(positive, epsilon, [cut, -cut])
-        assert op.published_delta(epsilon, ratio, mu) == pytest.approx(expected, rel=1e-8)
+        assert published_delta(epsilon, ratio, mu) == pytest.approx(expected, rel=1e-8)
     for order in (1.01, 2.0, 9.5):
         moment = mean_over_normal(power, order, [])
         expected = math.log(moment) / (order - 1)
-        assert op.published_renyi(order, ratio, mu) == pytest.approx(expected, rel=1e-8)
+        assert published_renyi(order, ratio, mu) == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize(("c", "mu", "last"), [(0.1, 0.3, 0.1), (0.02, 1.0, 0.5), (0.4, 0.1, 0.1)])
@@ -269,8 +270,8 @@ def test_one_sign_never_costs_more_than_published(
     ratio: float, mu: float, epsilon: float, order: float
 ) -> None:
     c = math.log1p(ratio)
-    assert delta(epsilon, c, mu) <= op.published_delta(epsilon, ratio, mu) * (1 + 1e-9)
-    assert op.renyi(order, c, mu) <= op.published_renyi(order, ratio, mu) * (1 + 1e-9)
+    assert delta(epsilon, c, mu) <= published_delta(epsilon, ratio, mu) * (1 + 1e-9)
+    assert op.renyi(order, c, mu) <= published_renyi(order, ratio, mu) * (1 + 1e-9)
 
 
 @given(st.floats(0.05, 8), st.floats(0.01, 50), st.floats(0.1, 2), st.floats(0.4, 500))
@@ -308,8 +309,8 @@ def test_a_wide_ridge_leaves_the_gaussian_and_calibration_meets_its_target() -> 
         (lambda: delta(1.0, 0.1, 0.0), "distance"),
         (lambda: delta(1.0, 0.1, 1.0, -1.0), "last"),
         (lambda: op.renyi(1.0, 0.1, 1.0), "order"),
-        (lambda: op.published_delta(1.0, 1.0, 1.0), "ratio"),
-        (lambda: op.published_renyi(2.0, -0.1, 1.0), "ratio"),
+        (lambda: published_delta(1.0, 1.0, 1.0), "ratio"),
+        (lambda: published_renyi(2.0, -0.1, 1.0), "ratio"),
         (lambda: ObjectivePerturbationAccountant(0.0, 1.0), "curvature"),
         (lambda: ObjectivePerturbationAccountant(1.0, math.inf), "ridge"),
         (lambda: ObjectivePerturbationAccountant(1.0, 1.0, 0.0), "share"),

@@ -20,11 +20,11 @@ from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.rounds import OBSERVERS, RoundEvent
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
-    MomentsAccountant,
     PrivacyLossAccountant,
     gaussian_guarantee,
     replace_one,
 )
+from bdpvi.bench.methods.moments import MomentsAccountant
 
 F64 = torch.float64
 WRITTEN = Path(__file__).with_name("same_numbers.json")

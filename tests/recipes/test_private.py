@@ -176,6 +176,44 @@ def test_a_bayesian_guarantee_needs_public_constants(
     assert result["secret"]["spent"]["reliable"]
 
 
+def test_settings_that_can_be_no_worst_case_buy_nothing(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tuned.json"
+    tuned = {"model": {"clip": 1.0}, "noise_scale": None}
+    file.write_text(
+        json.dumps({"patients": {"chosen": {}, "methods": {"bdp-vi-full-rank": tuned}}})
+    )
+    options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--no-scores")
+    assert private(table, tmp_path / "shared", *options) == 2
+    assert "needs public constants" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["tuned.json"]
+
+
+def test_a_column_of_text_without_common_values_gets_a_hint() -> None:
+    frame = patients().assign(income=[f"{n:,}" for n in range(10_000, 10_000 + ROWS)])
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
+    with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"'income': mostly text.*\(1,234\)"):
+        bdpvi.private(frame, progress=False, **given)
+
+
+def test_a_table_without_rows_and_a_link_that_leads_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "header.csv").write_text("age,sick\n")
+    constants = tmp_path / "constants.json"
+    constants.write_text(json.dumps({"source": "By law.", "age": [18, 98]}))
+    given: tuple[object, ...] = ("--data", tmp_path / "header.csv", "--target", "sick")
+    given += ("--positive", "yes", "--epsilon", 1, "--constants", constants, "--no-scores")
+    assert run("private", *given, "--out", tmp_path / "none") == 0
+    assert files.load(tmp_path / "none.secret").records == 0
+    for name in ("out", "in.secret"):
+        (tmp_path / name).symlink_to(tmp_path / "nowhere")
+        capsys.readouterr()
+        assert run("private", *given, "--out", tmp_path / name.split(".")[0]) == 2
+        assert "is a link that leads nowhere" in capsys.readouterr().err
+
+
 def test_a_declared_base_rate_is_the_intercepts_prior_mean(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
