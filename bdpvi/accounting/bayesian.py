@@ -27,7 +27,6 @@ from bdpvi.accounting.answer import (
     tolerated_rate,
 )
 from bdpvi.accounting.betting import betting
-from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
 from bdpvi.accounting.conversions import (
     CKS,
@@ -42,7 +41,6 @@ from bdpvi.accounting.conversions import (
 )
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.events import Event, SampledGaussian, check_same_records
-from bdpvi.accounting.ledger import Bought
 from bdpvi.accounting.losses import Deltas, Losses, Price
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.worst_case import cap, rounding_delta
@@ -129,11 +127,6 @@ class BayesianAccountant:
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
-        self._bought: tuple[Bought, ...] = ()
-
-    def buy(self, bought: Sequence[Bought]) -> None:
-        """Charge what was bought from the table beforehand. From then on there is no Bayesian ε."""
-        self._bought = (*self._bought, *bought)
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge ``event`` ``count`` times.
@@ -250,7 +243,7 @@ class BayesianAccountant:
         validate.probability("delta", delta)
         directions, choices = self._charged()
         worst = self.worst_case(delta)
-        if self._bought or (self._sample_size == 0 and (worst is not None or self._runs)):
+        if self._sample_size == 0 and (worst is not None or self._runs):
             bare = no_panel(delta, worst)
             if not self._runs:
                 return bare
@@ -347,8 +340,7 @@ class BayesianAccountant:
         if self._from_data or self._releases() is None:
             return None
         charged = self._runs or self._totals.events
-        found = worst_case.epsilon([losses.repeated(e, n) for e, n in charged], delta)
-        return with_bought(found, self._bought, delta) if found and self._bought else found
+        return worst_case.epsilon([losses.repeated(e, n) for e, n in charged], delta)
 
     @property
     def _sample_size(self) -> int:

@@ -20,11 +20,14 @@ from pyro.optim import Adam
 from simulated import logistic_data
 
 import bdpvi
+from bdpvi._fit import Kept
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.ledger import Charge, Ledger
+from bdpvi.accounting.book import Charge
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+from bdpvi.types import People
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def trained() -> bdpvi.Fit:
 @pytest.fixture
 def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
     """Return the fit with a ledger of its own."""
-    return replace(trained, ledger=Ledger())
+    return replace(trained, kept=Kept(People()))
 
 
 def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> None:
@@ -142,13 +145,15 @@ def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 1, temperature=5.0)
     before = bdpvi.spent(fit).epsilon
     target = before * 1.3
-    temperature = bdpvi.calibrate(fit, 1, epsilon=target)
-    reached = bdpvi.spent(fit, planned=Charge(1, temperature)).epsilon
+    found = bdpvi.calibrate(fit, 1, epsilon=target)
+    reached = bdpvi.spent(fit, planned=found).epsilon
     assert 0.95 * target <= reached <= target
+    temperature = found.temperature
     colder = temperature / 2 ** (1 / 8)  # the next of the public grid
     assert bdpvi.spent(fit, planned=Charge(1, colder)).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    assert bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature) >= 2.0 * temperature
+    hotter = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature)
+    assert hotter.temperature >= 2.0 * temperature
 
 
 def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:
@@ -207,7 +212,7 @@ def test_fit_and_release_come_back_from_disk(fit: bdpvi.Fit, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="spent is secret"):
         _ = back.spent
     secret = json.loads((tmp_path / "fit" / "release-1.json").read_text(encoding="utf-8"))
-    assert secret["epsilon"] == first.spent.epsilon
+    assert secret["spent"]["epsilon"] == first.spent.epsilon
 
 
 def _keys(value: object) -> Iterator[str]:
