@@ -121,8 +121,7 @@ def fit(
             the ELBO, so ``steps`` and ``seed`` do not matter. Elsewhere ``Coupled()``: every record
             left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
             after an interruption.
-        accounting: how the Bayesian ε of releases is computed; by default :meth:`Accounting.of` the
-            panels. It is kept with the fit.
+        accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
         budget: what all releases from the fit may spend together; it is kept in the ledger, and
             saved with it.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
@@ -183,7 +182,7 @@ def fit(
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
         records=len(data),
-        accounting=accounting or Accounting.of(trained.panels),
+        accounting=accounting or Accounting(),
         ledger=ledger,
     )
 

@@ -19,8 +19,8 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
-from bdpvi.accounting import bayesian
-from bdpvi.accounting.settling import nothing_spent
+from bdpvi.accounting import conversions
+from bdpvi.accounting.answer import nothing_spent
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
@@ -463,7 +463,7 @@ def test_identifiers_are_refused_until_they_are_dropped(
 
 def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
-    assert releasing.CONVERSIONS == bayesian.CONVERSIONS
+    assert releasing.CONVERSIONS == conversions.CONVERSIONS
     assert set(fitting.GUIDES) == set(GUIDES)
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.answer import no_panel, nothing_spent
 from bdpvi.accounting.bought import with_bought
 from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.settling import no_panel, nothing_spent
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
 from bdpvi.releasing.released import Release
