@@ -68,8 +68,8 @@ Draws = Annotated[
 Epsilon = Annotated[
     float | None,
     typer.Option(
-        help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 promises "
-        "little. Without it there is no limit.",
+        help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 "
+        "promises little. Without it there is no limit.",
         show_default=False,
     ),
 ]
