@@ -146,8 +146,7 @@ def fit(
             the ELBO, so ``steps`` and ``seed`` do not matter. Elsewhere ``Coupled()``: every record
             left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
             after an interruption.
-        accounting: how the Bayesian ε of releases is computed; by default :meth:`Accounting.of` the
-            panels. It is kept with the fit.
+        accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
         ledger: what everything that is spent on this table is written to; by default the ledger
             that came with ``data``, so that fits of one data set share it.
         budget: what everything that is spent on the table may cost together; it is kept in the
@@ -211,7 +210,7 @@ def fit(
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
         records=len(data),
-        accounting=accounting or Accounting.of(trained.panels),
+        accounting=accounting or Accounting(),
         kept=Kept(data.people),
     )
 

@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
-from bdpvi.accounting import bayesian
+from bdpvi.accounting import conversions
+from bdpvi.accounting.answer import nothing_spent
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
 from bdpvi.commands import release as releasing
-from bdpvi.recipes import files
+from bdpvi.commands.demonstration import Demonstration
+from bdpvi.recipes.recipe import GUIDES
 from bdpvi.releasing import storage
 
 
@@ -428,6 +431,18 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "bdpvi.recommended(1.0)" in result["unbounded"]["reason"]
 
 
+def test_a_demonstration_without_matplotlib_names_the_extra(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing = nothing_spent(1e-5, ["remove"], 3)
+    columns = ["worst_case", "bayesian", "reliable", "accuracy"]
+    Demonstration(
+        records=3, test_records=1, non_private=0.9, curve=pd.DataFrame(columns=columns),
+        spent=nothing, released_accuracy=0.5, unbounded=nothing, figure=None, table=Path("a.csv"),
+    ).print(Console(width=80))  # fmt: skip
+    assert "bdpvi[report]" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["fit", "compare", "tune"])
 def test_identifiers_are_refused_until_they_are_dropped(
     command: str, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -456,8 +471,8 @@ def test_identifiers_are_refused_until_they_are_dropped(
 
 def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
-    assert releasing.CONVERSIONS == bayesian.CONVERSIONS
-    assert set(fitting.GUIDES) == set(files.GUIDES)
+    assert releasing.CONVERSIONS == conversions.CONVERSIONS
+    assert set(fitting.GUIDES) == set(GUIDES)
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
 
 

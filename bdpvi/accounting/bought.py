@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from scipy.optimize import brentq
-
 from bdpvi._runtime import validate
+from bdpvi.accounting.solve import root
 from bdpvi.accounting.worst_case import gaussian_epsilon, rounding_delta
 
 
@@ -29,6 +28,5 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     if not rest > 0:
         raise ValueError(f"delta={delta!r} is too small: rounding alone costs {delta - rest:.2g}")
     # ε grows with μ, and the tails bound it from both sides.
-    return float(
-        brentq(lambda mu: gaussian_epsilon(mu**2, rest) - epsilon, 1e-9, 2 * epsilon + 40)
-    ) * (1 - 1e-11)
+    most = root(lambda mu: gaussian_epsilon(mu**2, rest) - epsilon, 1e-9, 2 * epsilon + 40)
+    return most * (1 - 1e-11)

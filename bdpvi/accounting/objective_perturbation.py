@@ -54,11 +54,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.solve import root
 from bdpvi.types import ADD_OR_REMOVE
 
 LAST = 0.01
@@ -111,8 +111,7 @@ def epsilon(delta: float, stretch: float, distance: float, last: float = 0.0) ->
     # Both parts' Gaussian tails, Pr[loss > e] ≥ δ(e), are below δ/2 there.
     variance = distance**2 + last**2
     top = variance / 2 + math.sqrt(variance * 2 * math.log(2 / delta))
-    root = stretch + float(brentq(excess, -stretch, top, xtol=1e-300, rtol=1e-12))
-    return root * (1 + 1e-11)  # the side on which δ holds
+    return (stretch + root(excess, -stretch, top)) * (1 + 1e-11)  # the side on which δ holds
 
 
 def renyi(order: float, stretch: float, distance: float, last: float = 0.0) -> float:

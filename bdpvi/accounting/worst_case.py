@@ -14,7 +14,6 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
-from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
 from bdpvi.accounting import objective_perturbation
@@ -32,7 +31,7 @@ from bdpvi.accounting.events import (
 )
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.loss_distribution import deltas_on_grid, least_epsilons, loss_interval
-from bdpvi.accounting.search import smallest
+from bdpvi.accounting.solve import root, smallest
 from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:
@@ -144,8 +143,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
         return 0.0
     # Beyond this ε the loss's Gaussian tail alone, Pr[L > ε] ≥ δ(ε), is below δ.
     top = variance / 2 + math.sqrt(variance * -2 * math.log(delta))
-    root = float(brentq(excess, 0.0, top, xtol=1e-300, rtol=1e-12))
-    return root * (1 + 1e-11)  # the side on which δ holds
+    return root(excess, 0.0, top) * (1 + 1e-11)  # the side on which δ holds
 
 
 def cap(epsilon: float) -> float:
@@ -455,6 +453,7 @@ def _epsilon(
 
 
 def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
+    """Return one step as dp_accounting knows it."""
     import dp_accounting
 
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
@@ -462,6 +461,7 @@ def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
 
 
 def _check(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
+    """Raise ValueError for an argument of :class:`WorstCaseAccountant` that is out of range."""
     validate.positive("noise_multiplier", noise_multiplier)
     validate.rate("rate", rate)
     validate.positive_int("steps", steps)

@@ -72,6 +72,7 @@ class Demonstration:
             f"{HOT:g}: {self.unbounded}\n"
             f"{figure}\nTable: {self.table}",
             highlight=False,
+            markup=False,  # it would take "[report]" away
         )
 
 

@@ -240,7 +240,7 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
-        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        accountant = BayesianAccountant()
         accountant.step(self.event(unit, observer, norms))
         found = replace(accountant.spent(delta), observer=observer.name)
         if found.worst_case is not None:

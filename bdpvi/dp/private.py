@@ -216,7 +216,7 @@ class Private:
         return self._accountant()
 
     def _accountant(self) -> BayesianAccountant:
-        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        accountant = BayesianAccountant()
         accountant.step(self.event())
         return accountant
 

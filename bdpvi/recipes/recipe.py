@@ -38,7 +38,7 @@ class Recipe:
         noise_scale: of the guide; a number releases a covariance that no record can move.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         draws: number k of released samples.
-        accounting: how a Bayesian ε is computed; None is :meth:`Accounting.of` the fit's panels.
+        accounting: how a Bayesian ε is computed; None is the usual way.
 
     >>> Recipe(noise_scale=0.1).model.clip
     0.5

@@ -14,8 +14,8 @@ from torch import Tensor
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.answer import no_panel, nothing_spent
 from bdpvi.accounting.book import Charge, Entry
-from bdpvi.accounting.settling import no_panel, nothing_spent
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.guarantees import Accountant, Guarantee, Receipt, account
 from bdpvi.releasing.released import Release

@@ -199,7 +199,7 @@ def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
         Panel("remove", torch.arange(3000), light),
         Panel("add", torch.arange(300), GaussianPairs(torch.ones(300, 1).double(), thin)),
     )
-    for conversion in bdpvi.accounting.bayesian.CONVERSIONS:
+    for conversion in bdpvi.accounting.conversions.CONVERSIONS:
         alone = bdpvi.BayesianAccountant(conversion=conversion)
         alone.step(PosteriorDraws(panels[:1]))
         both = bdpvi.BayesianAccountant(conversion=conversion)

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from bdpvi._runtime.secure import sum_rounding
-from bdpvi.accounting.bayesian import HOCKEY_STICK, BayesianAccountant
+from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.accounting.settings import Accounting
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
@@ -91,7 +90,7 @@ class DPGDBayesian(DPGD):
         rounding = sum_rounding(self.steps * design.shape[1])
 
         def ledger(noise_multiplier: float) -> BayesianAccountant:
-            account = Accounting(conversion=HOCKEY_STICK, failure_probability=1e-10)()
+            account = BayesianAccountant()
             account.step(
                 SampledGaussian(
                     noise_multiplier=noise_multiplier,
