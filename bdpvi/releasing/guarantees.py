@@ -22,7 +22,6 @@ from bdpvi.accounting.book import ROW, Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.losses import variance_bound
 from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.types import GIVEN, BudgetExceededError, Spent, WorstCase
@@ -286,7 +285,7 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     if charge.from_data or not bounded(fit):
         return None
     event = _event(fit, charge)
-    variance = max(variance_bound([(event, 1)], way) or 0.0 for way in event.records)
+    variance = event.draws * max(one.largest or 0.0 for one in fit.panels) / event.temperature
     if not variance:
         return ()
     return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=event.rounding),)
