@@ -60,7 +60,8 @@ def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> 
 
 def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 2, temperature=3.0)
-    second = bdpvi.release(fit, 4, temperature=8.0, accountant=bdpvi.BayesianAccountant)
+    by_order = bdpvi.Accounting(conversion="cks", failure_probability=1e-15)
+    second = bdpvi.release(fit, 4, temperature=8.0, accountant=by_order)
     order = torch.tensor([second.spent.order], dtype=torch.float64)
     pairs = fit.panels[0].pairs
     if "D′‖D" in second.spent.direction:
@@ -268,7 +269,7 @@ def test_no_finite_divergence_is_an_error_that_names_the_order(fit: bdpvi.Fit) -
         torch.full((80, 1), 50.0).double(), torch.zeros(80, 1).double()
     )
     panel = bdpvi.accounting.panel.Panel("remove", torch.arange(80), pairs)
-    accountant = bdpvi.BayesianAccountant()
+    accountant = bdpvi.BayesianAccountant(conversion="cks")
     accountant.step(bdpvi.accounting.events.PosteriorDraws((panel,), 1))
     with pytest.raises(ValueError, match="order: no λ"):
         accountant.spent(1e-5)
@@ -290,7 +291,7 @@ def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
         return bdpvi.fit(model, guide(model), data, steps=60, rate=0.5, seed=seed, progress=False)
 
     fits = [run(FullRank, 0), run(MeanField, 1)]
-    accountant = bdpvi.BayesianAccountant()
+    accountant = bdpvi.BayesianAccountant(failure_probability=1e-15)
     for fit in fits:
         accountant.step(
             bdpvi.accounting.events.PosteriorDraws(fit.panels, draws=2, temperature=4.0)
