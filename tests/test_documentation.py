@@ -34,7 +34,7 @@ def patients(folder: Path) -> None:
         ",".join([*(f"{value:.3f}" for value in x), "yes" if y else "no"])
         for x, y in zip(data.x.tolist(), data.y.tolist(), strict=True)
     ]
-    for name in ("patients.csv", "new-patients.csv"):
+    for name in ("patients.csv", "new-patients.csv", "clinic.csv"):
         (folder / name).write_text("\n".join(["age,weight,pressure,sick", *rows]) + "\n")
 
 

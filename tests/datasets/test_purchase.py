@@ -15,7 +15,7 @@ from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric, OneHot
 
-DISTANCE, DELTA, PAIRS, LUCK = 1.0, 1e-3, 100_000, 1e-9
+DISTANCE, DELTA, PAIRS, LUCK = 1.0, 1e-3, 200_000, 1e-9
 Draws = NDArray[np.float64]
 
 

@@ -16,6 +16,7 @@ from test_cli import run
 
 import bdpvi
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets import constants_of
 from bdpvi.guides import FullRank
 from bdpvi.recipes import files
@@ -187,7 +188,9 @@ def test_settings_that_can_be_no_worst_case_buy_nothing(
     options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--no-scores")
     assert private(table, tmp_path / "shared", *options) == 2
     assert "needs public constants" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["tuned.json"]
+    assert not (tmp_path / "shared").exists()
+    (ledger,) = tmp_path.glob("*.ledger.jsonl")
+    assert Ledger.at(ledger).entries() == ()
 
 
 def test_a_column_of_text_without_common_values_gets_a_hint() -> None:
