@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
     from bdpvi.accounting.bayesian import BayesianAccountant
-    from bdpvi.accounting.ledger import Charge
+    from bdpvi.accounting.book import Charge
+    from bdpvi.accounting.ledger import Ledger
     from bdpvi.accounting.settings import Accounting
     from bdpvi.dp.deep import make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from bdpvi.recipes.private import private
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended
+    from bdpvi.recipes.routes import ObjectivePerturbation, fit_private
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
     from bdpvi.releasing.released import Release
     from bdpvi.releasing.releases import calibrate, preview, release, spent
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "_fit": ("Fit", "fit"),
     "accounting.bayesian": ("BayesianAccountant",),
-    "accounting.ledger": ("Charge",),
+    # Dataset from there too: it carries a ledger.
+    "accounting.ledger": ("Charge", "Dataset", "Ledger"),
     "accounting.settings": ("Accounting",),
     "dp.deep": ("make_private",),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
@@ -55,6 +58,7 @@ _WHERE = {
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
     "recipes.recommended": ("recommended",),
+    "recipes.routes": ("ObjectivePerturbation", "fit_private"),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.released": ("Release",),
     "releasing.releases": ("calibrate", "preview", "release", "spent"),
@@ -79,6 +83,8 @@ __all__ = [
     "Exposure",
     "FederatedFit",
     "Fit",
+    "Ledger",
+    "ObjectivePerturbation",
     "Optimum",
     "PrivacyUtilityWarning",
     "Recipe",
@@ -94,6 +100,7 @@ __all__ = [
     "check",
     "fit",
     "fit_federated",
+    "fit_private",
     "load_fit",
     "load_release",
     "make_private",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.distributions import Distribution
 from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi.accounting.book import ROW, checked
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.settings import Accounting
@@ -28,7 +31,24 @@ from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.optimum.stream import over
 from bdpvi.neighbours.optimum.tables import Table
 from bdpvi.neighbours.route import Neighbours
-from bdpvi.types import Budget, Dataset
+from bdpvi.types import Budget, Dataset, People
+
+
+@dataclass(eq=False)
+class Kept:
+    """Where a fit spends and is kept.
+
+    Attributes:
+        people: of the training data; their ledger is the fit's.
+        name: what the ledger calls the fit.
+        folder: where it was saved last, or loaded from.
+        generators: digests of the states of seeded generators that samples were drawn with.
+    """
+
+    people: People
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    folder: Path | None = None
+    generators: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +62,12 @@ class Fit:
         panels: each record's pair of posteriors, with the record and without it.
         convergence: the ELBO and its gradient's norm before every step of training.
         plan: the batches and noise that training used.
-        ledger: what has been released.
         data_name, feature_names, preprocessing: the training data's, see
             :class:`~bdpvi.types.Dataset`.
         fingerprint: digest of the training data.
         records: N, the size of the training data.
         accounting: how a Bayesian ε of its releases is computed.
-        generators: digests of the states of seeded generators that samples were drawn with.
+        kept: where it spends and is kept; :func:`dataclasses.replace` resets nothing of it.
     """
 
     model: Model
@@ -63,8 +82,13 @@ class Fit:
     fingerprint: str
     records: int
     accounting: Accounting = field(default_factory=Accounting)
-    ledger: Ledger = field(default_factory=Ledger)
-    generators: set[str] = field(default_factory=set)
+    kept: Kept = field(default_factory=lambda: Kept(People()), repr=False)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Everything that was spent on the table, by this fit and all else."""
+        found: Ledger = self.kept.people.ledger
+        return found
 
     @property
     def experiment(self) -> bool:
@@ -94,6 +118,7 @@ def fit(
     optim: PyroOptim | None = None,
     neighbours: Neighbours | None = None,
     accounting: Accounting | None = None,
+    ledger: Ledger | None = None,
     budget: Budget | None = None,
     device: str = "auto",
     dtype: torch.dtype = torch.float64,
@@ -121,10 +146,11 @@ def fit(
             the ELBO, so ``steps`` and ``seed`` do not matter. Elsewhere ``Coupled()``: every record
             left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
             after an interruption.
-        accounting: how the Bayesian ε of releases is computed; by default :meth:`Accounting.of` the
-            panels. It is kept with the fit.
-        budget: what all releases from the fit may spend together; it is kept in the ledger, and
-            saved with it.
+        accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
+        ledger: what everything that is spent on this table is written to; by default the ledger
+            that came with ``data``, so that fits of one data set share it.
+        budget: what everything that is spent on the table may cost together; it is kept in the
+            ledger, where the first charge fixes it.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
         dtype: of the training; accounting is always in float64.
         progress: whether to show progress bars on standard error.
@@ -143,13 +169,14 @@ def fit(
     >>> result.posterior.mean.shape
     torch.Size([30])
     """
-    ledger = Ledger(budget=budget)
+    checked(budget, ROW, 1)
     if not isinstance(data, Dataset | Table):
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
             )
         data = Dataset.of(*data)
+    data.people.share(ledger, budget)
     plan = Plan(steps=steps, rate=rate, seed=0 if not isinstance(seed, int) else seed)
     there = data.to(_device(device), dtype)
     moved = there.first() if isinstance(there, Table) else there
@@ -183,8 +210,8 @@ def fit(
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
         records=len(data),
-        accounting=accounting or Accounting.of(trained.panels),
-        ledger=ledger,
+        accounting=accounting or Accounting(),
+        kept=Kept(data.people),
     )
 
 

@@ -28,7 +28,7 @@ except ImportError:  # scikit-learn 1.5
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.ledger import Bought
+    from bdpvi.accounting.book import Charge, Priced
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
@@ -192,7 +192,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             warnings.warn(standard.caution, PrivacyUtilityWarning, stacklevel=2)
         settings = self._settings(pipeline, standard.paid)
         data = self._dataset(rows, labels == classes[1], standard)
-        release = self._release(settings, data, standard.paid, seed)
+        release = self._release(settings, data, standard.events, seed)
         self._keep(release, settings.model, classes, standard)
         return self
 
@@ -243,9 +243,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             guide=guide_named(self.guide),
         )
 
-    def _settings(self, pipeline: Pipeline, paid: Sequence[Bought] = ()) -> Recipe:
+    def _settings(self, pipeline: Pipeline, paid: Sequence[float] = ()) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
-        found = pipeline.chosen(paid)
+        found = pipeline.chosen(paid=paid)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
@@ -317,24 +317,26 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self,
         settings: Recipe,
         data: Dataset,
-        paid: tuple[Bought, ...],
+        events: tuple[Priced, ...],
         seed: int | None,
     ) -> Release:
         """Fit, charge and release; what is secret ends here."""
         import torch
 
         import bdpvi
+        from bdpvi.accounting.book import Entry
 
         kind = self.guarantee or bdpvi.WorstCaseDP()
         public = kind.name == bdpvi.WorstCaseDP.name
         # Nothing but the worst case is asked for, so no neighbour is needed.
         near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
         fitted = settings.fit(data, neighbours=near, progress=False)
-        for one in paid:
-            fitted.ledger.charge(one)
+        if events:
+            bought = Entry(kind="constants", of=fitted.kept.name, events=events)
+            fitted.ledger.charge(bought)
         price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
         if self.ledger is not None and seed is None:
-            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), settings.draws, fitted)
+            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), fitted)
         release = bdpvi.release(
             fitted,
             settings.draws,
@@ -343,30 +345,30 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         )
         return replace(release, secret=None)
 
-    def _charge(self, temperature: float, draws: int, fitted: Fit) -> None:
+    def _charge(self, planned: Charge, fitted: Fit) -> None:
         """Write the price of everything to the ledger."""
-        import bdpvi
-        from bdpvi.accounting.ledger import Bought, Charge, Ledger
+        from bdpvi.accounting.book import Entry
+        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.releasing.guarantees import priced
 
-        planned = Charge(draws, temperature)
-        total = bdpvi.spent(fitted, delta=self.delta, planned=planned).worst_case
-        if total is None or total.distance is None:
+        events = priced(fitted, planned)
+        if events is None:
             raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
-        own = sum(one.delta for one in fitted.ledger.bought())
-        Ledger.at(str(self.ledger)).charge(Bought(total.distance, own, total.rounding))
+        for entry in fitted.ledger.entries():
+            events += entry.events or ()
+        all_of_it = Entry(kind="release", of=fitted.kept.name, events=events)
+        Ledger.at(str(self.ledger)).spend(all_of_it, "fit")
 
     def _together(self, guarantee: str) -> str:
         """Return the guarantee with what all fits cost together."""
-        from bdpvi.accounting.bought import with_bought
         from bdpvi.accounting.ledger import Ledger
-        from bdpvi.types import WorstCase
 
         if self.ledger is None:
             return f"{guarantee}, this fit alone"
-        fits = Ledger.at(self.ledger).bought()
-        total = with_bought(WorstCase(0.0, self.delta, "", distance=0.0), fits, self.delta)
+        ledger = Ledger.at(self.ledger)
+        total, number = ledger.worst_case(self.delta), len(ledger.entries())
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
-        return f"{guarantee}; {len(fits)} fits of this ledger together: ε = {all_of_them}"
+        return f"{guarantee}; {number} fits of this ledger together: ε = {all_of_them}"
 
     def _keep(
         self,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,47 @@ from bdpvi._runtime import validate
 from bdpvi._runtime.store import json_value
 
 _IDS = 2**28
+
+
+class People:
+    """The people of one table: whatever is made of their records spends from one ledger.
+
+    Attributes:
+        kept: the ledger, a :class:`bdpvi.accounting.ledger.Ledger`, once there is one.
+        unit, rows_per_unit: whose guarantee it is: that of a row, or of a value of this column,
+            which has so many rows at most.
+    """
+
+    make: ClassVar[Callable[..., Any]]
+
+    def __init__(self, kept: Any = None, *, unit: str = "row", rows_per_unit: int = 1) -> None:
+        self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
+
+    @property
+    def ledger(self) -> Any:
+        """The ledger; one in memory if there is none yet."""
+        if self.kept is None:
+            self.kept = type(self).make(unit=self.unit, rows_per_unit=self.rows_per_unit)
+        return self.kept
+
+    def share(self, ledger: Any, budget: Budget | None = None) -> None:
+        """Spend from this ledger, None from their own, from now on.
+
+        Raises:
+            ValueError: if something was spent from another, or the ledger has another budget or
+                unit.
+        """
+        if ledger is not None and self.kept not in (None, ledger):
+            own = self.kept.book()
+            if ledger.id != own.id and (own.entries or own.marks):
+                raise ValueError(
+                    f"ledger={ledger.path or 'in memory'}: this table has one already, "
+                    f"{self.kept.path or 'in memory'}, and {self.kept.said()}. One table has one "
+                    "ledger: leave it out, or give it where the table is read"
+                )
+        self.kept = ledger or self.ledger
+        given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}
+        self.kept.settle(budget=budget, **given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +72,7 @@ class Dataset:
         name: what tables and reports call the data.
         preprocessing: the constants that turned raw columns into ``x``. They count as public;
             reports list them.
+        people: whose records these are; a selection is of the same people.
 
     Raises:
         ValueError: if lengths differ, ids repeat, are negative or 2²⁸ or more, or a value is not
@@ -47,6 +89,12 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    people: People = field(default_factory=People, repr=False)
+
+    @property
+    def ledger(self) -> Any:
+        """The :class:`bdpvi.accounting.ledger.Ledger` of everything that is spent on the table."""
+        return self.people.ledger
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2:
@@ -140,6 +188,10 @@ class Dataset:
             y=self.y.to(device, dtype),
             ids=self.ids.to(device),
         )
+
+    def of_people(self, people: People) -> Dataset:
+        """Return the data as records of these people, who have a ledger."""
+        return replace(self, people=people)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records in the order of their ids. Not for publication."""

@@ -54,7 +54,7 @@ class Released:
         settings = bdpvi.recommended(epsilon, delta=delta)
         fitted = settings.fit(train, neighbours=FEW, progress=False)
         promise = bdpvi.WorstCaseDP()
-        tau = bdpvi.calibrate(fitted, epsilon=epsilon, delta=delta, guarantee=promise)
+        tau = bdpvi.calibrate(fitted, epsilon=epsilon, delta=delta, guarantee=promise).temperature
         generator = torch.Generator().manual_seed(0)
         latents = bdpvi.preview(fitted, RELEASES, temperature=tau, generator=generator)
         assert settings.noise_scale is not None

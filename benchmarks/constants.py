@@ -25,7 +25,6 @@ from torch.distributions import Independent, Normal
 from bdpvi import datasets
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.ledger import Bought
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
@@ -62,10 +61,10 @@ def scored(
     pipeline: Pipeline,
     encoding: Encoding,
     key: Key,
-    paid: Sequence[Bought],
+    paid: Sequence[float],
 ) -> tuple[float, float]:
     """Return AUC and log score of one release, by its own fit."""
-    settings = pipeline.chosen(paid)
+    settings = pipeline.chosen(paid=paid)
     parts = [Dataset(encoding.whole(p.columns), torch.from_numpy(p.y)) for p in (train, test)]
     mean = _mean(settings.model, parts[0])
     assert settings.noise_scale is not None

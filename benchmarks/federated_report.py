@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from published import RenyiAccountant
 
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.worst_case import RenyiAccountant, replace_one
+from bdpvi.accounting.worst_case import replace_one
 
 Run = dict[str, Any]
 PUBLISHED = {

@@ -36,6 +36,7 @@ TRIED = {"command", "points", "kills", "full disks", "ended before"}
 
 def command(kind: str, folder: Path) -> list[str]:
     table = ["--data", str(folder.parent / "patients.csv"), "--target", "sick"]
+    table += ["--ledger", str(folder / "people.jsonl")]
     if kind == "fit":
         return ["fit", *table, "--records", "5", "--out", str(folder / "fit"), "--quiet"]
     if kind == "release":
@@ -105,8 +106,9 @@ def paid(kind: str, folder: Path) -> tuple[int, int]:
     ledger = folder / ("shared.secret" if kind == "private" else "fit")
     if not storage.is_fit(ledger):
         return 0, 0
-    book = storage.open_ledger(ledger)
-    return len(book.charges()), len(book.bought())
+    entries = storage.open_ledger(ledger).entries()
+    draws = sum(one.kind == "draws" for one in entries)
+    return draws, len(entries) - draws
 
 
 def shared(kind: str, folder: Path) -> Path:
@@ -121,7 +123,7 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
     if kind != "fit" and out.exists() and out.stat().st_size and paid(kind, folder)[0] == 0:
         found["sample without a charge"] += 1
     first = [one.key for one in charges(kind, folder)]
-    finished = (folder / "fit" / "ledger.jsonl" if kind == "fit" else out).exists()
+    finished = (folder / "fit" if kind == "fit" else out).exists()
     again, _ = child(kind, folder, None)
     if again != (2 if finished else 0):  # what is finished is never overwritten
         found["does not go on"] += 1
@@ -142,7 +144,8 @@ def charges(kind: str, folder: Path) -> tuple[Any, ...]:
     from bdpvi.releasing import storage
 
     ledger = folder / ("shared.secret" if kind == "private" else "fit")
-    return storage.open_ledger(ledger).charges() if storage.is_fit(ledger) else ()
+    entries = storage.open_ledger(ledger).entries() if storage.is_fit(ledger) else ()
+    return tuple(one for one in entries if one.kind == "draws")
 
 
 def main() -> None:
@@ -165,6 +168,7 @@ def main() -> None:
         made = root / "made"
         made.mkdir()
         assert child("fit", made, None)[0] == 0
+        made = made.rename(root / "start")  # so that each copy has a ledger of its own
         for kind in ("fit", "private", "release"):
             start = made if kind == "release" else None
             work = fresh(root, start)

@@ -31,7 +31,8 @@ from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.recipes.metrics import expected_accuracy
 
-CKS, TIGHT = Accounting(), Accounting(conversion="hockey-stick")
+CKS = Accounting(conversion="cks", failure_probability=1e-15)
+TIGHT = Accounting(conversion="hockey-stick", failure_probability=1e-15)
 SMALL = Accounting(conversion="hockey-stick", failure_probability=1e-30)
 RANGE = Accounting(conversion="hockey-stick", failure_probability=1e-10)
 

@@ -38,7 +38,7 @@ from bdpvi import datasets
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.accounting.losses import OfRuns
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "mnist.py"))
 DELTAS = (1e-5, 1e-10)
@@ -98,7 +98,7 @@ def certified(event: SampledGaussian, delta: float) -> float:
 
 def plain_mean(event: SampledGaussian, delta: float) -> float:
     """Return the least ε at which the panel's mean δ suffices: an estimate without any margin."""
-    run, found = SampledRuns(((event, 1),)), 0.0
+    run, found = OfRuns(((event, 1),)), 0.0
     for direction in event.records:
         deltas = run.deltas(direction, delta)
         enough = (float(one) for one in EPSILONS if float(deltas.at(float(one)).mean()) <= delta)

@@ -59,7 +59,7 @@ def scores(settings: Recipe, split: Split, epsilons: Sequence[float] = EPSILONS)
     fitted = settings.fit(split.train, neighbours=FEW, progress=False)
     found = []
     for epsilon in epsilons:
-        tau = bdpvi.calibrate(fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP())
+        tau = bdpvi.calibrate(fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP()).temperature
         generator = torch.Generator().manual_seed(0)
         latents = bdpvi.preview(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)

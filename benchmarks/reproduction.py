@@ -20,16 +20,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from published import RenyiAccountant
 from rich.progress import track
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, datasets
 from bdpvi.accounting.worst_case import (
-    MomentsAccountant,
     PrivacyLossAccountant,
-    RenyiAccountant,
     WorstCaseAccountant,
 )
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField

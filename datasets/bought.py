@@ -126,6 +126,11 @@ class Purchase:
         return not self.bought
 
     @property
+    def named(self) -> list[str]:
+        """The columns of which names are bought."""
+        return [name for name, kind in self.bought.items() if kind == CATEGORY and not self.hashed]
+
+    @property
     def reserve(self) -> float:
         """Queries set aside for numbers that are nearly always the same."""
         numbers = sum(kind != CATEGORY for kind in self.bought.values())
@@ -169,22 +174,6 @@ class Counted:
     rounding: float
 
 
-@dataclass(frozen=True)
-class BoughtConstants:
-    """The second half: how the table becomes features.
-
-    Attributes:
-        encoding: it knows every cell there can be.
-        distance, delta, rounding: what was paid for it, besides the first half: μ, δ for the names
-            of categories, and the total variation of the arithmetic.
-    """
-
-    encoding: Encoding
-    distance: float
-    delta: float
-    rounding: float
-
-
 def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> Counted:
     """Buy N and the kinds of columns that are not declared, half of μ² each.
 
@@ -201,11 +190,9 @@ def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> C
     deviation = 1 / (distance * math.sqrt(share))
     size = len(next(iter(table.values())).codes)
     records = size + float(exact.count_noise(1, deviation, key.child("records"))[0])
-    rounding = exact.count_rounding(deviation)
     kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
     if open_ones:
         deviation = math.sqrt(len(open_ones)) / (distance * math.sqrt(1 - share))
-        rounding += len(open_ones) * exact.count_rounding(deviation)
         for name in open_ones:
             one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
             cells = table[name]
@@ -213,10 +200,23 @@ def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> C
             others = size - numbers - int(cells.blank.sum())
             kinds[name] = NUMBER if numbers - others + one > 0 else CATEGORY
     found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
-    return Counted(records, found, distance, rounding)
+    return Counted(records, found, distance, count_rounding(purchase, distance))
 
 
-def hashed_if_few(purchase: Purchase, records: float, *, distance: float, delta: float) -> Purchase:
+def count_rounding(purchase: Purchase, distance: float) -> float:
+    """Return the total variation of the arithmetic of :func:`count`, before anything is drawn."""
+    undeclared = sum(kind == UNDECLARED for kind in purchase.bought.values())
+    share = 0.5 if undeclared else 1.0
+    found = exact.count_rounding(1 / (distance * math.sqrt(share)))
+    if undeclared:
+        deviation = math.sqrt(undeclared) / (distance * math.sqrt(1 - share))
+        found += undeclared * exact.count_rounding(deviation)
+    return found
+
+
+def hashed_if_few(
+    purchase: Purchase, records: float, *, distance: float, delta: float, rows: int = 1
+) -> Purchase:
     """Return the purchase, with categories hashed where few names would be counted.
 
     That is where a name must be in more than a tenth of the records, by their noisy number.
@@ -224,7 +224,7 @@ def hashed_if_few(purchase: Purchase, records: float, *, distance: float, delta:
     Args:
         purchase: with the kinds of all columns.
         records: their noisy number.
-        distance, delta: as for :func:`buy`.
+        distance, delta, rows: as for :func:`buy`.
 
     >>> one = Purchase.of(["sex", "sick"], target="sick", categorical=["sex"])
     >>> [hashed_if_few(one, n, distance=0.1, delta=1e-6).hashed for n in (400, 4_000)]
@@ -234,13 +234,13 @@ def hashed_if_few(purchase: Purchase, records: float, *, distance: float, delta:
     if not named or purchase.hashed:
         return purchase
     deviation = math.sqrt(purchase.queries) / distance
-    least = exact.threshold(deviation, delta / named)
+    least = exact.threshold(deviation, delta / named, rows)
     return replace(purchase, hashed=least > MOST_OF * records)
 
 
 def buy(
-    table: Columns, purchase: Purchase, *, distance: float, delta: float, key: Key
-) -> BoughtConstants:
+    table: Columns, purchase: Purchase, *, distance: float, delta: float, key: Key, rows: int = 1
+) -> Encoding:
     """Buy centres, scales and categories, in equal parts of μ², and return the encoding.
 
     Of a column of numbers three things are bought: the median, the median distance from it, and,
@@ -253,17 +253,18 @@ def buy(
         distance: μ that is paid.
         delta: δ for the names of categories, in equal parts.
         key: of this purchase alone.
+        rows: that one unit has at most. The distance is that of one row, δ that of all of them.
     """
     bought = purchase.bought
     each = distance / math.sqrt(purchase.queries) if purchase.queries else 0.0
-    named = [name for name, kind in bought.items() if kind == CATEGORY and not purchase.hashed]
+    named = purchase.named
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())
     }
     rough: dict[str, tuple[float, float]] = {}
     for name, kind in bought.items():
         if name in named:
-            made[name] = _categories(name, table[name], each, delta / len(named), key)
+            made[name] = _categories(name, table[name], each, delta / len(named), key, rows)
         elif kind == CATEGORY:
             made[name] = Hashed(name)
         else:
@@ -287,23 +288,30 @@ def buy(
         else:
             spread = HALF_NORMAL * max(spread, _LEAST)
         made[name] = Numeric(name, centre + scale * mean, scale * spread)
-    rounding = len(rough) * 3 * exact.ROUNDING
-    if rough:
-        noise = exact.count_rounding(exact.means_deviation(REACH, each))
-        rounding += 3 * len(rough) * noise
-    rounding += len(named) * exact.count_rounding(1 / each) if named else 0.0
     source = SOURCE if purchase.public is None else f"{purchase.public.source}; the others {SOURCE}"
     columns = tuple(made[name] for name in purchase.names)
-    encoding = Encoding(columns, source, unknown="other")
-    paid = distance if purchase.queries else 0.0
-    return BoughtConstants(encoding, paid, delta if named else 0.0, rounding)
+    return Encoding(columns, source, unknown="other")
+
+
+def rounding(purchase: Purchase, distance: float) -> float:
+    """Return the total variation of the arithmetic of :func:`buy`, before anything is drawn."""
+    if not purchase.queries:
+        return 0.0
+    each = distance / math.sqrt(purchase.queries)
+    numbers = sum(kind != CATEGORY for kind in purchase.bought.values())
+    found = numbers * 3 * exact.ROUNDING
+    if numbers:
+        found += 3 * numbers * exact.count_rounding(exact.means_deviation(REACH, each))
+    return found + len(purchase.named) * exact.count_rounding(1 / each)
 
 
 def _numbers(cells: Cells) -> exact.Floats:
     return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
 
 
-def _categories(name: str, cells: Cells, distance: float, delta: float, key: Key) -> Column:
+def _categories(
+    name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int
+) -> Column:
     """Return the names whose noisy count is above the threshold; all others are one level."""
     deviation = 1 / distance
     found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
@@ -311,7 +319,7 @@ def _categories(name: str, cells: Cells, distance: float, delta: float, key: Key
     counts = found[found > 0]
     # Each by its own name, so that nobody's category changes another's noise.
     noise = [exact.count_noise(1, deviation, key.child("category", name, one))[0] for one in names]
-    kept = counts + np.array(noise) > exact.threshold(deviation, delta)
+    kept = counts + np.array(noise) > exact.threshold(deviation, delta, rows)
     return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
 
 

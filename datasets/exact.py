@@ -193,14 +193,15 @@ def count_rounding(deviation: float) -> float:
     return secure.total_variation(lattice, torch.zeros_like(one), one, dense=False)
 
 
-def threshold(deviation: float, delta: float) -> float:
+def threshold(deviation: float, delta: float, rows: int = 1) -> float:
     """Return the noisy count above which a name is published.
 
     A name that one person alone brings has the count 1, and 1 plus noise is above T with a chance
-    of at most δ (a stability-based histogram; Korolova et al. 2009, Wilson et al. 2020).
+    of at most δ (a stability-based histogram; Korolova et al. 2009, Wilson et al. 2020). A person
+    with k rows brings up to k names, of count k at most: each has a chance of δ/k.
 
     >>> from scipy.stats import norm
     >>> float(norm.sf((threshold(32.0, 1e-6) - 1.5) / 32.0)) <= 1e-6
     True
     """
-    return 1 + count_step(deviation) / 2 + deviation * float(norm.isf(delta))
+    return rows + count_step(deviation) / 2 + deviation * float(norm.isf(delta / rows))

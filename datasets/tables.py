@@ -23,7 +23,8 @@ from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_n
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.split import by_coins, experiment, shuffled
-from bdpvi.types import Dataset, Split
+from bdpvi.datasets.units import at_most
+from bdpvi.types import Dataset, People, Split
 
 _SHOWN = 20
 """Columns that a message lists."""
@@ -78,6 +79,8 @@ def from_frame(
     seed: int | Key | None = None,
     coins: Tensor | None = None,
     key: str | None = None,
+    unit: str | None = None,
+    rows_per_unit: int = 1,
     **options: Any,
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
@@ -95,6 +98,8 @@ def from_frame(
         coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
         key: column that names persons, and is no feature: rows with one name have one coin. It
             changes the split alone; a guarantee is about one row all the same.
+        unit: the same column, if a guarantee shall be about all rows of one person.
+        rows_per_unit: how many rows of each person are used at most, the first ones.
         options: fields of :class:`TableOptions`.
 
     Raises:
@@ -107,6 +112,13 @@ def from_frame(
     """
     if seed is not None and coins is not None:
         raise ValueError(f"seed={seed!r} and coins were both given; give one")
+    if unit is not None:
+        if key is not None:
+            raise ValueError(f"unit={unit!r} and key={key!r} were both given; give unit")
+        frame = at_most(with_text_names(frame), unit, rows_per_unit)
+        people = People(unit=unit, rows_per_unit=rows_per_unit)
+        data = dataset_from_frame(frame.drop(columns=unit), target, **options).of_people(people)
+        return _by_persons(data, frame[unit], seed, test_fraction)
     if key is None:
         data = dataset_from_frame(frame, target, **options)
         if isinstance(seed, int):
@@ -119,8 +131,15 @@ def from_frame(
     named = with_text_names(frame)
     _known("key", [key], named)
     data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
+    return _by_persons(data, named[key], seed, test_fraction)
+
+
+def _by_persons(
+    data: Dataset, persons: pd.Series[Any], seed: int | Key | None, test_fraction: float
+) -> Split:
+    """Return the split in which rows of one person have one coin."""
     secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
-    coins = torch.from_numpy(secret.coins_of(named[key].map(read_cell).str[1]))
+    coins = torch.from_numpy(secret.coins_of(persons.map(read_cell).str[1]))
     split = by_coins(data, coins, test_fraction)
     return experiment(split) if secret.experiment else split
 

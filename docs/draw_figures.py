@@ -1,6 +1,6 @@
 """Draw the pictures of docs/explanation/what-epsilon-means.md from simulated records.
 
-    python docs/draw_figures.py [--out docs/figures]
+    PYTHONPATH=benchmarks python docs/draw_figures.py [--out docs/figures]
 
 All randomness follows fixed seeds, and every number comes from the library's own functions.
 """

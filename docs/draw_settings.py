@@ -109,7 +109,9 @@ def epsilon() -> Figure:
     plain(left, [0.01, 0.1, 1, 10], "ε")
     some = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
     fits = {value: fitted(bdpvi.recommended(value)) for value in some}
-    scores = [log_scores(fit, bdpvi.calibrate(fit, epsilon=e)) for e, fit in fits.items()]
+    scores = [
+        log_scores(fit, bdpvi.calibrate(fit, epsilon=e).temperature) for e, fit in fits.items()
+    ]
     band(right, some, scores, color=BLUE, label="recommended settings")
     frame(right, some, "ε")
     return figure
@@ -142,7 +144,7 @@ def of_model(name: str, values: Sequence[float], shown: str) -> Figure:
         for value in values:
             changed: dict[str, Any] = {name: value}
             fit = fitted(replace(usual, model=replace(usual.model, **changed)))
-            scores.append(log_scores(fit, bdpvi.calibrate(fit, epsilon=e)))
+            scores.append(log_scores(fit, bdpvi.calibrate(fit, epsilon=e).temperature))
         band(axes, values, scores, color=colour, label=f"ε = {e:g}")
         axes.axvline(getattr(usual.model, name), color=colour, ls="--", lw=1)
     frame(axes, values, shown)
@@ -180,7 +182,7 @@ def noise_scale() -> Figure:
     left.set(yscale="log", ylabel="ε at temperature 1")
     plain(left, [0.03, 0.1, 0.3, 1, 3], axis="y")
     for e, colour in COLOURS.items():
-        taus = [bdpvi.calibrate(fit, epsilon=e) for fit in fits]
+        taus = [bdpvi.calibrate(fit, epsilon=e).temperature for fit in fits]
         spread = [value * tau**0.5 for value, tau in zip(values, taus, strict=True)]
         right.plot(values, spread, "o-", ms=4, color=colour, label=f"ε = {e:g}")
     right.set(ylabel="sd of the released noise", ylim=(0, None))
@@ -197,7 +199,7 @@ def draws() -> Figure:
     values = [1, 2, 5, 10, 30]
     for e, colour in COLOURS.items():
         fit = fitted(bdpvi.recommended(e))
-        taus = [bdpvi.calibrate(fit, k, epsilon=e) for k in values]
+        taus = [bdpvi.calibrate(fit, k, epsilon=e).temperature for k in values]
         scores = [log_scores(fit, tau, k) for k, tau in zip(values, taus, strict=True)]
         band(axes, values, scores, color=colour, label=f"ε = {e:g} for all draws together")
     frame(axes, values, "draws")

@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
-from bdpvi.accounting import bayesian
+from bdpvi.accounting import conversions
+from bdpvi.accounting.answer import nothing_spent
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
 from bdpvi.commands import release as releasing
-from bdpvi.recipes import files
+from bdpvi.commands.demonstration import Demonstration
+from bdpvi.recipes.recipe import GUIDES
 from bdpvi.releasing import storage
 
 
@@ -40,7 +43,7 @@ def run(*arguments: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     age, dose = rng.normal(50, 10, 120), rng.normal(size=120)
     sick = rng.random(120) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
@@ -50,11 +53,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def table(people: Path, tmp_path: Path) -> Path:
+    """Return the table under a name whose ledger is empty."""
+    return Path(shutil.copy(people, tmp_path / "patients.csv"))
+
+
 @pytest.fixture(scope="module")
-def fitted(table: Path) -> Path:
-    out = table.parent / "fit"
+def fitted(people: Path) -> Path:
+    out = people.parent / "fit"
     code = run(
-        "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", out,
+        "fit", "--data", people, "--target", "sick", "--positive", "yes", "--out", out,
         "--steps", 100, "--rate", 0.5, "--quiet", "--intercept", "--no-limit", "--no-noise-scale",
     )  # fmt: skip
     assert code == 0
@@ -175,27 +184,29 @@ def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFi
         return content
 
     assert [one["draws"] for one in shown("show")["charges"]] == [1, 1]
-    file = fit / "ledger.jsonl"
+    file = storage.open_ledger(fit).path
+    assert file == table.with_name("patients.csv.ledger.jsonl")
     whole = file.read_bytes()
     file.write_bytes(whole[:-90])
     assert run("release", fit, "--out", tmp_path / "c.json", "--temperature", 1e9) == 2
-    assert (
-        f"line 3: it is cut off. Until that is settled nothing can be released: `bdpvi ledger "
-        f"repair {fit}`" in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert f"lacks charge 2, of which {fit} has the receipt" in said
+    assert f"`bdpvi ledger repair {fit}`" in said
     assert run("ledger", "show", fit) == 2
     capsys.readouterr()
     assert shown("repair")["added"] == 1
-    assert [one["temperature"] for one in shown("show")["charges"]] == [1e9, 1e9]
+    assert file.read_bytes() == whole
 
+    for receipt in fit.glob("release-*.json"):
+        receipt.unlink()
     file.write_bytes(whole.replace(b'"draws": 1', b'"draws": 7'))
     assert run("ledger", "repair", fit) == 2
     assert "by --charge DRAWS,TEMPERATURE" in capsys.readouterr().err
     assert run("ledger", "repair", fit, "--charge", "ten") == 2
     assert "charge must be like 10,5.0, got 'ten'" in capsys.readouterr().err
     content = shown("repair", "--charge", "7,2.5", "--charge", "1,1e9")
-    charges = [(one["draws"], one["temperature"], one["from_data"]) for one in content["charges"]]
-    assert charges == [(7, 2.5, True), (1, 1e9, True)]
+    charges = [(one["draws"], one["temperature"], one["origin"]) for one in content["charges"]]
+    assert charges == [(7, 2.5, "data"), (1, 1e9, "data")]
     assert run("ledger", "show", fit) == 0
     assert "1. 7 draws at temperature 2.5, found from the data" in capsys.readouterr().out
 
@@ -372,8 +383,8 @@ def test_version_as_a_module() -> None:
           "--epsilons", "0.05"], "files headline out summary"),
         (["tune", "{csv}", "--out", "{new}", "--methods", "non-private", "--seeds", "1",
           "--configurations", "1", "--refinements", "0", "--folds", "2"], "out result"),
-        (["ledger", "show", "{fit}"], "added bought budget charges path"),
-        (["ledger", "repair", "{fit}"], "added bought budget charges path"),
+        (["ledger", "show", "{fit}"], "added budget charges id path rows_per_unit unit"),
+        (["ledger", "repair", "{fit}"], "added budget charges id path rows_per_unit unit"),
     ],
 )  # fmt: skip
 def test_json_is_one_object_and_nothing_else(
@@ -417,7 +428,19 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (curve["bayesian"] <= curve["worst_case"]).all()
     assert result["spent"]["worst_case"]["epsilon"] <= 1
     assert not result["unbounded"]["reliable"]
-    assert "--noise-scale" in result["unbounded"]["reason"]
+    assert "bdpvi.recommended(1.0)" in result["unbounded"]["reason"]
+
+
+def test_a_demonstration_without_matplotlib_names_the_extra(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing = nothing_spent(1e-5, ["remove"], 3)
+    columns = ["worst_case", "bayesian", "reliable", "accuracy"]
+    Demonstration(
+        records=3, test_records=1, non_private=0.9, curve=pd.DataFrame(columns=columns),
+        spent=nothing, released_accuracy=0.5, unbounded=nothing, figure=None, table=Path("a.csv"),
+    ).print(Console(width=80))  # fmt: skip
+    assert "bdpvi[report]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["fit", "compare", "tune"])
@@ -448,19 +471,19 @@ def test_identifiers_are_refused_until_they_are_dropped(
 
 def test_help_texts_name_what_there_is() -> None:
     assert set(options.TABLES) == set(datasets.LOADERS)
-    assert releasing.CONVERSIONS == bayesian.CONVERSIONS
-    assert set(fitting.GUIDES) == set(files.GUIDES)
+    assert releasing.CONVERSIONS == conversions.CONVERSIONS
+    assert set(fitting.GUIDES) == set(GUIDES)
     assert set(releasing.GUARANTEES.values()) <= set(dir(bdpvi))
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
     """Return a file with blanks, a code that is a number, and semicolons."""
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"age": rng.uniform(20, 80, 60), "code": rng.integers(1, 3, 60)})
     frame["sex"], frame["sick"] = rng.choice(["F", "M"], 60), np.arange(60) % 2
     frame.loc[3, "age"] = frame.loc[5, "sex"] = None
-    path = tmp_path_factory.mktemp("odd") / "odd.csv"
+    path = tmp_path / "odd.csv"
     frame.to_csv(path, index=False, sep=";")
     return path
 

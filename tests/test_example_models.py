@@ -13,7 +13,6 @@ import torch
 from scipy import integrate, stats
 
 import bdpvi
-from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import log_likelihood
@@ -105,7 +104,7 @@ def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records:
     )
     assert not bool((fit.panels[0].pairs.r == 1).any())
     aimed = bdpvi.calibrate(fit, epsilon=1.4, accountant=RELIABLE)  # hottest: not reliable
-    planned = bdpvi.spent(fit, planned=Charge(1, aimed), accountant=RELIABLE)
+    planned = bdpvi.spent(fit, planned=aimed, accountant=RELIABLE)
     assert planned.reliable
     assert planned.epsilon <= 1.4
     release = bdpvi.release(fit, accountant=RELIABLE)

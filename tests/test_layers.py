@@ -32,6 +32,7 @@ MAY_IMPORT = {
         "_fit",
         "accounting",
         "datasets",
+        "dp",
         "guides",
         "models",
         "neighbours",

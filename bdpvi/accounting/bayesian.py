@@ -12,29 +12,37 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting import conversions, estimators
-from bdpvi.accounting.betting import betting
-from bdpvi.accounting.bought import with_bought
-from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
-from bdpvi.accounting.conversions import EPSILONS, Orders, minimise_delta, split_delta
-from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
-from bdpvi.accounting.hockey_stick import Deltas, mean_delta, smallest_epsilon
-from bdpvi.accounting.ledger import Bought
-from bdpvi.accounting.quantiles import exposure_of
-from bdpvi.accounting.releases import PosteriorReleases, Price, Releases
-from bdpvi.accounting.sampled_steps import SampledRuns
-from bdpvi.accounting.settling import (
+from bdpvi.accounting import conversions, estimators, losses, worst_case
+from bdpvi.accounting.answer import (
     Solution,
     Terms,
+    mean_delta,
     no_panel,
     nothing_spent,
     on_path,
     settle,
+    smallest_epsilon,
     solve_by_order,
     supported,
     tolerated_rate,
 )
+from bdpvi.accounting.betting import betting
+from bdpvi.accounting.composition import ByPanel, Composition, Tally, Totals
+from bdpvi.accounting.conversions import (
+    CKS,
+    CONVERSIONS,
+    EPSILONS,
+    HOCKEY_STICK,
+    SMALL,
+    Orders,
+    least_failure,
+    minimise_delta,
+    split_delta,
+)
+from bdpvi.accounting.estimators import Estimate, Estimator
+from bdpvi.accounting.events import Event, SampledGaussian, check_same_records
+from bdpvi.accounting.losses import Deltas, Losses, Price
+from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.worst_case import cap, rounding_delta
 from bdpvi.types import Exposure, Scope, Spent, WorstCase
 
@@ -42,8 +50,6 @@ FOUND_FROM_DATA = (
     ". The temperature was chosen by looking at the data, on a coarse public grid, and nothing is "
     "charged for that choice"
 )
-HOCKEY_STICK = "hockey-stick"
-CONVERSIONS = ("cks", "chernoff", HOCKEY_STICK)
 
 
 class BayesianAccountant:
@@ -65,13 +71,17 @@ class BayesianAccountant:
 
     Args:
         estimator: upper bound on an expectation, from sampled records.
-        failure_probability: γ, with which each estimate may fail.
+        failure_probability: γ, with which each estimate may fail. None is for betting
+            :func:`~bdpvi.accounting.conversions.least_failure`, for other estimators 1e-30: skewed
+            costs make them fail more often than γ says, and there the largest skewness is tolerated
+            (:mod:`bdpvi.accounting.reliability`).
         orders: the orders λ that ε is minimised over. With orders given, an event is added up when
             it is charged and forgotten, so memory does not grow with the number of events. By
             default they follow from the events: real ones where every event has a cost at those.
         conversion: "cks", "chernoff" (see :mod:`bdpvi.accounting.conversions`) or "hockey-stick"
-            (see :mod:`bdpvi.accounting.hockey_stick`; for releases from Gaussian guides and for
-            whole runs of DP-SGD, by panel).
+            (see :mod:`bdpvi.accounting.losses`; for releases from Gaussian guides and for
+            whole runs of DP-SGD, by panel). None is the last where it can be, "cks" elsewhere: it
+            gives a third to a quarter of the ε that "cks" gives on the same panel.
         composition: how the costs of several events add up, by default :class:`ByPanel`.
         only_reliable: answer with the smallest ε whose estimate is reliable: at a lower order than
             the smallest ε of all, where exposed records weigh less. Not for "hockey-stick".
@@ -82,31 +92,33 @@ class BayesianAccountant:
     >>> accountant = BayesianAccountant()
     >>> accountant.step(SampledGaussian(noise_multiplier=4, rate=0.01, steps=1000, norms=norms))
     >>> round(accountant.get_epsilon(delta=1e-5), 3)
-    0.271
+    0.256
     """
 
     def __init__(
         self,
         *,
         estimator: Estimator = estimators.student_t,
-        failure_probability: float = 1e-15,
+        failure_probability: float | None = None,
         orders: Orders | None = None,
-        conversion: str = "cks",
+        conversion: str | None = None,
         composition: Composition[Any] | None = None,
         only_reliable: bool = False,
     ) -> None:
-        if conversion not in CONVERSIONS[: 2 if only_reliable else 3]:
+        if conversion not in (None, *CONVERSIONS[: 2 if only_reliable else 3]):
             raise ValueError(
                 f"conversion must be one of {CONVERSIONS}, and one of the first two with "
                 f"only_reliable=True, which chooses an order; got {conversion!r}"
             )
         self.estimator = estimator
-        self.failure_probability = validate.probability("failure_probability", failure_probability)
+        if failure_probability is not None:
+            validate.probability("failure_probability", failure_probability)
+        self.failure_probability = failure_probability
         self.conversion, self.only_reliable = conversion, only_reliable
         self.composition: Composition[Any] = composition or ByPanel()
         self._totals = Totals(
             self.composition,
-            lambda values, counted: estimator(values, failure_probability, **counted),
+            lambda values, counted: estimator(values, failure_probability or SMALL, **counted),
             orders,
         )
         self._records: Mapping[str, Tensor] | None = None
@@ -115,11 +127,6 @@ class BayesianAccountant:
         self._taken = self._distinct = 0
         self._rounding = 0.0
         self._from_data = False
-        self._bought: tuple[Bought, ...] = ()
-
-    def buy(self, bought: Sequence[Bought]) -> None:
-        """Charge what was bought from the table beforehand. From then on there is no Bayesian ε."""
-        self._bought = (*self._bought, *bought)
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge ``event`` ``count`` times.
@@ -186,7 +193,7 @@ class BayesianAccountant:
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
         directions, choices = self._charged()
-        gamma, estimates = self.failure_probability, len(directions) * choices
+        gamma, estimates = self._gamma(near), len(directions) * choices
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.
         while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
@@ -235,22 +242,20 @@ class BayesianAccountant:
         """
         validate.probability("delta", delta)
         directions, choices = self._charged()
-        known, worst = self._releases(), self.worst_case(delta)
-        if self._bought or (self._sample_size == 0 and (worst is not None or self._runs)):
+        worst = self.worst_case(delta)
+        if self._sample_size == 0 and (worst is not None or self._runs):
             bare = no_panel(delta, worst)
             if not self._runs:
                 return bare
             return replace(bare, relation=self._runs[0][0].relation, unit=self._unit)
-        ranged = self.conversion == HOCKEY_STICK and known is not None and known.ranged
-        used = betting if ranged else self.estimator
-        by_order = partial(self._by_order, delta)
-        solve = self._by_hockey_stick if self.conversion == HOCKEY_STICK else by_order
+        used = betting if self._bets else self.estimator
+        solve = partial(self._by_losses if self._losses else self._by_order, delta)
         terms = Terms(
             orders=self._totals.orders,
             choices=choices,
-            failure_probability=self.failure_probability,
+            failure_probability=self._gamma(delta),
             composition=self.composition.name,
-            conversion=self.conversion,
+            conversion=HOCKEY_STICK if self._losses else self.conversion or CKS,
             estimator=getattr(used, "__name__", repr(used)),
         )
         try:
@@ -332,11 +337,10 @@ class BayesianAccountant:
         None without any event, where nothing bounds a record's influence, where events are of
         several types, or where a temperature was found from the records.
         """
-        known = self._releases()
-        if self._from_data or known is None:
+        if self._from_data or self._releases() is None:
             return None
-        found = known.worst_case(self._charged()[0], delta, self._rounding)
-        return with_bought(found, self._bought, delta) if found and self._bought else found
+        charged = self._runs or self._totals.events
+        return worst_case.epsilon([losses.repeated(e, n) for e, n in charged], delta)
 
     @property
     def _sample_size(self) -> int:
@@ -346,19 +350,37 @@ class BayesianAccountant:
     def _path(self) -> bool:
         return any(event.norms and event.norms.scope is Scope.PATH for event, _ in self._runs)
 
-    def _releases(self) -> Releases | None:
-        """Return all events and their counts, if all are of one type and were kept."""
+    def _releases(self) -> Losses | None:
+        """Return what all events cost each record, if all are of one type and were kept."""
         if self._runs and len(self._runs) == self._distinct:
-            return SampledRuns(self._runs)
-        events = self._totals.events
-        draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
-        return PosteriorReleases(draws) if draws and len(draws) == len(events) else None
+            return losses.of(self._runs)
+        return losses.of(self._totals.events)
+
+    @property
+    def _losses(self) -> bool:
+        """Whether the conversion is by hockey sticks."""
+        if self.conversion is not None or self.only_reliable or self._totals.fixed is not None:
+            return self.conversion == HOCKEY_STICK
+        return self._releases() is not None and self.composition == ByPanel()
+
+    @property
+    def _bets(self) -> bool:
+        """Whether means are bounded by betting."""
+        known = self._releases()
+        return self._losses and known is not None and known.ranged
+
+    def _gamma(self, delta: float) -> float:
+        """Return γ of each estimate."""
+        if self.failure_probability is not None:
+            return self.failure_probability
+        directions, choices = self._charged()
+        return least_failure(delta, len(directions) * choices) if self._bets else SMALL
 
     def _charged(self) -> tuple[Sequence[str], int]:
         """Return the directions and the number of estimates, in each, behind an answer."""
         if self._records is None:
             raise ValueError("nothing has been charged yet, so there is no ε to report")
-        if self.conversion == HOCKEY_STICK:
+        if self._losses:
             return tuple(self._records), len(EPSILONS)
         choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
         return tuple(self._records), choices
@@ -367,28 +389,28 @@ class BayesianAccountant:
         """Return the cost of one direction, infinite where an answer at δ may not come from."""
         if not self.only_reliable:
             return partial(self.cost, direction)
-        (directions, choices), gamma = self._charged(), self.failure_probability
+        (directions, choices), gamma = self._charged(), self._gamma(delta)
         tolerated = tolerated_rate(delta, gamma, len(directions) * choices)
         return lambda order: supported(self.cost(direction, order), gamma, tolerated)
 
     def _by_order(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         cost = self._usable(direction, delta)
-        return solve_by_order(cost, beta, self._totals.orders, self.conversion)
+        return solve_by_order(cost, beta, self._totals.orders, self.conversion or CKS)
 
-    def _by_hockey_stick(self, direction: str, beta: float, enough: float) -> Solution:
+    def _by_losses(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         deltas = self._deltas(direction, beta)
         epsilon, estimate = smallest_epsilon(
-            deltas, beta, self.estimator, self.failure_probability, enough
+            deltas, beta, self.estimator, self._gamma(delta), enough
         )
         return Solution(epsilon, None, estimate)
 
     def _beta(self, direction: str, epsilon: float, rest: float, near: float) -> float:
         """Return what one direction has for δ at ε, less what the estimates take."""
-        if self.conversion == HOCKEY_STICK:
+        if self._losses:
             deltas = self._deltas(direction, rest)
-            return mean_delta(deltas, epsilon, self.estimator, self.failure_probability)
+            return mean_delta(deltas, epsilon, self.estimator, self._gamma(near))
         cost = self._usable(direction, near)
-        orders, rule = self._totals.orders, self.conversion
+        orders, rule = self._totals.orders, self.conversion or CKS
         return minimise_delta(lambda order: cost(order).log_bound, epsilon, orders, rule).value
 
     def _deltas(self, direction: str, beta: float) -> Deltas:

@@ -279,3 +279,21 @@ def _search(objective: Callable[[Tensor], Tensor], orders: Orders) -> Minimum:
             return Minimum(found[best], float(orders.values[best]))
         low, high = max(best - stride, 0), min(best + stride, len(orders) - 1)
         stride //= _NARROWING
+
+
+CKS, HOCKEY_STICK = "cks", "hockey-stick"
+CONVERSIONS = (CKS, "chernoff", HOCKEY_STICK)
+SMALL = 1e-30
+"""γ of an estimate by Student's t."""
+
+
+def least_failure(delta: float, estimates: int) -> float:
+    """Return γ of each estimate by betting, whose bound holds whatever the records' distribution.
+
+    Together they take a thousandth of δ at most, however small δ is: where γ does not fall with δ,
+    the estimates alone cost more than a δ below some 1e-6.
+
+    >>> least_failure(1e-5, 8194), least_failure(1e-8, 10_000)
+    (1e-12, 1e-15)
+    """
+    return min(1e-12, 1e-3 * delta / estimates)

@@ -10,7 +10,7 @@ import torch
 from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.secure_sums import Grids, SecureSums
 from bdpvi.types import Scope, Spent
 
@@ -65,7 +65,7 @@ class EpsilonReport:
         Args:
             event: of its panel, with the settings and the number of steps of every other client's.
         """
-        runs = SampledRuns(((event, 1),))
+        runs = OfRuns(((event, 1),))
         values = []
         for direction in event.records:
             own = runs.deltas(direction, self.delta)
@@ -77,7 +77,7 @@ class EpsilonReport:
                 )
         quantiles = None
         if self.edges:
-            accountant = BayesianAccountant(conversion="hockey-stick")
+            accountant = BayesianAccountant()
             accountant.step(event)
             quantiles = accountant.per_record(self.delta)
         return SecureSums.of(self.grids, torch.stack(values), quantiles)
@@ -100,7 +100,7 @@ class EpsilonReport:
                 f"total has sums of {total.grids.columns} columns on other grids than this "
                 "report's; all clients make theirs by one report"
             )
-        runs = SampledRuns(((event, 1),))
+        runs = OfRuns(((event, 1),))
         bounds = total.betting(self.failure_probability).view(2, -1)
         allowed = torch.ones(len(self.epsilons), dtype=torch.bool)
         for direction, means in zip(event.records, bounds, strict=True):
@@ -120,7 +120,7 @@ class EpsilonReport:
         Args:
             total, event: as for :meth:`epsilon`.
         """
-        accountant = BayesianAccountant(conversion="hockey-stick")
+        accountant = BayesianAccountant()
         accountant.step(event)
         found = accountant.spent(self.delta)
         return replace(

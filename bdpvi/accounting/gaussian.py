@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from bdpvi._runtime import validate
@@ -53,3 +55,24 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     # Far right R overflows; there δ is close to 1 - e^ε and nothing cancels.
     delta = torch.where((root < 1) & (a < 5), short, direct)
     return torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
+
+
+@cache
+def largest_variance(epsilon: float, delta: float) -> float:
+    """Return the μ² of the Gaussian mechanism whose δ at ε is ``delta``, to 1e-12.
+
+    Args:
+        epsilon: ε, positive, up to 1,000.
+        delta: δ in (0, 1).
+
+    >>> round(largest_variance(1.0, 1e-5) ** -0.5, 3)
+    3.731
+    """
+    validate.positive("epsilon", epsilon)
+    validate.probability("delta", delta)
+
+    def excess(log_variance: float) -> float:
+        v = torch.tensor([math.exp(log_variance)], dtype=torch.float64)
+        return math.log(max(float(equal_covariance(v, epsilon)), 1e-300) / delta)
+
+    return math.exp(float(brentq(excess, -60.0, 10.0, xtol=1e-12)))

@@ -1,174 +1,86 @@
-"""The durable record of what was released from a fit.
+"""The durable record of what was spent on one table of people, whatever spent it.
 
-In a file it is JSON lines that show where they were changed: each ends in a hash of itself and of
-all before.
+There is one ledger for one table: fits, releases, bought constants, networks, federations and
+streams write to it what they do, before they draw. In a file it is a chain of JSON lines
+(:mod:`bdpvi._runtime.chain`): a header, charges, and marks.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import itertools
-import json
 import os
-import re
+import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock
 
-from bdpvi._runtime import store, validate
-from bdpvi.types import Budget
-
-_FORMAT = 1
-_HEX = re.compile("[0-9a-f]{0,64}")
-_WRITTEN = re.compile(
-    rb'\{"draws": (\d{1,15}), "temperature": ([0-9.e+-]{1,30}), ("from_data": f)?'
+from bdpvi._runtime import store
+from bdpvi._runtime.chain import append, chained
+from bdpvi.accounting.book import (
+    ROW,
+    Book,
+    Charge,
+    Entry,
+    Origin,
+    Priced,
+    checked,
+    follow,
+    read_line,
+    together,
 )
+from bdpvi.types import Budget, BudgetExceededError, Dataset, People, WorstCase
 
+__all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin", "repair"]
 
-_NUMBER = rb"([0-9.e+-]{1,30})"
-_PAID = re.compile(
-    rb'\{"distance": ' + _NUMBER + rb', "delta": ' + _NUMBER + rb', "rounding": ' + _NUMBER + rb","
-)
-
-
-@dataclass(frozen=True)
-class Charge:
-    """One release: ``draws`` samples at ``temperature``.
-
-    Attributes:
-        draws: number of samples.
-        temperature: τ that they were drawn at.
-        from_data: whether the temperature was found from the training data. It then says something
-            of them itself, so no worst-case guarantee holds for anything released with it.
-        purpose: digest of what the draws are for, if they may be made again: by the same command
-            after an interruption, from the same key and at no further price.
-        key: secret, in hexadecimal; what all of these draws follow from.
-    """
-
-    draws: int
-    temperature: float
-    from_data: bool = False
-    purpose: str = ""
-    key: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
-        object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
-        if not isinstance(self.from_data, bool):
-            raise ValueError(f"from_data must be True or False, got {self.from_data!r}")
-        for name in ("purpose", "key"):
-            if not isinstance(text := getattr(self, name), str) or not _HEX.fullmatch(text):
-                raise ValueError(f"{name} must be hexadecimal digits, got {text!r:.80}")
-
-
-@dataclass(frozen=True)
-class Bought:
-    """What was learnt of the table before the fit, paid for: constants, or a whole release.
-
-    It is no worse than a Gaussian mechanism of that distance μ, but for a δ of its own.
-
-    Attributes:
-        distance: μ, as in μ-Gaussian DP.
-        delta: δ besides.
-        rounding: total variation between what was learnt and what that price is for.
-    """
-
-    distance: float
-    delta: float = 0.0
-    rounding: float = 0.0
-
-    def __post_init__(self) -> None:
-        distance = validate.non_negative("distance", self.distance)
-        object.__setattr__(self, "distance", distance)
-        validate.non_negative("rounding", self.rounding)
-        delta = validate.non_negative("delta", self.delta)
-        if not delta < 1:
-            raise ValueError(f"delta must be below 1, got {self.delta!r}")
-        object.__setattr__(self, "delta", delta)
-
-
-Line = Charge | Bought
-"""What a ledger writes down."""
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The lines of a file whose hashes hold, and the rest.
-
-    Attributes:
-        said: the content of the lines before the first whose hash is wrong.
-        last: the hash that the next line goes on from.
-        rest: that first line and all after it.
-        why: what is wrong with it, in words.
-    """
-
-    said: tuple[dict[str, Any], ...]
-    last: str
-    rest: tuple[bytes, ...]
-    why: str
-
-
-class Book(NamedTuple):
-    """The content of a ledger.
-
-    Attributes:
-        budget: what may be spent in all, if that was decided.
-        lines: charges, in the order they were made.
-        binding: digest of the fit.
-        file: the lines; what they do not prove is in its ``rest``.
-    """
-
-    budget: Budget | None
-    lines: tuple[Line, ...]
-    binding: str = ""
-    file: Chain = Chain((), "", (), "")
+_SHOWN = 5
+"""Charges that a refusal names."""
 
 
 class Ledger:
-    """Charges in the order they were made, in memory or in a file that outlives the process.
+    """All charges of one table of people, in memory or in a file that outlives the process.
 
     A charge is on the disk before :meth:`charge` returns, so a draw that follows it can never be
-    forgotten; a crash in between costs budget, not privacy.
+    forgotten; a crash in between costs budget, not privacy. To ask takes no lock, so a folder that
+    cannot be written to answers too.
 
-    A file's first line names the fit and what it may spend; every line ends in the
-    SHA-256 of itself and of the hash before it. So a file that is missing, cut within a line,
-    edited, reordered or another fit's is refused. What cannot be seen is whole lines cut off the
-    end and an old copy of the whole folder put back, which both forget releases, nor whoever edits
-    the file and works out all hashes anew.
+    A file that is missing, edited or reordered is refused. A last line that was cut off is an
+    append that died before anything was drawn: the next charge cuts it back. Whole lines cut off
+    the end, and an old copy put back, are noticed by the secret receipts of the fits that they
+    are missed by, not by whoever works out all hashes anew and removes those too.
 
     Args:
-        path: the file of a fit that was saved, made whole by :func:`repair` where it is damaged;
-            None keeps the charges in memory, for this process alone.
-        binding: digest of the fit that the file must be of; None takes any.
+        path: a file that is there; :meth:`at` makes one. None keeps charges in memory, for this
+            process alone.
         budget: what may be spent in all, for a ledger in memory; a file holds its own.
+        unit: what is added or removed: a row, or the column that names persons.
+        rows_per_unit: how many rows a unit has at most.
 
     >>> ledger = Ledger()
-    >>> ledger.charge(Charge(draws=10, temperature=5.0))
-    >>> ledger.charges()
-    (Charge(draws=10, temperature=5.0, from_data=False, purpose=''),)
+    >>> ledger.charge(Entry(kind="draws", charge=Charge(draws=10, temperature=5.0)))
+    >>> [str(one) for one in ledger.entries()]
+    ['10 draws at temperature 5']
     """
 
     def __init__(
         self,
         path: str | Path | None = None,
         *,
-        binding: str | None = None,
         budget: Budget | None = None,
+        unit: str = ROW,
+        rows_per_unit: int = 1,
     ) -> None:
-        if budget is not None and not isinstance(budget, Budget):
-            raise ValueError(f"budget must be a Budget or None, got {budget!r}")
         if budget is not None and path is not None:
             raise ValueError(f"budget={budget} was given, but that of {path} stands in the file")
         self.path = None if path is None else Path(path).resolve()
-        self.binding = binding
-        self._budget = budget
-        self._memory: list[Line] = []
+        checked(budget, unit, rows_per_unit)
+        self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
+        self._content = b""
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
@@ -177,59 +89,199 @@ class Ledger:
         return {**self.__dict__, "_owner": None, "_threads": None}
 
     @classmethod
-    def at(cls, path: str | Path) -> Ledger:
-        """Return the ledger in a file of its own, which is made if it is not there.
+    def at(
+        cls,
+        path: str | Path,
+        *,
+        budget: Budget | None = None,
+        unit: str | None = None,
+        rows_per_unit: int | None = None,
+    ) -> Ledger:
+        """Return the ledger in a file, which is made if it is not there.
+
+        Raises:
+            ValueError: if it is there with another budget or unit, and something was charged.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Ledger.at(f"{folder}/table.jsonl").charge(Bought(0.1))
-        ...     Ledger.at(f"{folder}/table.jsonl").bought()
-        (Bought(distance=0.1, delta=0.0, rounding=0.0),)
+        ...     one = Ledger.at(f"{folder}/people.jsonl", budget=Budget(1.0))
+        ...     Ledger.at(f"{folder}/people.jsonl").budget
+        Budget(epsilon=1.0, delta=1e-05)
         """
         path = Path(path).resolve()
+        store.make_folder(path.parent)
         with FileLock(f"{path}.lock", mode=0o600, is_singleton=True):
-            if not path.exists():
-                store.write(path, _content("", None, ()))
-        return cls(path)
+            if store.nothing_at(path):
+                made = cls(budget=budget, unit=unit or ROW, rows_per_unit=rows_per_unit or 1)
+                store.write(path, made.content())
+        found = cls(path)
+        found.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
+        return found
+
+    @property
+    def id(self) -> str:
+        """What tells this ledger from every other."""
+        return self.book().id
 
     @property
     def budget(self) -> Budget | None:
-        """What may be spent in all, if that was decided when the fit was made."""
-        return self._book().budget
+        """What may be spent in all, if that was decided."""
+        return self.book().budget
 
-    def charges(self) -> tuple[Charge, ...]:
-        """Return all releases of samples so far.
+    @property
+    def unit(self) -> str:
+        """What is added or removed: :data:`ROW`, or the column that names persons."""
+        return self.book().unit
+
+    @property
+    def rows_per_unit(self) -> int:
+        """How many rows one unit has at most."""
+        return self.book().rows
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return everything that was charged; errors as of :meth:`book`."""
+        return self.book().entries
+
+    def charges(self, of: str | None = None) -> tuple[Charge, ...]:
+        """Return all releases of samples, of one fit or of any."""
+        return tuple(
+            one.charge
+            for one in self.entries()
+            if one.charge is not None and of in (None, one.of)
+            for _ in range(one.count)
+        )
+
+    def charge(self, entry: Entry) -> None:
+        """Append a charge, durably.
 
         Raises:
-            ValueError: if the file is damaged or another fit's; to read on could hide a release.
+            ValueError: if the file is damaged, or if this is a copy of a ledger in memory, in a
+                forked process for one, whose charges would be forgotten.
         """
-        return tuple(line for line in self._book().lines if isinstance(line, Charge))
+        self._write({"charge": entry.to_dict()})
 
-    def bought(self) -> tuple[Bought, ...]:
-        """Return all else that was paid for; errors as of :meth:`charges`."""
-        return tuple(line for line in self._book().lines if isinstance(line, Bought))
+    def mark(self, of: str) -> None:
+        """Write down that a temperature of this fit was found from the data, once."""
+        with self.locked():
+            if of not in self.book().marks:
+                self._write({"mark": of})
 
-    def charge(self, charge: Line) -> None:
-        """Append ``charge``, durably.
+    def bind(self, digest: str) -> None:
+        """Write down that a fit was saved, by its digest, once."""
+        with self.locked():
+            if digest not in self.book().fits:
+                self._write({"fit": digest})
+
+    def holds(self, digest: str) -> bool:
+        """Return whether the fit of this digest was saved with this ledger."""
+        return digest in self.book().fits
+
+    def as_it_is(self, charge: Charge) -> Charge:
+        """Return the charge with its origin: after a mark a plain number may come from the data.
 
         Raises:
-            ValueError: if the file is damaged or another fit's, or if this is a copy of a ledger in
-                memory, in a forked process for one, whose charges would be forgotten.
+            ValueError: if it was found for another ledger.
+        """
+        book = self.book()
+        if charge.ledger not in ("", book.id):
+            raise ValueError(
+                f"charge was found for another table's ledger ({charge.ledger[:8]}…), not for this "
+                f"one ({book.id[:8]}…): calibrate for this fit"
+            )
+        if charge.origin is Origin.OWNER and book.marks:
+            return replace(charge, origin=Origin.DATA)
+        return charge
+
+    def settle(
+        self,
+        *,
+        budget: Budget | None = None,
+        unit: str | None = None,
+        rows_per_unit: int | None = None,
+    ) -> None:
+        """Fix what was not given before; the first charge fixes all of it.
+
+        Raises:
+            ValueError: if something was charged already, for another unit or budget.
+        """
+        with nullcontext() if self.path is None else self.locked():
+            book = self.book()
+            wanted = replace(
+                book,
+                budget=budget or book.budget,
+                unit=unit or book.unit,
+                rows=rows_per_unit or book.rows,
+            )
+            checked(wanted.budget, wanted.unit, wanted.rows)
+            if wanted == book:
+                return
+            decided = (book.budget and wanted.budget != book.budget) or (
+                book.unit != ROW and (wanted.unit, wanted.rows) != (book.unit, book.rows)
+            )
+            if book.entries or decided:
+                where = "in memory" if self.path is None else str(self.path)
+                raise ValueError(
+                    f"the ledger {where} was begun with budget={book.budget}, unit={book.unit!r} "
+                    f"and rows_per_unit={book.rows}, which stay as they are; "
+                    f"budget={wanted.budget}, unit={wanted.unit!r} and "
+                    f"rows_per_unit={wanted.rows} need a ledger of their own"
+                )
+            self._kept = wanted
+            if self.path is not None:
+                store.write(self.path, chained(wanted.header, *book.file.said[1:]))
+
+    def worst_case(
+        self, delta: float, planned: Sequence[Priced] | None = (), without: str | None = None
+    ) -> WorstCase | None:
+        """Return what everything cost together, with ``planned`` on top.
+
+        None where there is no guarantee: nothing bounds a record in one of the releases, or a
+        temperature was found from the data.
+
+        Args:
+            delta: δ of everything.
+            planned: what may come; None where it has no guarantee.
+            without: what is of this fit, network or federation does not count.
+        """
+        book = self.book()
+        if without is not None:
+            book = replace(book, entries=tuple(e for e in book.entries if e.of != without))
+        if planned is None or book.events is None:
+            return None
+        return together(book.events + Counter(planned), delta, book.rows)
+
+    def spend(self, entry: Entry, what: str) -> None:
+        """Append a charge if the budget has it, by the worst case.
+
+        Args:
+            entry: of the charge.
+            what: it is for, in words.
+
+        Raises:
+            BudgetExceededError: if everything together would cost more. Nothing is charged.
+            ValueError: as :meth:`charge`.
         """
         with self.locked():
-            if self.path is None:
-                self._memory.append(charge)
-                return
-            line, _ = _link(self._book().file.last, asdict(charge))
-            with self.path.open("r+b", buffering=0) as file:  # never creates it
-                end = file.seek(0, os.SEEK_END)
-                try:
-                    if file.write(line) != len(line):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                    os.fsync(file.fileno())
-                except BaseException:
-                    file.truncate(end)  # nothing follows a charge that is not on the disk
-                    raise
+            if (limit := self.budget) is not None:
+                events = None if entry.events is None else entry.events * entry.count
+                total = self.worst_case(limit.delta, events)
+                if total is None or total.epsilon > limit.epsilon:
+                    raise BudgetExceededError(
+                        f"{what} would bring the total to {total}, over the budget of ε = "
+                        f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; "
+                        f"{self.said()}"
+                    )
+            self.charge(entry)
+
+    def said(self, without: str | None = None) -> str:
+        """Return in words what was charged before."""
+        entries = [one for one in self.entries() if without is None or one.of != without]
+        counted = Counter(str(one) for one in entries)
+        names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
+        if len(names) > _SHOWN:
+            names[_SHOWN:] = [f"{len(names) - _SHOWN} others"]
+        number = sum(one.count for one in entries)
+        return f"{number} charges were made before" + ": " * bool(names) + "; ".join(names)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -246,170 +298,102 @@ class Ledger:
         ):
             yield
 
-    def move(self, path: Path, binding: str) -> None:
+    def move(self, path: Path) -> None:
         """Go on in the file at ``path``, which has to hold what :meth:`content` gave."""
-        self.path, self.binding = path, binding
+        self.path = path.resolve()
 
-    def content(self, binding: str) -> bytes:
-        """Return a file with this ledger's budget and charges, for the fit with that digest."""
-        book = self._book()
-        return _content(binding, book.budget, book.lines)
+    def content(self) -> bytes:
+        """Return a file with all of this ledger."""
+        return self.book().content()
 
-    def _book(self) -> Book:
+    def book(self) -> Book:
+        """Return all of it.
+
+        Raises:
+            ValueError: if the file is damaged; to read on could hide a release.
+        """
         if self.path is None:
-            return Book(self._budget, tuple(self._memory))
-        with _lock(self.path):
-            book = _follow(self.path, self.binding)
-        if book.file.rest:
-            raise ValueError(
-                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
-                f"settled nothing can be released: `bdpvi ledger repair {self.path.parent}`"
-            )
-        return book
+            return self._kept
+        content = _read(self.path)
+        if content != self._content or not content:
+            known = self._kept if self._content and content.startswith(self._content) else None
+            book = follow(self.path, content, known)
+            if book.file.rest and not book.file.torn:
+                raise ValueError(
+                    f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
+                    "settled nothing can be released: `bdpvi ledger repair` with the fit's folder"
+                )
+            self._kept, self._content = book, content[: book.file.size]
+        return self._kept
+
+    def mended(self) -> Ledger:
+        """Return a ledger in memory with what the file proves."""
+        assert self.path is not None
+        made = Ledger()
+        made._kept = follow(self.path, _read(self.path))
+        return made
+
+    def _write(self, content: dict[str, Any]) -> None:
+        with self.locked():
+            book, line = self.book(), read_line(content)
+            file = book.file
+            if self.path is not None:
+                written, file = append(self.path, file, content)
+                self._content += written
+            self._kept = book.with_lines(file, line)
+
+
+People.make = Ledger
 
 
 def repair(
-    path: str | Path, charges: Sequence[Line] = (), *, binding: str | None = None
-) -> tuple[Line, ...]:
+    path: str | Path, entries: Sequence[Entry] = (), receipts: Sequence[Entry] = ()
+) -> tuple[Entry, ...]:
     """Make a ledger whole again; return what was charged on top of what is proven.
 
-    Lines are proven up to the first whose hash is wrong. A last line that was cut off is charged in
-    full if the amount is still legible. The old file stays beside the new one, as
+    Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
+    that died, and nothing was drawn for it. The old file stays beside the new one, as
     ``ledger.damaged-1.jsonl``.
 
     Args:
         path: the file.
-        charges: what the owner reports after the lines that are proven, instead of the rest of
+        entries: what the owner reports after the lines that are proven, instead of the rest of
             the file. On a file that is whole they are added.
-        binding: digest of the fit that the file must be of; None takes any.
+        receipts: charges that the lines that are proven lack, as secret receipts tell of them.
 
     Raises:
-        ValueError: if the first line is damaged, or lines that prove nothing are more than one that
-            was cut off, and no ``charges`` are given for them.
+        ValueError: if the first line is damaged, or there are lines that prove nothing and no
+            ``entries`` are given for them.
     """
     path = Path(path).resolve()
     with _lock(path):
-        book = _follow(path, binding)
-        found, added = book.file, tuple(charges) or _torn(book.file.rest)
-        if found.rest and not added:
+        book = follow(path, _read(path))
+        found, added = book.file, tuple(entries) or tuple(receipts)
+        if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
-                f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.lines)} charges are "
+                f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.entries)} charges are "
                 "proven. What follows is not, and only the fit's owner can know what was released: "
                 f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
             )
-        if added:
+        if added or found.rest:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())
-            store.write(path, _content(book.binding, book.budget, (*book.lines, *added)))
+            lines = ({"charge": one.to_dict()} for one in added)
+            store.write(path, chained(*found.said, *lines))
     return added
 
 
 def _lock(path: Path) -> FileLock:
-    if not path.exists():  # or the lock would create the folder
-        raise ValueError(
-            f"{path} is missing, so nobody knows what was released from this fit: put the file "
-            "back, the newest there is, or fit again"
-        )
+    _read(path)  # or the lock would create the folder
     return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
 
 
-def _content(binding: str, budget: Budget | None, lines: Sequence[Line]) -> bytes:
-    """Return a whole file."""
-    header = {"format": _FORMAT, "fit": binding, "budget": asdict(budget) if budget else None}
-    return chained(header, *map(asdict, lines))
-
-
-def _follow(path: Path, binding: str | None) -> Book:
-    """Return what the file proves.
-
-    Raises:
-        ValueError: if that is not even its first line, or if that names another fit.
-    """
-    found = proven(path.read_bytes())
-    lines: list[Line] = []
-    number = 1
+def _read(path: Path) -> bytes:
     try:
-        if not found.said:
-            raise ValueError(found.why or "it is empty")
-        header, *said = found.said
-        if header["format"] != _FORMAT:
-            raise ValueError(f"it has format {header['format']!r}, not {_FORMAT}")
-        made_for, kept = str(header["fit"]), header["budget"]
-        budget = None if kept is None else Budget(**kept)
-        for one in said:
-            number += 1
-            lines.append(Bought(**one) if "distance" in one else Charge(**one))
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        return path.read_bytes()
+    except FileNotFoundError:
         raise ValueError(
-            f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
-            "proven: put back the newest copy of it, or fit again"
-        ) from error
-    if binding not in (None, made_for):
-        raise ValueError(
-            f"{path} was not made for {path.parent / 'fit.json'} as it is: one of the two was "
-            "changed or exchanged. Put back the one that belongs to the other, or fit again"
-        )
-    return Book(budget, tuple(lines), made_for, found)
-
-
-def _torn(rest: Sequence[bytes]) -> tuple[Line, ...]:
-    """Return the charge of a last line that was cut off, if all of it is still legible."""
-    if len(rest) != 1 or rest[0][-1:] == b"\n":
-        return ()
-    try:
-        if found := _WRITTEN.match(rest[0]):
-            return (Charge(int(found[1]), float(found[2]), found[3] is None),)
-        if found := _PAID.match(rest[0]):
-            return (Bought(*map(float, found.groups())),)
-    except ValueError:
-        pass
-    return ()
-
-
-def _link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return the line with ``content`` that follows the hash ``previous``, and its own hash."""
-    digest = hashlib.sha256((previous + json.dumps(content)).encode()).hexdigest()
-    return (json.dumps({**content, "hash": digest}) + "\n").encode(), digest
-
-
-def chained(*contents: Mapping[str, Any]) -> bytes:
-    """Return a whole file.
-
-    >>> proven(chained({"a": 1}, {"b": 2})).said
-    ({'a': 1}, {'b': 2})
-    >>> proven(chained({"a": 1}, {"b": 2}).replace(b"2", b"3", 1)).why
-    'it was changed or is not in its place'
-    """
-    lines, last = [], ""
-    for content in contents:
-        line, last = _link(last, content)
-        lines.append(line)
-    return b"".join(lines)
-
-
-def proven(file: bytes) -> Chain:
-    """Read a file as far as its hashes prove it. Every byte counts; it does not raise."""
-    said: list[dict[str, Any]] = []
-    lines, last = file.splitlines(keepends=True), ""
-    for number, line in enumerate(lines):
-        try:
-            content, last = _parse(last, line)
-        except ValueError as error:
-            return Chain(tuple(said), last, tuple(lines[number:]), str(error))
-        said.append(content)
-    return Chain(tuple(said), last, (), "")
-
-
-def _parse(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
-    if not line.endswith(b"\n"):
-        raise ValueError("it is cut off")
-    try:
-        content = json.loads(line)
-        del content["hash"]
-        expected, digest = _link(previous, content)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"it cannot be read ({error})") from error
-    if line != expected:
-        raise ValueError("it was changed or is not in its place")
-    return content, digest
+            f"{path} is missing, so nobody knows what was released from this table: put the file "
+            "back, the newest there is, or fit again"
+        ) from None

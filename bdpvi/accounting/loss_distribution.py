@@ -8,9 +8,9 @@ give all δ(ε).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 import torch
@@ -204,6 +204,34 @@ def deltas_on_grid(
     grid = Grid.around(largest, direction, beta, interval)
     used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
     return Losses.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
+
+
+def deltas_together(
+    runs: Sequence[SampledGaussian],
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return an upper bound on δ of several runs as a function of ε, of any sign.
+
+    Args:
+        runs: as of sensitivity 1; a coin that decides whether a step concerns a record counts as 1.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    interval = min(loss_interval(run.noise_multiplier, run.rate) for run in runs)
+    each = [
+        pld.from_gaussian_mechanism(
+            run.noise_multiplier, value_discretization_interval=interval, sampling_prob=run.rate
+        ).self_compose(run.steps)
+        for run in runs
+    ]
+    together = reduce(pld.PrivacyLossDistribution.compose, each)
+
+    def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        order = np.argsort(epsilons)
+        found = np.empty_like(epsilons)
+        found[order] = together.get_delta_for_epsilon(epsilons[order])
+        return found
+
+    return deltas
 
 
 def least_epsilons(deltas: Tensor, delta: float) -> Tensor:

@@ -29,7 +29,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.loss_bounds import Deltas, LossBound
 from bdpvi.accounting.perturbed_loss import Loss, gaussian_delta
-from bdpvi.accounting.search import smallest
+from bdpvi.accounting.solve import smallest
 
 _FINE, _COARSE = 100.0, 40.0
 """Points of the lattice in a standard deviation of a loss, for k = 1 and below: δ is then at most
@@ -56,7 +56,10 @@ def losses(events: Sequence[PerturbedObjective]) -> LossBound:
 
     def finest(loss: Loss, draws: int) -> float:
         points = _FINE if loss.k == 1 else _COARSE
-        return max(loss.k * loss.mu * draws**0.25 / points, min(loss.top, _HIGHEST) / _BELOW)
+        return max(
+            loss.k * loss.mu * math.sqrt(math.sqrt(draws)) / points,
+            min(loss.top, _HIGHEST) / _BELOW,
+        )
 
     step = min(finest(loss, event.draws) for loss, event in zip(each, events, strict=True))
 

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.answer import smallest_epsilon
 from bdpvi.accounting.conversions import EPSILONS, split_delta
 from bdpvi.accounting.estimators import empirical_bernstein
 from bdpvi.accounting.events import PerturbedObjective
-from bdpvi.accounting.hockey_stick import Deltas, smallest_epsilon
+from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.perturbed_objective import delta as delta_of
 from bdpvi.accounting.perturbed_objective import law
 from bdpvi.accounting.worst_case import cap, rounding_delta

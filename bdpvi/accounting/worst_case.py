@@ -10,17 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
 from bdpvi.accounting import perturbed_objective
-from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.events import (
     WITH,
     WITHOUT,
@@ -34,9 +30,13 @@ from bdpvi.accounting.events import (
     Threshold,
 )
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.loss_distribution import deltas_on_grid, least_epsilons, loss_interval
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
-from bdpvi.accounting.search import smallest
+from bdpvi.accounting.loss_distribution import (
+    deltas_on_grid,
+    deltas_together,
+    least_epsilons,
+    loss_interval,
+)
+from bdpvi.accounting.solve import root, smallest
 from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:
@@ -66,68 +66,6 @@ class WorstCaseAccountant(Hashable, Protocol):
         Raises:
             ValueError: if an argument is out of range.
         """
-
-
-@dataclass(frozen=True)
-class MomentsAccountant:
-    """The moments accountant: log-moments at whole orders λ = 1 … ``largest_order``, Chernoff.
-
-    Source: Abadi et al., "Deep Learning with Differential Privacy" (2016), Theorem 2, with the
-    moments of :func:`~bdpvi.accounting.record_costs.subsampled_gaussian_cost`. However strong the
-    noise, ε stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the customary 99.
-
-    >>> round(MomentsAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 4)
-    0.4331
-    """
-
-    largest_order: int = 99
-    name: ClassVar[str] = "moments accountant"
-    relation: ClassVar[str] = ADD_OR_REMOVE
-
-    def __post_init__(self) -> None:
-        validate.positive_int("largest_order", self.largest_order)
-
-    def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`WorstCaseAccountant`."""
-        _check(noise_multiplier, rate, steps, delta)
-        return minimise_epsilon(
-            lambda order: steps * subsampled_gaussian_cost(1.0, noise_multiplier, rate, order),
-            delta,
-            Orders(torch.arange(1, self.largest_order + 1)),
-            rule="chernoff",
-        ).value
-
-
-RENYI_ORDERS = (
-    *(1 + k / 10 for k in range(1, 100)),
-    *range(11, 64),
-    *(int(64 * 2 ** (k / 2)) for k in range(13)),
-)
-"""α from 1.1 to 4,096. An ε of 0.01 at δ = 1e-5 needs α of about 2,000."""
-
-
-@dataclass(frozen=True)
-class RenyiAccountant:
-    """Rényi differential privacy by dp_accounting, converted as Canonne, Kamath and Steinke (2020).
-
-    Args:
-        orders: the α that ε is minimised over.
-
-    >>> round(RenyiAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 3)
-    0.277
-    """
-
-    orders: tuple[float, ...] = RENYI_ORDERS
-    name: ClassVar[str] = "Rényi DP"
-    relation: ClassVar[str] = ADD_OR_REMOVE
-
-    def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`WorstCaseAccountant`."""
-        _check(noise_multiplier, rate, steps, delta)
-        from dp_accounting.rdp import RdpAccountant
-
-        accountant = RdpAccountant(self.orders).compose(_event(noise_multiplier, rate), steps)
-        return float(accountant.get_epsilon(delta))
 
 
 @dataclass(frozen=True)
@@ -210,8 +148,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
         return 0.0
     # Beyond this ε the loss's Gaussian tail alone, Pr[L > ε] ≥ δ(ε), is below δ.
     top = variance / 2 + math.sqrt(variance * -2 * math.log(delta))
-    root = float(brentq(excess, 0.0, top, xtol=1e-300, rtol=1e-12))
-    return root * (1 + 1e-11)  # the side on which δ holds
+    return root(excess, 0.0, top) * (1 + 1e-11)  # the side on which δ holds
 
 
 def cap(epsilon: float) -> float:
@@ -401,26 +338,9 @@ def _perturbed_epsilon(
         return perturbed_objective.epsilon(perturbed, delta, variance)
     if min(run.noise_multiplier for run in sampled) < _LEAST_NOISE:
         return math.inf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     if variance := variance + sum(one.variance for one in perturbed):
         sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
-    interval = min(loss_interval(run.noise_multiplier, run.rate) for run in sampled)
-    each = [
-        pld.from_gaussian_mechanism(
-            run.noise_multiplier, value_discretization_interval=interval, sampling_prob=run.rate
-        ).self_compose(run.steps)
-        for run in sampled
-    ]
-    together = reduce(pld.PrivacyLossDistribution.compose, each)
-
-    def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        order = np.argsort(epsilons)
-        found = np.empty_like(epsilons)
-        found[order] = together.get_delta_for_epsilon(epsilons[order])
-        return found
-
-    return perturbed_objective.epsilon(perturbed, delta, others=deltas)
+    return perturbed_objective.epsilon(perturbed, delta, others=deltas_together(sampled))
 
 
 def replace_one(guarantee: WorstCase) -> WorstCase | None:
@@ -467,7 +387,7 @@ def guarantee(
     Returns:
         None where there is none: no noise, ε infinite, or rounding leaves nothing of δ.
 
-    >>> print(guarantee(MomentsAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
+    >>> print(guarantee(PrivacyLossAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
     None
     """
     if validate.non_negative("noise_multiplier", noise_multiplier) == 0:
@@ -531,6 +451,7 @@ def _epsilon(
 
 
 def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
+    """Return one step as dp_accounting knows it."""
     import dp_accounting
 
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
@@ -538,6 +459,7 @@ def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
 
 
 def _check(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:
+    """Raise ValueError for an argument of :class:`WorstCaseAccountant` that is out of range."""
     validate.positive("noise_multiplier", noise_multiplier)
     validate.rate("rate", rate)
     validate.positive_int("steps", steps)

@@ -72,6 +72,7 @@ class Demonstration:
             f"{HOT:g}: {self.unbounded}\n"
             f"{figure}\nTable: {self.table}",
             highlight=False,
+            markup=False,  # it would take "[report]" away
         )
 
 
@@ -82,8 +83,8 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
     fitted = recommended(SHOWN).fit(split.train, progress=progress)
     rows = []
     for target in TARGETS:
-        temperature = calibrate(fitted, epsilon=target)
-        price = spent(fitted, planned=Charge(1, temperature))
+        planned = calibrate(fitted, epsilon=target)
+        temperature, price = planned.temperature, spent(fitted, planned=planned)
         rows.append(
             {
                 "worst_case": target,

@@ -13,7 +13,17 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Json, Quiet, Seed, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    Json,
+    LedgerFile,
+    Quiet,
+    RowsPerUnit,
+    Seed,
+    Settings,
+    Table,
+    Unit,
+    reads_table,
+)
 
 if TYPE_CHECKING:
     from bdpvi import Fit
@@ -122,7 +132,8 @@ Route = Annotated[
 Budget = Annotated[
     float | None,
     typer.Option(
-        help="ε that all releases together may reach; kept with the fit.", show_default=False
+        help="ε that all that is spent on the table may reach together; kept in its ledger.",
+        show_default=False,
     ),
 ]
 
@@ -150,6 +161,9 @@ def fit(
     records: Records = None,
     budget: Budget = None,
     budget_delta: Annotated[float, typer.Option(help="δ of that budget.")] = 1e-5,
+    ledger: LedgerFile = None,
+    unit: Unit = "",
+    rows_per_unit: RowsPerUnit = 1,
     seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quiet: Quiet = False,
@@ -173,7 +187,14 @@ def fit(
     workers: Reduction = context.obj or Alone()
     way = _route(route, out, records, workers)
     key = way.key() if seed is None else seed
-    split = table.split(key.child("split") if isinstance(key, Key) else key)
+    whole = None if budget is None else bdpvi.Budget(budget, budget_delta)
+    own = key.child("split") if isinstance(key, Key) else key
+    split = table.split(own, unit, rows_per_unit)
+    _check_new(out)
+    # Nothing is released from an experiment, and other workers of a fit release nothing.
+    kept = None
+    if workers.rank == 0 and seed is None:
+        kept = table.ledger(ledger, whole)
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -200,7 +221,8 @@ def fit(
         seed=key,
         neighbours=way,
         accounting=chosen.accounting,
-        budget=None if budget is None else bdpvi.Budget(budget, budget_delta),
+        ledger=kept,
+        budget=whole,
         device=device,
         progress=workers.rank == 0 and not quiet,
     )
@@ -214,6 +236,8 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         options.print_json({"out": out, "records": fitted.records, "held_out": held_out})
     else:
         print(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
+        if fitted.ledger.path is not None and fitted.ledger.path.parent != out.resolve():
+            print(f"{fitted.ledger.path} has what is spent on this table; keep it, secret too")
         print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 

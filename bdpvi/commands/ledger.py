@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from bdpvi.commands.command import Command
 from bdpvi.commands.options import Folder, Json, print_json
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.ledger import Charge, Line
+    from bdpvi.accounting.book import Entry
 
 app = typer.Typer(
     help="What was released from a fit, and what may be.",
@@ -24,6 +24,9 @@ app = typer.Typer(
 @app.command(cls=Command)
 def show(folder: Folder, as_json: Json = False) -> None:
     """List what was released from a fit, and its budget."""
+    from bdpvi.releasing import receipts, storage
+
+    receipts.check(folder, storage.open_ledger(folder))
     _print(folder, as_json)
 
 
@@ -47,46 +50,54 @@ def repair(
     only the owner of the fit can decide, by --charge: in doubt give too much.
     """
     from bdpvi.accounting import ledger
-    from bdpvi.releasing import storage
+    from bdpvi.releasing import receipts, storage
 
     kept = storage.open_ledger(folder)
     assert kept.path is not None
-    given = [_charge(text) for text in charge or ()]
-    added = ledger.repair(kept.path, given, binding=kept.binding)
-    _print(folder, as_json, added)
+    given = [_charge(text, storage.name_of(folder)) for text in charge or ()]
+    told = () if given else receipts.missing(folder, kept.mended()).values()
+    added = ledger.repair(kept.path, given, tuple(told))
+    _print(folder, as_json, len(added))
 
 
-def _charge(text: str) -> Charge:
-    from bdpvi.accounting.ledger import Charge
+def _charge(text: str, of: str) -> Entry:
+    from bdpvi.accounting.book import Charge, Entry, Origin
 
     try:
         draws, temperature = text.split(",")
-        return Charge(int(draws), float(temperature), from_data=True)
+        made = Charge(int(draws), float(temperature), Origin.DATA)
+        return Entry(kind="draws", of=of, charge=made, events=None)
     except ValueError as error:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error
 
 
-def _print(folder: Path, as_json: bool, added: tuple[Line, ...] | None = None) -> None:
+def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
     from bdpvi.releasing import storage
 
     kept = storage.open_ledger(folder)
-    charges, budget = kept.charges(), kept.budget
+    book = kept.book()
     if as_json:
         content = {
             "path": kept.path,
-            "budget": asdict(budget) if budget else None,
-            "bought": [asdict(one) for one in kept.bought()],
-            "charges": [asdict(one) for one in charges],
-            "added": len(added or ()),
+            "id": book.id,
+            "budget": asdict(book.budget) if book.budget else None,
+            "unit": book.unit,
+            "rows_per_unit": book.rows,
+            "charges": [_shown(one) for one in book.entries],
+            "added": added or 0,
         }
         print_json(content)
         return
     if added is not None:
-        print(f"{len(added)} charges added" if added else "Nothing to repair")
-    for other in kept.bought():
-        print(f"bought from the table: Gaussian DP of distance {other.distance:.4g}")
-    for number, one in enumerate(charges, start=1):
-        found = ", found from the data" if one.from_data else ""
-        print(f"{number}. {one.draws} draws at temperature {one.temperature:.4g}{found}")
-    limit = f"ε = {budget.epsilon:g} at δ = {budget.delta:g}" if budget else "none"
-    print(f"{len(charges)} releases; budget: {limit}")
+        print(f"{added} charges added" if added else "Nothing to repair")
+    for number, one in enumerate(book.entries, start=1):
+        print(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
+    if book.marks:
+        print("Temperatures were found from the data: any number counts as found from them")
+    limit = f"ε = {book.budget.epsilon:g} at δ = {book.budget.delta:g}" if book.budget else "none"
+    print(f"{len(book.entries)} charges; budget: {limit}; in {kept.path}")
+
+
+def _shown(entry: Entry) -> dict[str, Any]:
+    """Return a charge without its key."""
+    return {name: value for name, value in entry.to_dict().items() if name != "key"}

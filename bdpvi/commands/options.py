@@ -16,8 +16,9 @@ from bdpvi._runtime.store import json_text
 
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.ledger import Ledger
     from bdpvi.recipes.recipe import Recipe
-    from bdpvi.types import Split
+    from bdpvi.types import Budget, Split
 
 TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
@@ -67,6 +68,29 @@ BaseRate = Annotated[
         help="Public guess of the fraction of class 1, where one class is rare. Never take it from "
         "the table.",
         show_default=False,
+    ),
+]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        help="File that everything spent on this table is written to; it is made if it is not "
+        "there. Without it TABLE.ledger.jsonl beside a table's file. Give it where a copy of a "
+        "table, or a newer one of the same people, has a name of its own. Keep it secret.",
+        show_default=False,
+    ),
+]
+Unit = Annotated[
+    str,
+    typer.Option(
+        help="Column that names persons: the guarantee is then about all rows of one. It is no "
+        "feature.",
+    ),
+]
+RowsPerUnit = Annotated[
+    int,
+    typer.Option(
+        help="Rows of each person that are used at most, the first ones. The noise grows with it."
     ),
 ]
 Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
@@ -138,10 +162,14 @@ class Table:
         """What reports call the data."""
         return self.data if self.data in TABLES else Path(self.data).stem
 
-    def split(self, seed: Key | int) -> Split:
+    def split(self, seed: Key | int, unit: str = "", rows_per_unit: int = 1) -> Split:
         """Return the training and test records, those of a file by the coins of a key.
 
         By a number it is an experiment. Public tables have published splits.
+
+        Args:
+            seed: the key or the number.
+            unit, rows_per_unit: see :func:`bdpvi.datasets.from_frame`.
         """
         from bdpvi import datasets
 
@@ -154,7 +182,30 @@ class Table:
         given = {name: value for name, value in vars(self).items() if value not in ("", None)}
         if self.constants:
             given["constants"] = datasets.read_constants(self.constants)
+        if unit:
+            given |= {"unit": unit, "rows_per_unit": rows_per_unit}
+        elif rows_per_unit != 1:
+            raise ValueError(f"rows_per_unit={rows_per_unit} needs unit=, a column of persons")
         return datasets.from_csv(given.pop("data"), given.pop("target"), seed=seed, **given)
+
+    def ledger(self, file: Path | None, budget: Budget | None = None) -> Ledger | None:
+        """Return the ledger of everything spent on this table; None for a public one without.
+
+        Raises:
+            ValueError: naming ``--ledger``, if it cannot be made.
+        """
+        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.recipes.private import beside
+
+        if file is None and self.data in TABLES:
+            return None
+        path = beside(self.data) if file is None else file
+        try:
+            return Ledger.at(path, budget=budget)
+        except OSError as error:
+            raise ValueError(
+                f"ledger={str(path)!r} cannot be made: {error}; give --ledger FILE"
+            ) from error
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,18 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import BaseRate, Delta, Json, Quiet, Settings, Table, reads_table
+from bdpvi.commands.options import (
+    BaseRate,
+    Delta,
+    Json,
+    LedgerFile,
+    Quiet,
+    RowsPerUnit,
+    Settings,
+    Table,
+    Unit,
+    reads_table,
+)
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -55,6 +66,15 @@ Categories = Annotated[
         show_default=False,
     ),
 ]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="ε that all that is spent on the table may reach together; the first --epsilon if not "
+        "given.",
+        show_default=False,
+    ),
+]
 FromData = Annotated[
     bool,
     typer.Option(
@@ -83,6 +103,10 @@ def private(
     numeric: Numeric = None,
     categories: Categories = "",
     from_data: FromData = False,
+    ledger: LedgerFile = None,
+    budget: BudgetOption = None,
+    unit: Unit = "",
+    rows_per_unit: RowsPerUnit = 1,
     settings: Settings = "",
     base_rate: BaseRate = None,
     guarantee: Guarantee = "",
@@ -101,6 +125,9 @@ def private(
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
+    from bdpvi.accounting.book import ROW
+    from bdpvi.types import Budget
+
     kind = guarantee_of(guarantee)
     if categories:
         validate.choice("categories", categories, CATEGORIES)
@@ -122,6 +149,12 @@ def private(
     if plan:
         _print_plan(table, given, as_json)
     else:
+        given |= {
+            "ledger": table.ledger(ledger),
+            "budget": None if budget is None else Budget(budget, delta),
+            "unit": unit or ROW,
+            "rows_per_unit": rows_per_unit,
+        }
         _carry_out(table, given, out, secret, scores=scores, quiet=quiet, as_json=as_json)
 
 

@@ -65,6 +65,14 @@ Draws = Annotated[
         show_default=False,
     ),
 ]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 "
+        "promises little. Without it there is no limit.",
+        show_default=False,
+    ),
+]
 
 
 def release(
@@ -73,14 +81,7 @@ def release(
     draws: Draws = None,
     settings: Settings = "",
     temperature: Temperature = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="ε that all releases together may reach. 0.1 is strong, 1 usual, above 3 promises "
-            "little. Without it there is no limit.",
-            show_default=False,
-        ),
-    ] = None,
+    epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     guarantee: Guarantee = "",
     large_delta: LargeDelta = False,
@@ -155,18 +156,18 @@ def _report(fitted: Fit, released: Release, out: Path) -> None:
             f"has {prior:g}: this sample says hardly anything. Little of the budget was left"
         )
     if fitted.ledger.budget is None:
-        print("No budget is stored with this fit: nothing limits further releases")
+        print("The ledger of this table has no budget: nothing limits further releases")
     print(f"Wrote {out}")
 
 
 @contextmanager
 def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
     """Let an interruption say whether the release was charged, and what there is of it."""
-    before = len(fitted.ledger.charges())
+    before = len(fitted.ledger.entries())
     try:
         yield
     except KeyboardInterrupt:
-        if len(fitted.ledger.charges()) == before:
+        if len(fitted.ledger.entries()) == before:
             raise
         again = f"{out} was not written: the same command writes it and pays nothing"
         raise KeyboardInterrupt(

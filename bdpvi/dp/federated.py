@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bdpvi._runtime import store, validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.rounds import PUBLIC, Observer
@@ -239,7 +240,7 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
-        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        accountant = BayesianAccountant()
         accountant.step(self.event(unit, observer, norms))
         found = replace(accountant.spent(delta), observer=observer.name)
         if found.worst_case is not None:
@@ -266,12 +267,8 @@ class Federation:
                 "take what state_dict() returned"
             )
         unsealed(state)
-        for name, here in asdict(self.rounds).items():
-            if settings.get(name) != here:
-                raise ValueError(
-                    f"state has {name}={settings.get(name)!r}, here it is {here!r}; make Rounds as "
-                    "they were made before"
-                )
+        now = asdict(self.rounds)
+        require_same("state", settings, now, "make Rounds as they were made before")
         if not self._charged <= charged <= last or last < self._last:
             raise ValueError(
                 f"state has {charged} charged rounds up to {last}, and {self._charged} up to "

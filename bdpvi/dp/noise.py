@@ -90,7 +90,7 @@ class Streams:
     def __init__(self, runs: Sequence[Run], data: Dataset, *, steps: int, rate: float) -> None:
         if not runs:
             raise ValueError("runs has no run")
-        if len(data) == 0:
+        if len(data) == 0 and rate < 1:
             raise ValueError("data has 0 records; at least 1 is needed")
         self.data, self.rate = data, rate
         keys = [("secret", i) if r.seed is None else ("seed", r.seed) for i, r in enumerate(runs)]

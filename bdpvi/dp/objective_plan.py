@@ -20,15 +20,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-
-import torch
-from scipy.optimize import brentq
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.secure import sum_rounding, sum_slack
 from bdpvi.accounting.events import PerturbedObjective
-from bdpvi.accounting.gaussian import equal_covariance
+from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.perturbed_objective import calibrate
 from bdpvi.accounting.perturbed_objective import delta as delta_of
 from bdpvi.accounting.worst_case import rounding_delta
@@ -72,11 +68,13 @@ class Facts:
     """What is public about a table.
 
     Attributes:
-        columns: d, features; the intercept is one weight more.
+        columns: d, features; an intercept is one weight more.
         rows: N, declared or bought, from 10 to 1e12; it is rounded to 1, 2 or 5 times a power of
-            ten.
+            ten. None where nothing is known: the settings are then those of many rows, and the
+            model is worse than the base rate where there are few.
         sources: m, columns of the raw table, where d features were made of fewer; d by default.
-        base_rate: a guess of the fraction of class 1, which the intercept is drawn to.
+        centre: a guess of the intercept, which the ridge draws it to: the logit of a base rate.
+        intercept: whether there is one.
 
     Raises:
         ValueError: if one is out of range.
@@ -86,28 +84,31 @@ class Facts:
     """
 
     columns: int
-    rows: float
+    rows: float | None = None
     sources: int | None = None
-    base_rate: float | None = None
+    centre: float = 0.0
+    intercept: bool = True
 
     def __post_init__(self) -> None:
         validate.positive_int("columns", self.columns)
         if self.sources is not None:
             validate.positive_int("sources", self.sources)
-        if self.base_rate is not None:
-            validate.probability("base_rate", self.base_rate)
-        object.__setattr__(self, "rows", magnitude(self.rows))
+        if not math.isfinite(self.centre):
+            raise ValueError(f"centre must be finite, got {self.centre!r}")
+        if self.centre and not self.intercept:
+            raise ValueError(f"centre={self.centre!r} needs intercept=True")
+        if self.rows is not None:
+            object.__setattr__(self, "rows", magnitude(self.rows))
 
     @property
     def squared(self) -> int:
-        """About ‖z‖²: m + 1."""
-        return (self.columns if self.sources is None else self.sources) + 1
+        """About ‖z‖²: m, and 1 of the intercept."""
+        return (self.columns if self.sources is None else self.sources) + self.intercept
 
     @property
-    def intercept(self) -> float:
-        """The base rate's logit; 0 without one."""
-        rate = self.base_rate
-        return 0.0 if rate is None else math.log(rate) - math.log1p(-rate)
+    def weights(self) -> int:
+        """d, and 1 of the intercept."""
+        return self.columns + self.intercept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +132,6 @@ class ObjectivePlan:
     limit: float = 2.0
 
     @property
-    def weights(self) -> int:
-        """d + 1."""
-        return self.facts.columns + 1
-
-    @property
     def sigma(self) -> float:
         """Standard deviation of the slope."""
         return self.clip * self.event.noise_multiplier
@@ -143,7 +139,13 @@ class ObjectivePlan:
     @property
     def tolerance(self) -> float:
         """τ: the largest gradient that a search may leave, as ``event.hiding`` was charged."""
-        return self.ridge * (self.event.hiding * LAST - sum_slack(LAST, self.weights)) / 2
+        return self.ridge * (self.event.hiding * LAST - sum_slack(LAST, self.facts.weights)) / 2
+
+    def with_noise(self, noise_multiplier: float) -> ObjectivePlan:
+        """Return the settings with another σ/C, and the hiding that goes with it."""
+        hiding = HIDING / noise_multiplier
+        event = replace(self.event, noise_multiplier=noise_multiplier, hiding=hiding)
+        return replace(self, event=event)
 
 
 def plan(
@@ -174,13 +176,13 @@ def plan(
     rule = rule or Rule()
     validate.positive("epsilon", epsilon)
     validate.probability("delta", delta)
-    whole = _variance(epsilon, delta)
+    whole = largest_variance(epsilon, delta)
     if not validate.non_negative("variance", variance) < whole:
         raise ValueError(
             f"variance={variance!r} leaves nothing of epsilon={epsilon!r}: {whole:.3g} is all"
         )
     distance = math.sqrt((whole - variance) / validate.positive_int("draws", draws))
-    n, weights = facts.rows, facts.columns + 1
+    n, weights = facts.rows or math.inf, facts.weights
     clip = rule.scale * math.sqrt(facts.squared)
     k = rule.residual * distance * n / math.sqrt(facts.squared * weights)
     k = min(1.0, max(0.5, k))
@@ -194,7 +196,7 @@ def plan(
         hiding=HIDING * distance / k,
         rounding=draws * sum_rounding(2 * weights),
     )
-    limit = 4.0 if n >= MANY else 2.0
+    limit = 4.0 if (facts.rows or 0.0) >= MANY else 2.0
     settings = ObjectivePlan(
         facts=facts, clip=clip, ridge=ridge, event=event, bend=rule.bend, limit=limit
     )
@@ -220,17 +222,6 @@ def magnitude(rows: float) -> float:
     return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))
 
 
-@cache
-def _variance(epsilon: float, delta: float) -> float:
-    """Return μ² of the Gaussian mechanism that ε and δ allow."""
-
-    def excess(log_variance: float) -> float:
-        v = torch.tensor([math.exp(log_variance)], dtype=torch.float64)
-        return math.log(max(float(equal_covariance(v, epsilon)), 1e-300) / delta)
-
-    return math.exp(float(brentq(excess, -50.0, 10.0, xtol=1e-12)))
-
-
 def _cheapened(
     settings: ObjectivePlan, epsilon: float, delta: float, variance: float
 ) -> ObjectivePlan:
@@ -246,17 +237,17 @@ def _cheapened(
         return settings
     endless = calibrate(free, epsilon=epsilon, delta=delta, variance=variance)
     alone = calibrate(replace(event, draws=1), epsilon=epsilon, delta=delta)
-    of_clip = alone.noise_multiplier * math.sqrt(_variance(epsilon, delta))
+    of_clip = alone.noise_multiplier * math.sqrt(largest_variance(epsilon, delta))
     noise = (1 + _PRICES[k < 1]) * of_clip * endless.noise_multiplier
 
-    event = replace(event, noise_multiplier=noise, hiding=HIDING / noise)
+    event = settings.with_noise(noise).event
 
     def raised(factor: float) -> ObjectivePlan:
         at = replace(event, curvature=event.curvature / factor)
         return replace(settings, ridge=factor * settings.ridge, event=at)
 
     def fits(factor: float) -> bool:
-        return delta_of([raised(factor).event], epsilon, variance) <= delta
+        return bool(delta_of([raised(factor).event], epsilon, variance) <= delta)
 
     if fits(1.0):
         return raised(1.0)
@@ -268,14 +259,3 @@ def _cheapened(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return raised(high)
-
-
-@cache
-def _variance(epsilon: float, delta: float) -> float:
-    """Return μ² of the Gaussian mechanism that ε and δ allow."""
-
-    def excess(log_variance: float) -> float:
-        v = torch.tensor([math.exp(log_variance)], dtype=torch.float64)
-        return math.log(max(float(equal_covariance(v, epsilon)), 1e-300) / delta)
-
-    return math.exp(float(brentq(excess, -50.0, 10.0, xtol=1e-12)))

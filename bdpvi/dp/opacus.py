@@ -182,7 +182,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         taken: dict[tuple[float, float], int] = {}
         for noise, rate, steps in self.history:
             taken[noise, rate] = taken.get((noise, rate), 0) + steps
-        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        accountant = BayesianAccountant()
         for (noise, rate), steps in taken.items():
             norms = self._norms_of.get((noise, rate), NormCounts.none(ids))
             norms = norms.add_largest(steps - norms.steps)  # those that nobody watched

@@ -34,7 +34,7 @@ _BELOW = 1 - 2.0**-40
 
 
 def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None = None) -> Tensor:
-    """Return the weights of every draw, (draws, d + 1), the intercept last.
+    """Return the weights of every draw, (draws, d + 1), the intercept last if there is one.
 
     Args:
         plan: the settings.
@@ -58,7 +58,7 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     found = []
     for draw in range(plan.event.draws):
         own = key.child("draw", draw)
-        nothing = torch.zeros(plan.weights, dtype=torch.float64)
+        nothing = torch.zeros(plan.facts.weights, dtype=torch.float64)
         w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
         found.append(gaussian_sum(w, LAST, own.child("last")))
     return torch.stack(found)
@@ -80,8 +80,8 @@ class WeightedObjective:
         y = y.detach().cpu().double()
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
-        self.signed = torch.ones(len(x), plan.weights, dtype=torch.float64)
-        self.signed[:, :-1] = x.detach().cpu().clamp(-plan.limit, plan.limit)
+        self.signed = torch.ones(len(x), plan.facts.weights, dtype=torch.float64)
+        self.signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
         norms = torch.linalg.vector_norm(self.signed, dim=1)
         self.signed *= (2 * y - 1).unsqueeze(1)
         self.weights = _BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
@@ -89,9 +89,9 @@ class WeightedObjective:
         self.longest = float(norms.max()) if len(norms) else 0.0
         self.sizes = float((self.weights * norms).sum())
         self.k, self.ridge, self.tolerance = plan.event.residual, plan.ridge, plan.tolerance
-        self.coarse = math.sqrt(plan.weights) * sum_step(plan.sigma)
-        self.centre = self.signed.new_zeros(plan.weights)
-        self.centre[-1] = plan.facts.intercept
+        self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
+        self.centre = self.signed.new_zeros(plan.facts.weights)
+        self.centre[-1] = plan.facts.centre
         self._factor: Tensor | None = None
 
     def gradient(self, w: Tensor) -> Tensor:

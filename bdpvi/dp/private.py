@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
@@ -215,7 +216,7 @@ class Private:
         return self._accountant()
 
     def _accountant(self) -> BayesianAccountant:
-        accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+        accountant = BayesianAccountant()
         accountant.step(self.event())
         return accountant
 
@@ -244,12 +245,8 @@ class Private:
             ValueError: naming what differs, or if the state was changed. Nothing is then changed.
         """
         state = unsealed(state)
-        for name, here in self.mechanism.settings().items():
-            if state["mechanism"][name] != here:
-                raise ValueError(
-                    f"state has {name}={state['mechanism'][name]!r}, this run {here!r}; make it as "
-                    "it was made before"
-                )
+        made, now = state["mechanism"], self.mechanism.settings()
+        require_same("state", made, now, "make the run as it was made before")
         norms = None if state["norms"] is None else NormCounts(**state["norms"])
         here, there = ([] if one is None else one.ids.tolist() for one in (self._norms, norms))
         if here != there:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.ledger import Bought
+from bdpvi.accounting.book import Priced
 from bdpvi.datasets.bought import SOURCE
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
@@ -29,7 +29,8 @@ class Standard:
     Attributes:
         center, scale: (d,) each.
         source: where they come from, a sentence that is published.
-        paid: what has to be charged for them.
+        paid: distances μ that were paid for them.
+        events: what has to be charged for them.
         caution: what is to be said of them, if anything.
 
     >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
@@ -39,7 +40,8 @@ class Standard:
     center: Floats
     scale: Floats
     source: str = "given as public"
-    paid: tuple[Bought, ...] = ()
+    paid: tuple[float, ...] = ()
+    events: tuple[Priced, ...] = ()
     caution: str = ""
 
     def applied(self, X: Floats) -> Floats:
@@ -98,10 +100,13 @@ def bought(X: Floats, pipeline: Pipeline, key: Key) -> Standard:
     """
     blank = np.zeros(len(X), dtype=np.int64)
     columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(pipeline.numeric)}
-    found = encode(Rows(columns, np.zeros(len(X))), pipeline, key, feasible=False)
+    events: list[Priced] = []
+    rows = Rows(columns, np.zeros(len(X)))
+    found = encode(rows, pipeline, key, pay=events.extend, feasible=False)
     numbers: Any = found.encoding.columns
     center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-    return Standard(center, scale, SOURCE, found.paid, found.caution(pipeline.epsilon))
+    caution = found.caution(pipeline.epsilon)
+    return Standard(center, scale, SOURCE, found.paid, tuple(events), caution)
 
 
 def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:

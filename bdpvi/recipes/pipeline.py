@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,10 @@ import numpy as np
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.book import Priced
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.ledger import Bought
+from bdpvi.accounting.events import SampledGaussian, Threshold
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
@@ -21,7 +23,8 @@ from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.recipes.recommended import recommended, settings_for
-from bdpvi.releasing.guarantees import Guarantee
+from bdpvi.releasing.guarantees import SPENT, Guarantee
+from bdpvi.types import BudgetExceededError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +105,38 @@ class Pipeline:
         """Distance μ of everything together, where constants are bought."""
         return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)
 
+    def left(self, ledger: Ledger, work: str = "") -> Left:
+        """Return what the ledger leaves of ε for this work, whose own charges do not count.
+
+        Raises:
+            BudgetExceededError: if that is nothing, or ε is beyond the ledger's budget.
+            ValueError: if what was spent has no worst-case price.
+        """
+        spent: float | None = 0.0
+        if any(one.of != work for one in ledger.entries()):
+            found = ledger.worst_case(self.delta, without=work)
+            spent = None if found is None else found.distance
+        if spent is None:
+            raise ValueError(
+                f"epsilon={self.epsilon:g}: what was spent on this table before is not a Gaussian "
+                f"mechanism of a known distance, so what it leaves is not known; {ledger.said()}"
+            )
+        rest = self.distance**2 - spent**2
+        if rest < SPENT * self.distance**2:
+            raise BudgetExceededError(
+                f"epsilon={self.epsilon:g} is spent on this table; {ledger.said(work)}. A larger ε "
+                "is that of everything together"
+            )
+        limit = ledger.budget
+        if limit is not None:
+            whole = gaussian_epsilon(self.distance**2, (1 - NAMES) * limit.delta)
+            if whole > limit.epsilon * (1 + 1e-9):
+                raise BudgetExceededError(
+                    f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
+                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said(work)}"
+                )
+        return Left(math.sqrt(rest) / ledger.rows_per_unit, ledger.rows_per_unit, bool(spent))
+
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return what has to be bought for a table with this header."""
         return bought.Purchase.of(
@@ -114,19 +149,39 @@ class Pipeline:
             hashed=bool(self.hashed),
         )
 
-    def chosen(self, paid: Sequence[Bought] = ()) -> Recipe:
+    def chosen(self, left: Left | None = None, paid: Sequence[float] = ()) -> Recipe:
         """Return the settings of the fit, for what constants leave of ε.
 
         How much that is may follow from the noisy number of records: the total never exceeds a μ²
         that was fixed before (Smith and Thakurta 2022: fully adaptive composition).
+
+        Args:
+            left: what the ledger leaves of ε; None is all.
+            paid: distances μ of a row, of what was bought.
         """
         if self.settings is not None:
             return self.settings
         more: Any = {"draws": self.draws, "base_rate": self.base_rate, "guide": self.guide}
-        if not paid:
+        if not paid and (left is None or (not left.spent and left.rows == 1)):
             return recommended(self.epsilon, delta=self.delta, **more)
-        rest = self.distance**2 - math.fsum(one.distance**2 for one in paid)
+        whole = self.distance if left is None else left.distance
+        rest = whole**2 - math.fsum(one**2 for one in paid)
         return settings_for(math.sqrt(rest), **more)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a ledger leaves for a work.
+
+    Attributes:
+        distance: μ of one row.
+        rows: k of one unit.
+        spent: whether anything was spent before.
+    """
+
+    distance: float
+    rows: int = 1
+    spent: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,13 +221,13 @@ class Encoded:
 
     Attributes:
         encoding: how cells become features.
-        paid: what has to be charged.
+        paid: distances μ of a row, of what was bought and charged.
         records: noisy number of records, None where nothing was bought.
         need: records from which on bought constants cost little.
     """
 
     encoding: Encoding
-    paid: tuple[Bought, ...] = ()
+    paid: tuple[float, ...] = ()
     records: float | None = None
     need: int = 0
 
@@ -202,13 +257,31 @@ class Encoded:
         )
 
 
-def encode(rows: Rows, pipeline: Pipeline, key: Key, *, feasible: bool = True) -> Encoded:
+Pay = Callable[[tuple[Priced, ...]], None]
+"""Charges what is about to be drawn."""
+
+
+def unpaid(events: tuple[Priced, ...]) -> None:
+    """Charge nothing: for the owner's eyes only."""
+
+
+def encode(
+    rows: Rows,
+    pipeline: Pipeline,
+    key: Key,
+    *,
+    left: Left | None = None,
+    pay: Pay = unpaid,
+    feasible: bool = True,
+) -> Encoded:
     """Return the constants of a table: public or bought.
 
     Args:
         rows: of the table.
         pipeline: what is done.
         key: that all randomness follows from.
+        left: what a ledger leaves of ε; None is all.
+        pay: called before anything is drawn.
         feasible: whether to refuse where there are too few records. That is decided by their noisy
             number, which is paid for.
 
@@ -219,33 +292,43 @@ def encode(rows: Rows, pipeline: Pipeline, key: Key, *, feasible: bool = True) -
     if purchase.empty:
         assert pipeline.constants is not None
         return Encoded(bought.public_encoding(pipeline.constants))
-    total = pipeline.distance
-    mine = total * math.sqrt(bought.SHARE)
-    first = bought.count(
-        rows.columns,
-        purchase,
-        distance=mine * math.sqrt(bought.COUNTS),
-        key=key.child("count"),
-    )
-    paid = Bought(first.distance, 0.0, first.rounding)
-    need = first.purchase.need(total)
+    left = left or Left(pipeline.distance)
+    mine = left.distance * math.sqrt(bought.SHARE)
+    distance = mine * math.sqrt(bought.COUNTS)
+    pay((_gaussian(distance, bought.count_rounding(purchase, distance)),))
+    first = bought.count(rows.columns, purchase, distance=distance, key=key.child("count"))
+    need = first.purchase.need(left.distance)
     if feasible and first.records < bought.TOO_FEW * need:
-        raise TooFewRecordsError(_too_few(pipeline, first, paid, need))
-    price = {"distance": mine * math.sqrt(1 - bought.COUNTS), "delta": NAMES * pipeline.delta}
+        raise TooFewRecordsError(_too_few(pipeline, first, need))
+    price: dict[str, Any] = {
+        "distance": mine * math.sqrt(1 - bought.COUNTS),
+        "delta": NAMES * pipeline.delta,
+        "rows": left.rows,
+    }
     wanted = first.purchase
     if pipeline.hashed is None:
         wanted = bought.hashed_if_few(wanted, first.records, **price)
+    paid: tuple[float, ...] = (distance,)
+    if wanted.queries:  # nothing is bought where all columns are hashed
+        rounding = bought.rounding(wanted, price["distance"])
+        pay((_gaussian(price["distance"], rounding), *_names(wanted, price)))
+        paid += (price["distance"],)
     second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
-    parts: tuple[Bought, ...] = (paid,)
-    if second.distance:  # nothing was bought where all columns are hashed
-        parts += (Bought(second.distance, second.delta, second.rounding),)
-    return Encoded(second.encoding, parts, first.records, need)
+    return Encoded(second, paid, first.records, need)
 
 
-def _too_few(pipeline: Pipeline, first: bought.Counted, paid: Bought, need: int) -> str:
+def _gaussian(distance: float, rounding: float) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
+
+
+def _names(wanted: bought.Purchase, price: Mapping[str, Any]) -> tuple[Priced, ...]:
+    return (Threshold(price["delta"]),) if wanted.named else ()
+
+
+def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:
     enough = bought.NEED * math.sqrt(first.purchase.queries) / max(first.records, 1.0)
     epsilon = gaussian_epsilon(enough**2, (1 - NAMES) * pipeline.delta)
-    spent = gaussian_guarantee(paid.distance**2, pipeline.delta, paid.rounding)
+    spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
     assert spent is not None
     return (
         f"about {max(first.records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +15,37 @@ import torch
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import to_json
+from bdpvi.accounting.book import ROW, Entry, Priced, checked
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.tables import dataset_from_frame
+from bdpvi.datasets.units import at_most
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes import files
-from bdpvi.recipes.pipeline import Encoded, Pipeline, PrivacyUtilityWarning, Rows, encode
+from bdpvi.recipes.pipeline import (
+    Encoded,
+    Left,
+    Pay,
+    Pipeline,
+    PrivacyUtilityWarning,
+    Rows,
+    encode,
+    unpaid,
+)
 from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.intent import begun
 from bdpvi.releasing.releases import release
-from bdpvi.types import Budget, Dataset
+from bdpvi.types import Budget, Dataset, People
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._fit import Fit
+    from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.released import Release
 
 MODEL = "release.json"
@@ -47,6 +60,10 @@ def private(
     epsilon: float,
     out: str | os.PathLike[str] | None = None,
     secret: str | os.PathLike[str] | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    budget: Budget | None = None,
+    unit: str = ROW,
+    rows_per_unit: int = 1,
     separator: str = ",",
     progress: bool = True,
     **options: Any,
@@ -54,18 +71,25 @@ def private(
     """Turn a table into a private model: buy constants, fit all rows, charge, draw.
 
     ε covers all that leaves the house: the constants that encode the columns, the number of
-    records, and the draws. Where constants are public they cost nothing, and all of ε is for the
-    fit. It is for one row added or removed, and worst-case.
+    records, and the draws, of this call and of all before it on this table. Where constants are
+    public they cost nothing, and all of ε is for the fit. It is for one row added or removed, or
+    all rows of one unit, and worst-case.
 
     Args:
         table: a data frame, a CSV or Parquet file, or records encoded by public constants.
         target: the yes/no column.
         positive: its value that counts as 1.
-        epsilon: ε of everything.
-        out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written, and
-            nothing is known of other releases from this table.
+        epsilon: ε of everything that is spent on this table, what was spent before included.
+        out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
         secret: new folder for the fit and its ledger; ``OUT.secret`` by default. Never share it.
             After an interruption the same call goes on there and pays nothing twice.
+        ledger: what is spent on this table is written to, or its file, which is made if it is not
+            there. By default it lies beside the table's file, as :func:`beside` says, so that
+            another ``out`` starts nothing anew; for a data frame it lies in the secret folder.
+        budget: what may be spent on the table in all; by default ε and δ of the first call.
+        unit: the column that names persons, if the guarantee shall be about all rows of one; it
+            becomes no feature.
+        rows_per_unit: how many rows of each person are used at most, the first ones.
         separator: of a CSV file.
         progress: whether to show progress bars.
         options: further fields of :class:`Pipeline`.
@@ -86,8 +110,27 @@ def private(
     worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
     """
     pipeline = {"target": target, "positive": positive, "epsilon": epsilon, **options}
-    work = Work.of(table, separator=separator, progress=progress, **pipeline)
+    work = Work.of(
+        table,
+        separator=separator,
+        progress=progress,
+        ledger=ledger,
+        budget=budget,
+        unit=unit,
+        rows_per_unit=rows_per_unit,
+        **pipeline,
+    )
     return work.released(Key.fresh()) if out is None else work.written(*places(out, secret))
+
+
+def beside(table: str | os.PathLike[str]) -> Path:
+    """Return where the ledger of a table's file is kept unless another place is given.
+
+    >>> beside("data/patients.csv").as_posix()
+    'data/patients.csv.ledger.jsonl'
+    """
+    path = Path(table)
+    return path.with_name(f"{path.name}.ledger.jsonl")
 
 
 def places(
@@ -105,11 +148,15 @@ class Work:
     Attributes:
         table: the rows, raw or encoded.
         pipeline: what is done.
+        people: whose rows these are, with their ledger.
+        budget: what may be spent on them in all.
         progress: whether to show progress bars.
     """
 
     table: pd.DataFrame | Dataset
     pipeline: Pipeline
+    people: People = field(default_factory=People)
+    budget: Budget | None = None
     progress: bool = True
 
     @classmethod
@@ -119,16 +166,32 @@ class Work:
         *,
         separator: str = ",",
         progress: bool = True,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        budget: Budget | None = None,
+        unit: str = ROW,
+        rows_per_unit: int = 1,
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as of :func:`private`."""
+        checked(budget, unit, rows_per_unit)
+        file = table if isinstance(table, str | os.PathLike) else None
+        people = People(unit=unit, rows_per_unit=rows_per_unit)
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
             table = read_table(table, separator=separator, text=raw, least=0 if raw else 1)
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "positive": 1, "name": table.name}
-        return cls(table, Pipeline(**pipeline), progress)
+            people = table.people
+        elif unit != ROW:
+            table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
+        work = cls(table, Pipeline(**pipeline), people, budget, progress)
+        if ledger is None and file is not None:
+            ledger = beside(file)
+        if ledger is not None:
+            kept = ledger if isinstance(ledger, Ledger) else Ledger.at(Path(ledger))
+            people.share(kept)
+        return work
 
     @cached_property
     def rows(self) -> Rows:
@@ -147,7 +210,7 @@ class Work:
         given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
         return dataset_from_frame(
             self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
-        )
+        ).of_people(self.people)
 
     @property
     def bayesian(self) -> bool:
@@ -174,12 +237,14 @@ class Work:
                 "an output too; give --constants, or leave guarantee and settings out"
             )
 
-    def dataset(self, key: Key) -> tuple[Dataset, Encoded | None]:
+    def dataset(
+        self, key: Key, left: Left | None = None, pay: Pay = unpaid
+    ) -> tuple[Dataset, Encoded | None]:
         """Return all records, and how they were encoded unless constants are given."""
         pipeline = self.pipeline
         if self.records is not None:
             return self.records, None
-        found = encode(self.rows, pipeline, key)
+        found = encode(self.rows, pipeline, key, left=left, pay=pay)
         meaning = {"column": pipeline.target, "positive": read_cell(pipeline.positive)[1]}
         data = Dataset(
             found.encoding.whole(self.rows.columns),
@@ -190,14 +255,18 @@ class Work:
                 "encoding": found.encoding.to_dict(),
                 "target": meaning | {"negative": f"not {meaning['positive']}"},
             },
+            people=self.people,
         )
         return data, found
 
-    def fitted(self, key: Key) -> Fit:
-        """Return the fit to all records, with its constants charged."""
-        pipeline = self.pipeline
+    def fitted(self, key: Key) -> tuple[Fit, Recipe]:
+        """Return the fit to all records; its constants are charged before they are bought."""
+        pipeline, name = self.pipeline, self.name(key)
         self.check()
-        data, found = self.dataset(key)
+        ledger: Ledger = self.people.ledger
+        self._settle(ledger)
+        left = pipeline.left(ledger, name)
+        data, found = self.dataset(key, left, partial(self._pay, ledger, name))
         paid = found.paid if found else ()
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
@@ -211,17 +280,36 @@ class Work:
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         if found and (nameless := found.nameless(pipeline.categorical)):
             warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=3)
-        settings = pipeline.chosen(paid)
+        settings = pipeline.chosen(left, paid)
         panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
             data,
             neighbours=None if panel else Optimum(Remove(0)),
-            budget=Budget(pipeline.epsilon, pipeline.delta),
             progress=self.progress,
         )
-        for one in paid:
-            fit.ledger.charge(one)
-        return fit
+        fit.kept.name = name
+        return fit, settings
+
+    @staticmethod
+    def name(key: Key) -> str:
+        """Return what the ledger calls the work of this key."""
+        return key.child("work").secret.hex()[:16]
+
+    def _settle(self, ledger: Ledger) -> None:
+        """Fix budget and unit, if nothing was charged yet."""
+        budget = self.budget
+        if budget is None and ledger.budget is None and not ledger.entries():
+            budget = Budget(self.pipeline.epsilon, self.pipeline.delta)
+        people = self.people
+        ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
+
+    @staticmethod
+    def _pay(ledger: Ledger, name: str, events: tuple[Priced, ...]) -> None:
+        """Charge constants; what an interrupted call has paid for is not paid twice."""
+        entry = Entry(kind="constants", of=name, events=events)
+        with ledger.locked():
+            if entry not in ledger.entries():
+                ledger.charge(entry)
 
     def drawn(self, fit: Fit, purpose: str = "") -> Release:
         """Return the draws from a fit, charged."""
@@ -237,7 +325,7 @@ class Work:
 
     def released(self, key: Key) -> Release:
         """Return a release that is written nowhere."""
-        return self.drawn(self.fitted(key))
+        return self.drawn(self.fitted(key)[0])
 
     def written(self, file: Path, secret: Path) -> Release:
         """Fit, charge, draw and write, going on where an earlier call was interrupted."""
@@ -259,9 +347,8 @@ class Work:
             key = begun(secret, table=table, options=options, charge=price)
             fit = files.load(secret) if storage.is_fit(secret) else None
             if fit is None:
-                fit = self.fitted(key)
-                extra = to_json(self.pipeline.chosen(fit.ledger.bought()))
-                storage.save_fit_in(fit, secret, extra=extra)
+                fit, recipe = self.fitted(key)
+                storage.save_fit_in(fit, secret, extra=to_json(recipe))
             found = self.drawn(
                 fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()
             )

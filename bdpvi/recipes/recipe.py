@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.settings import Accounting
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -37,7 +38,7 @@ class Recipe:
         noise_scale: of the guide; a number releases a covariance that no record can move.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
         draws: number k of released samples.
-        accounting: how a Bayesian ε is computed; None is :meth:`Accounting.of` the fit's panels.
+        accounting: how a Bayesian ε is computed; None is the usual way.
 
     >>> Recipe(noise_scale=0.1).model.clip
     0.5
@@ -67,6 +68,7 @@ class Recipe:
         train: Dataset,
         *,
         neighbours: Neighbours | None = None,
+        ledger: Ledger | None = None,
         budget: Budget | None = None,
         progress: bool = True,
     ) -> Fit:
@@ -79,6 +81,7 @@ class Recipe:
             train,
             neighbours=neighbours,
             accounting=self.accounting,
+            ledger=ledger,
             budget=budget,
             progress=progress,
         )

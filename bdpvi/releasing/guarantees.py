@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
+from bdpvi.accounting.answer import no_panel
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.book import ROW, Charge, Entry, Origin, Priced
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.types import GIVEN, Spent, WorstCase
+from bdpvi.types import GIVEN, BudgetExceededError, Spent, WorstCase
 
+THIS_FIT_ALONE = (
+    ". It is of this fit alone: what else was released from the table costs besides, and what all "
+    "of it costs together is known of worst-case guarantees only"
+)
 BAYESIAN = "Bayesian DP"
 WORST_CASE = "worst-case DP"
 WORST_CASE_GUARANTEE = (
@@ -33,14 +41,6 @@ PUBLIC = "computed from public constants"
 COMPUTED = "computed from the data, rounded up to two digits"
 
 Accountant = Callable[[], BayesianAccountant]
-
-
-class FoundFromData(float):
-    """A temperature that was found from the records: no worst-case guarantee holds with it.
-
-    >>> FoundFromData(2.0) * 1
-    2.0
-    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,10 @@ class Receipt:
         source: whether ε was aimed at, computed from public constants or from the data.
         reliable: whether diagnostics support a Bayesian ε; None for a worst-case one.
         draws: number of samples k.
-        temperature: τ; on a coarse grid if it was found from the data.
+        temperature: τ; on a coarse grid if it was found from the data. None where the noise was
+            in the fit itself.
         noise_scale: standard deviation of the noise in each coordinate, if it is public.
-        step: the samples are multiples of this.
+        step: the samples are multiples of this, if it is known.
         given: what the guarantee is conditional on, :data:`bdpvi.types.GIVEN` or nothing.
         experiment: whether the samples, the batches or the choice of training rows follow a seed:
             then nothing is promised at all.
@@ -71,9 +72,9 @@ class Receipt:
     source: str
     reliable: bool | None
     draws: int
-    temperature: float
+    temperature: float | None
     noise_scale: float | None
-    step: float
+    step: float | None
     given: str = ""
     experiment: bool = False
 
@@ -98,7 +99,7 @@ class Guarantee(Protocol):
     def name(self) -> str:
         """What receipts call it."""
 
-    def temperature(
+    def calibrated(
         self,
         fit: Fit,
         draws: int,
@@ -107,8 +108,8 @@ class Guarantee(Protocol):
         delta: float,
         least: float,
         accountant: Accountant | None,
-    ) -> float:
-        """Return a temperature at which ``draws`` more samples keep ε within ``epsilon``."""
+    ) -> Charge:
+        """Return ``draws`` more samples, at a temperature that keeps ε within ``epsilon``."""
 
     def price(self, total: Spent) -> Spent | WorstCase:
         """Return what a budget limits.
@@ -129,7 +130,7 @@ class WorstCaseDP:
 
     name: ClassVar[str] = WORST_CASE
 
-    def temperature(
+    def calibrated(
         self,
         fit: Fit,
         draws: int,
@@ -138,25 +139,35 @@ class WorstCaseDP:
         delta: float,
         least: float,
         accountant: Accountant | None,
-    ) -> float:
-        """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it."""
+    ) -> Charge:
+        """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it.
+
+        ε is that of everything that was spent on the table, by other fits too.
+        """
+        require_worst_case(fit)
+        ledger, before = fit.ledger, worst_case(fit, delta)
+
+        def at(log_temperature: float) -> Charge:
+            return Charge(draws, math.exp(log_temperature), Origin.CONSTANTS, ledger.id)
 
         def suffices(log_temperature: float) -> bool:
-            found = worst_case(fit, delta, Charge(draws, math.exp(log_temperature)))
+            found = worst_case(fit, delta, at(log_temperature))
             return found is not None and found.epsilon <= epsilon
 
-        require_worst_case(fit)
+        if before is not None and _is_spent(before, epsilon, delta):
+            raise BudgetExceededError(
+                f"epsilon={epsilon:g} is spent: {before} so far; {ledger.said()}"
+            )
         low, high = math.log(least), math.log(_HOTTEST)
         if suffices(low):
-            return least
+            return at(low)
         if not suffices(high):
-            before = worst_case(fit, delta)
             words = None if before is None else str(before)
             _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
         while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
             middle = (low + high) / 2
             low, high = (low, middle) if suffices(middle) else (middle, high)
-        return math.exp(high)
+        return at(high)
 
     def price(self, total: Spent) -> WorstCase:
         """Return the worst-case guarantee."""
@@ -175,7 +186,7 @@ class BayesianDP:
 
     name: ClassVar[str] = BAYESIAN
 
-    def temperature(
+    def calibrated(
         self,
         fit: Fit,
         draws: int,
@@ -184,15 +195,25 @@ class BayesianDP:
         delta: float,
         least: float,
         accountant: Accountant | None,
-    ) -> FoundFromData:
+    ) -> Charge:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
 
         With ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an
-        octave is.
+        octave is. ε is of this fit alone. That its temperatures may be known is written to the
+        ledger first.
         """
+        if (rows := fit.ledger.rows_per_unit) > 1:
+            raise ValueError(
+                f"guarantee={BAYESIAN} is of one row, and a unit of this table has up to {rows} "
+                "rows: ask for the worst case"
+            )
+        fit.ledger.mark(fit.kept.name)
+
+        def at(place: int) -> Charge:
+            return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
 
         def suffices(place: int) -> bool:
-            spent = account(fit, Charge(draws, on_grid(place), from_data=True), accountant)
+            spent = account(fit, at(place), accountant)
             return spent.get_delta(epsilon, near=delta) <= delta
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
@@ -202,17 +223,17 @@ class BayesianDP:
             places += range(low + 1, high, OCTAVE)
         high = next((place for place in places if suffices(place)), low)
         if high == low:
-            before = str(total(fit, delta, None, accountant)) if fit.ledger.charges() else None
+            before = str(total(fit, delta, None, accountant)) if own(fit) else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
         colder = range(low + 1, high)
-        return FoundFromData(on_grid(low + 1 + bisect_left(colder, True, key=suffices)))
+        return at(low + 1 + bisect_left(colder, True, key=suffices))
 
     def price(self, total: Spent) -> Spent:
         """Return the Bayesian guarantee."""
         return total
 
     def _floor(self, fit: Fit, draws: int, delta: float, accountant: Accountant | None) -> str:
-        hottest = total(fit, delta, Charge(draws, _HOTTEST, from_data=True), accountant)
+        hottest = total(fit, delta, Charge(draws, _HOTTEST, Origin.DATA), accountant)
         return (
             f"with {draws} draws the covariances alone cost {hottest}. Fewer draws, a "
             "lower clip or a stronger prior lower that floor"
@@ -243,15 +264,37 @@ def usual(fit: Fit) -> Guarantee:
 def account(
     fit: Fit, planned: Charge | None = None, accountant: Accountant | None = None
 ) -> BayesianAccountant:
-    """Return an accountant with all releases from ``fit`` charged, and ``planned`` on top.
+    """Return an accountant with all draws from ``fit`` charged, and ``planned`` on top.
 
     It is made by ``accountant``, by default as the fit's accounting says.
     """
-    ledger = (accountant or fit.accounting)()
-    ledger.buy(fit.ledger.bought())
-    for charge in (*fit.ledger.charges(), *([planned] if planned else [])):
-        ledger.step(_event(fit, charge))
-    return ledger
+    made = (accountant or fit.accounting)()
+    # Where a temperature comes from decides nothing here but whether one of them is from the data.
+    for charge, count in Counter([*own(fit), *([planned] if planned else [])]).items():
+        made.step(_event(fit, charge), count=count)
+    return made
+
+
+def own(fit: Fit) -> tuple[Charge, ...]:
+    """Return all draws from ``fit`` so far."""
+    return fit.ledger.charges(fit.kept.name)
+
+
+def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
+    """Return draws as the worst case has them: a function of public constants; None without one."""
+    if charge.from_data or not bounded(fit):
+        return None
+    event = _event(fit, charge)
+    variance = event.draws * max(one.largest or 0.0 for one in fit.panels) / event.temperature
+    if not variance:
+        return ()
+    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=event.rounding),)
+
+
+def constants_of(fit: Fit) -> tuple[Entry, ...]:
+    """Return what was paid for the constants that the fit's features were made with."""
+    name = fit.kept.name
+    return tuple(one for one in fit.ledger.entries() if one.kind == "constants" and one.of == name)
 
 
 def total(
@@ -261,26 +304,31 @@ def total(
     accountant: Accountant | None = None,
 ) -> Spent:
     """Return what all releases have cost, with ``planned`` on top."""
-    found = account(fit, planned, accountant).spent(delta)
-    return replace(found, worst_case=conditional(fit, found.worst_case))
+    worst = worst_case(fit, delta, planned)
+    if constants_of(fit):
+        return no_panel(delta, worst)
+    return replace(account(fit, planned, accountant).spent(delta), worst_case=worst)
 
 
 def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCase | None:
-    """Return the worst-case guarantee of all releases: a function of public constants alone.
+    """Return the guarantee of everything spent on the table: a function of public constants alone.
 
-    None without any release, or where there is no such guarantee.
+    None without any charge, or where there is no such guarantee.
     """
-    return conditional(fit, account(fit, planned).worst_case(delta))
+    if planned is None and not fit.ledger.entries():
+        return None
+    events = () if planned is None else priced(fit, planned)
+    return conditional(fit, fit.ledger.worst_case(delta, events))
 
 
 def conditional(fit: Fit, found: WorstCase | None) -> WorstCase | None:
     """Return the guarantee with what it is conditional on."""
-    return found and replace(found, given=given(fit))
+    return found and replace(found, given=given(fit.preprocessing))
 
 
-def given(fit: Fit) -> str:
+def given(preprocessing: Mapping[str, Any]) -> str:
     """Return :data:`bdpvi.types.GIVEN` if the constants of the encoding were read from the rows."""
-    encoding = fit.preprocessing.get("encoding")
+    encoding = preprocessing.get("encoding")
     return GIVEN if encoding and encoding["source"] == MEASURED else ""
 
 
@@ -297,11 +345,18 @@ def without_worst_case(fit: Fit) -> str:
     """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
     if fit.guide.noise_scale is None:
         return "the guide has no public noise_scale"
-    if any(panel.largest is None for panel in fit.panels):
+    if not bounded(fit):
         return "nothing bounds a record's influence: it takes a clip, and neighbours=Optimum()"
     if any(charge.from_data for charge in fit.ledger.charges()):
         return "an earlier release had a temperature that was found from the data"
+    if fit.ledger.book().events is None:
+        return "an earlier release from this table has none"
     return ""
+
+
+def bounded(fit: Fit) -> bool:
+    """Return whether public noise bounds what any record does to a release."""
+    return fit.guide.noise_scale is not None and all(one.largest is not None for one in fit.panels)
 
 
 def require_worst_case(fit: Fit) -> None:
@@ -310,9 +365,29 @@ def require_worst_case(fit: Fit) -> None:
         raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
 
 
-def meaning(total: Spent, guarantee: Guarantee, preprocessing: Mapping[str, Any]) -> str:
+def unit_of(ledger: Ledger) -> str:
+    """Return what is added or removed, in words."""
+    if ledger.unit == ROW:
+        return "one record"
+    return f"all records, at most {ledger.rows_per_unit}, with one value of {ledger.unit!r}"
+
+
+def meaning(fit: Fit, total: Spent, guarantee: Guarantee) -> str:
     """Return the guarantee in words, with what D is and where its constants come from."""
-    words = WORST_CASE_GUARANTEE if guarantee.name == WORST_CASE else total.guarantee
+    if guarantee.name == WORST_CASE:
+        return worst_case_meaning(fit.ledger, fit.preprocessing)
+    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
+    return total.guarantee + ("" if alone else THIS_FIT_ALONE) + _about(fit.preprocessing)
+
+
+def worst_case_meaning(ledger: Ledger, preprocessing: Mapping[str, Any]) -> str:
+    """Return :func:`meaning` of a worst-case guarantee, for whose records these are."""
+    words = WORST_CASE_GUARANTEE.replace("one record", unit_of(ledger))
+    return words + _about(preprocessing)
+
+
+def _about(preprocessing: Mapping[str, Any]) -> str:
+    words = ""
     if split := preprocessing.get("split"):
         words += f". D is the training part of a published table alone: {split}"
     if encoding := preprocessing.get("encoding"):
@@ -328,8 +403,19 @@ def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
     )
 
 
+SPENT = 0.01
+"""With less than this share of μ² left, ε counts as spent."""
+
+
+def _is_spent(before: WorstCase, epsilon: float, delta: float) -> bool:
+    """Return whether what was spent leaves nothing that a draw could be worth."""
+    if before.distance is None:
+        return before.epsilon >= (1 - SPENT / 2) * epsilon
+    return before.distance**2 > (1 - SPENT) * gaussian_distance(epsilon, delta) ** 2
+
+
 def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
-    count = len(fit.ledger.charges())
+    count = sum(one.count for one in fit.ledger.entries())
     if before:
         floor = f"the {count} earlier releases have cost {before}; of what is left, {floor}"
     raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")

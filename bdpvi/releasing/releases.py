@@ -14,24 +14,24 @@ from torch import Tensor
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, store, validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.bought import with_bought
-from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.settling import no_panel, nothing_spent
-from bdpvi.releasing import guarantees
-from bdpvi.releasing.guarantees import Accountant, FoundFromData, Guarantee, Receipt, account
+from bdpvi.accounting.answer import no_panel, nothing_spent
+from bdpvi.accounting.book import Charge, Entry
+from bdpvi.releasing import guarantees, receipts
+from bdpvi.releasing.guarantees import Accountant, Guarantee, Receipt, account
 from bdpvi.releasing.released import Release
-from bdpvi.types import ADD_OR_REMOVE, Budget, BudgetExceededError, Spent, WorstCase
+from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
 
 ADVICE = (
-    "A logistic regression with the settings of bdpvi.recommended(1.0), which `bdpvi fit` has "
-    "without options, bounds the cost of every record; other models need a higher temperature"
+    "Fit again with clip and noise scale of bdpvi.recommended(1.0), which `bdpvi fit` has without "
+    "--clip and --noise-scale: they bound the cost of every record. Models other than a logistic "
+    "regression need a higher temperature"
 )
 """What to do about an ε that is not reliable."""
 
 
 def release(
     fit: Fit,
-    draws: int = 1,
+    draws: int | Charge = 1,
     *,
     temperature: float | None = None,
     epsilon: float | None = None,
@@ -47,19 +47,21 @@ def release(
 
     Args:
         fit: where to draw from.
-        draws: number of samples k.
+        draws: number of samples k; or what :func:`calibrate` returned, which says the temperature.
         temperature: τ; higher costs less and predicts worse. A number counts as public: it must not
-            be chosen by looking at what the records cost. S is the guide's covariance, or what its
+            be chosen by looking at what the records cost. Once a temperature was found from the
+            data, every number counts as found from them. S is the guide's covariance, or what its
             ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
-        epsilon: instead of a temperature: the ε that all releases from ``fit`` may reach together,
-            this one included; the temperature is found by :func:`calibrate`.
+        epsilon: instead of a temperature: the ε that may be reached, this release included, by
+            everything that is spent on the table where it is a worst-case ε, by all releases from
+            ``fit`` where it is a Bayesian one. The temperature is found by :func:`calibrate`.
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
             give it: at the optimum of a clipped model, with a public noise scale and all earlier
             temperatures public.
         delta: δ at which the cost is reported; ``budget`` brings its own.
-        budget: refuse to go beyond this, counting all earlier releases from ``fit``. A budget that
-            is stored with the fit holds besides.
+        budget: refuse to go beyond this, counting what was spent before. The budget of the ledger
+            holds besides.
         accountant: makes the accountant, ``Accounting(conversion="chernoff")``; by default the
             fit's own.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
@@ -76,31 +78,22 @@ def release(
             give the guarantee, or ``generator`` is in a state that was used for this fit before;
             nothing is charged or drawn.
     """
-    if temperature is not None and epsilon is not None:
-        raise ValueError(
-            f"temperature={temperature!r} and epsilon={epsilon!r} were both given; give one, and "
-            "budget= to be refused beyond an ε"
-        )
     if budget is not None:
         delta = budget.delta
     with log.step("release"), fit.ledger.locked():
+        receipts.check(fit.kept.folder, fit.ledger)
         guarantee = guarantee or guarantees.usual(fit)
         guarantees.check_delta(fit, delta, guarantee, large_delta)
         before = _charged(fit, purpose)
-        if before is None and epsilon is not None:
-            temperature = calibrate(
-                fit,
-                draws,
-                epsilon=epsilon,
-                delta=delta,
-                guarantee=guarantee,
-                accountant=accountant,
-                large_delta=large_delta,
-            )
-        tau = 1.0 if temperature is None else temperature
-        found, key = isinstance(tau, FoundFromData), Key.fresh()
-        kept = key.secret.hex() if purpose else ""
-        charge = before or Charge(draws, float(tau), found, purpose, kept)
+        if before is not None and before.charge is not None:
+            charge = before.charge
+        elif epsilon is not None:
+            _check_asked(draws, temperature, epsilon)
+            price = {"epsilon": epsilon, "delta": delta, "guarantee": guarantee}
+            more = {"accountant": accountant, "large_delta": large_delta}
+            charge = calibrate(fit, _number(draws), **price, **more)  # type: ignore[arg-type]
+        else:
+            charge = fit.ledger.as_it_is(_asked(draws, temperature))
         total = spent(
             fit,
             delta=delta,
@@ -108,29 +101,38 @@ def release(
             accountant=accountant,
             large_delta=large_delta,
         )
-        price = guarantee.price(total)
+        price_of = guarantee.price(total)
+        key = Key.fresh()
+        entry = before or Entry(
+            kind="draws",
+            of=fit.kept.name,
+            charge=charge,
+            events=guarantees.priced(fit, charge),
+            purpose=purpose,
+            key=key.secret.hex() if purpose else "",
+        )
         if before is None:
             for limit in filter(None, (budget, fit.ledger.budget)):
                 _check(limit, guarantee, fit, charge, accountant)
             if generator is not None:
                 _use_once(fit, generator)
-            fit.ledger.charge(charge)
-        number = 1 + fit.ledger.charges().index(charge)
+            fit.ledger.charge(entry)
+        number = 1 + fit.ledger.entries().index(entry) if before else len(fit.ledger.entries())
     experiment = fit.experiment or generator is not None
     lattice = fit.guide.lattice(charge.temperature)
-    if charge.key:
-        key = Key(bytes.fromhex(charge.key))
-    samples = secure.sample(fit.released, draws, charge.temperature, generator, lattice, key)
+    if entry.key:
+        key = Key(bytes.fromhex(entry.key))
+    samples = secure.sample(fit.released, charge.draws, charge.temperature, generator, lattice, key)
     released = Release(
         samples=samples,
         latents=_unpack(fit, samples),
-        receipt=_receipt(fit, charge, guarantee, price, total, epsilon, experiment),
+        receipt=_receipt(fit, charge, guarantee, price_of, total, epsilon, experiment),
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=fit.preprocessing,
         secret=total,
     )
-    _keep_receipt(fit, number, total)
+    _keep_receipt(fit, number, entry, total)
     return released
 
 
@@ -143,7 +145,9 @@ def spent(
     accountant: Accountant | None = None,
     large_delta: bool = False,
 ) -> Spent:
-    """Return what the releases from ``fit`` have cost, with ``planned`` on top. Charges nothing.
+    """Return what was spent, with ``planned`` on top. Charges nothing.
+
+    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
 
     Args:
         fit: which was released from, or not yet: then ε is 0.
@@ -153,16 +157,17 @@ def spent(
     """
     validate.probability("delta", delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
-    if planned is None and not fit.ledger.charges():
+    if planned is not None:
+        planned = fit.ledger.as_it_is(planned)
+    worst = guarantees.worst_case(fit, delta, planned)
+    if guarantees.constants_of(fit):
+        return no_panel(delta, worst)
+    if planned is None and not guarantees.own(fit):
         kinds = [panel.kind for panel in fit.panels]
         nothing = nothing_spent(delta, kinds, sum(panel.records for panel in fit.panels))
-        if not (bought := fit.ledger.bought()):
-            return nothing
-        assert nothing.worst_case is not None
-        return no_panel(delta, with_bought(nothing.worst_case, bought, delta))
+        return replace(nothing, worst_case=worst) if fit.ledger.entries() else nothing
     total = account(fit, planned, accountant)
-    found = total.spent(delta)
-    found = replace(found, worst_case=guarantees.conditional(fit, found.worst_case))
+    found = replace(total.spent(delta), worst_case=worst)
     if found.sample_size:
         found = replace(found, exposure=total.exposure(delta))
     if found.reliable:
@@ -189,8 +194,8 @@ def calibrate(
     least: float = 1e-9,
     accountant: Accountant | None = None,
     large_delta: bool = False,
-) -> float:
-    """Return the smallest temperature at which ``draws`` more samples keep ε within ``epsilon``.
+) -> Charge:
+    """Return ``draws`` more samples at the smallest temperature that keeps ε within ``epsilon``.
 
     Temperature lowers what the means of neighbours give away and leaves what their covariances give
     away (the floor), so not every ε can be reached.
@@ -207,10 +212,11 @@ def calibrate(
         accountant, large_delta: as for :func:`release`.
 
     Returns:
-        The temperature; a :class:`~bdpvi.releasing.guarantees.FoundFromData` if it was found from
-        the records, which :func:`release` then takes account of.
+        The draws, their temperature, and where it comes from, for :func:`release`. That one was
+        found from the data is in the ledger first.
 
     Raises:
+        BudgetExceededError: if ``epsilon`` is spent.
         ValueError: if no temperature reaches ``epsilon``; the message says what keeps it away. Or
             if the fit cannot give the guarantee.
     """
@@ -219,14 +225,41 @@ def calibrate(
     validate.positive("least", least)
     guarantee = guarantee or guarantees.usual(fit)
     guarantees.check_delta(fit, delta, guarantee, large_delta)
-    return guarantee.temperature(
+    return guarantee.calibrated(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accountant=accountant
     )
 
 
-def _charged(fit: Fit, purpose: str) -> Charge | None:
-    """Return the charge that was made for this purpose before, if there was one."""
-    made = (one for one in fit.ledger.charges() if purpose and one.purpose == purpose)
+def _number(draws: int | Charge) -> int:
+    return draws.draws if isinstance(draws, Charge) else draws
+
+
+def _check_asked(draws: int | Charge, temperature: float | None, epsilon: float) -> None:
+    """Refuse a temperature given twice."""
+    if temperature is not None or isinstance(draws, Charge):
+        given = f"temperature={temperature!r}" if temperature is not None else f"{draws}"
+        raise ValueError(
+            f"{given} and epsilon={epsilon!r} were both given; give one, and "
+            "budget= to be refused beyond an ε"
+        )
+
+
+def _asked(draws: int | Charge, temperature: float | None) -> Charge:
+    """Return the draws that were asked for."""
+    if not isinstance(draws, Charge):
+        return Charge(draws, 1.0 if temperature is None else temperature)
+    if temperature is not None:
+        raise ValueError(f"{draws} and temperature={temperature!r} were both given; give one")
+    return draws
+
+
+def _charged(fit: Fit, purpose: str) -> Entry | None:
+    """Return what was charged for this purpose before, if it was."""
+    made = (
+        one
+        for one in fit.ledger.entries()
+        if purpose and (one.of, one.purpose) == (fit.kept.name, purpose)
+    )
     return next(made, None)
 
 
@@ -234,23 +267,32 @@ def _check(
     limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accountant: Accountant | None
 ) -> None:
     """Raise unless everything together, ``charge`` included, is within the limit."""
+    ledger = fit.ledger
     total = guarantees.total(fit, limit.delta, charge, accountant)
     price = guarantee.price(total)
+    what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
+    alone = all(one.of == fit.kept.name for one in ledger.entries())
+    if guarantee.name == guarantees.BAYESIAN and limit == ledger.budget and not alone:
+        raise BudgetExceededError(
+            f"{what}: of its Bayesian ε and what else was spent on the table no total is known, so "
+            f"it cannot be said to be within the budget of ε = {limit.epsilon:g}; {ledger.said()}"
+        )
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
-            f"draws={charge.draws} at temperature={charge.temperature:.6g} would bring the total "
-            f"to {total}, over the budget of {guarantee.name} ε = {limit.epsilon:g} at "
-            f"δ = {limit.delta:g}; {len(fit.ledger.charges())} releases were made before"
+            f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
+            f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
         )
 
 
-def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
-    """Write the secret receipt of release ``number`` to the fit's folder, if it has one."""
-    if fit.ledger.path is None:
+def _keep_receipt(fit: Fit, number: int, entry: Entry, total: Spent) -> None:
+    """Write the secret receipt of charge ``number`` to the fit's folder, if it has one."""
+    if fit.kept.folder is None:
         return
-    file = fit.ledger.path.with_name(f"release-{number}.json")
+    file = fit.kept.folder / f"release-{number}.json"
+    proof = {"ledger": fit.ledger.id, "number": number, "charge": entry.to_dict()}
     try:
-        store.write(file, store.json_text(total.to_dict(), indent=1).encode())
+        content = store.json_text(proof | {"spent": total.to_dict()}, indent=1)
+        store.write(file, content.encode())
     except OSError as error:  # what is charged and drawn must not be lost
         warnings.warn(
             f"the release is charged and valid, but its secret receipt {file} could not be "
@@ -262,12 +304,12 @@ def _keep_receipt(fit: Fit, number: int, total: Spent) -> None:
 def _use_once(fit: Fit, generator: torch.Generator) -> None:
     """Refuse a generator in a state that it was used in: the noise of two samples would cancel."""
     state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
-    if state in fit.generators:
+    if state in fit.kept.generators:
         raise ValueError(
             "generator is in a state that samples of this fit were drawn from before: the noise of "
             "both is the same, and their difference shows the mean"
         )
-    fit.generators.add(state)
+    fit.kept.generators.add(state)
 
 
 def _receipt(
@@ -288,8 +330,10 @@ def _receipt(
     lattice, noise_scale = fit.guide.lattice(charge.temperature), fit.guide.noise_scale
     return Receipt(
         guarantee=guarantee.name,
-        meaning=guarantees.meaning(total, guarantee, fit.preprocessing),
-        relation=ADD_OR_REMOVE if public else f"{' or '.join(kinds)} one record",
+        meaning=guarantees.meaning(fit, total, guarantee),
+        relation=f"add or remove {guarantees.unit_of(fit.ledger)}"
+        if public
+        else f"{' or '.join(kinds)} one record",
         epsilon=epsilon,
         delta=price.delta,
         source=source,
@@ -298,7 +342,7 @@ def _receipt(
         temperature=charge.temperature,
         noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
         step=lattice.step,
-        given=guarantees.given(fit),
+        given=guarantees.given(fit.preprocessing),
         experiment=experiment,
     )
 

@@ -21,7 +21,20 @@ from bdpvi.inference.svi import Convergence
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import Receipt
 
-FORMAT = 4
+FORMAT = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a ledger was when a fit was saved.
+
+    Attributes:
+        path: on this machine.
+        from_here: from the fit's folder.
+    """
+
+    path: str
+    from_here: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +49,8 @@ class About:
         ridge, noise_scale, grid: of its guide.
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
+        name: what the ledger calls the fit.
+        ledger: where the ledger was: ``path``, and ``from_here``, from the fit's folder.
         extra: JSON that the caller of ``save_fit`` added.
     """
 
@@ -52,6 +67,8 @@ class About:
     grid: float
     accounting: Accounting
     largest: Mapping[str, float | None]
+    name: str
+    ledger: Place
     extra: Mapping[str, Any]
 
     def __post_init__(self) -> None:

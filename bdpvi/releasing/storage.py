@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
 
-from bdpvi._fit import Fit
+from bdpvi._fit import Fit, Kept
 from bdpvi._runtime import schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.releasing import receipts
 from bdpvi.releasing.released import Release
-from bdpvi.releasing.saved import About, Numbers, Shared
+from bdpvi.releasing.saved import About, Numbers, Place, Shared
+from bdpvi.types import People
 
 ROOM = 2**20
 """Bytes set aside on the disk for a release before it is charged."""
@@ -29,8 +33,9 @@ _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
 
-    From then on the fit's charges are kept in that folder too. There fit.json holds the digest of
-    fit.safetensors, and the ledger that of fit.json, so that none can be changed alone.
+    A ledger in memory is kept in that folder too from then on; one that has a file goes on there.
+    fit.json holds the digest of fit.safetensors, and the ledger that of fit.json, so that none can
+    be changed alone.
 
     Args:
         fit: what :func:`bdpvi.fit` returned.
@@ -40,38 +45,71 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
     if not store.nothing_at(Path(path)):  # a link that leads nowhere is something
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     path = Path(path).resolve()
-    numbers, about = _files(fit, extra)
     store.make_folder(path.parent)
     with fit.ledger.locked():
+        numbers, about = _files(fit, path, extra)
         with store.claimed_folder(path) as folder:
             _write(fit, folder, numbers, about)
-        fit.ledger.move(path / _LEDGER, _digest(about))
+        _kept_at(fit, path)
 
 
 def save_fit_in(fit: Fit, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-    """Write ``fit`` into a secret folder that the caller holds; the ledger comes last.
+    """Write ``fit`` into a secret folder that the caller holds; the ledger's line comes last.
 
-    Until the ledger is there, nothing can be released from the folder.
+    Until it is there, nothing can be released from the folder.
     """
-    numbers, about = _files(fit, extra)
+    path = path.resolve()
     with fit.ledger.locked():
+        numbers, about = _files(fit, path, extra)
         _write(fit, path, numbers, about)
-        fit.ledger.move(path / _LEDGER, _digest(about))
+        _kept_at(fit, path)
 
 
 def is_fit(path: Path) -> bool:
-    """Return whether a folder holds a whole fit."""
-    return (path / _LEDGER).exists()
+    """Return whether a folder holds a whole fit.
+
+    Raises:
+        ValueError: if its ledger is damaged, or not where it was.
+    """
+    if not (path / _ABOUT).exists():
+        return False
+    content = _read(path / _ABOUT)
+    ledger = _ledger(path, content, About.parse(content))
+    assert ledger.path is not None
+    if not ledger.path.exists() and ledger.path.parent == path.resolve():
+        return False  # it would have come last
+    return ledger.holds(_digest(content))
+
+
+def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
+    """Return the ledger where it was when the fit was saved, which a copy of the folder shares.
+
+    Where that is not the fit's, folder and ledger were moved, and it is where it was from there.
+    """
+    place = Path(about.ledger.path)
+    with suppress(ValueError, OSError):
+        if place.is_absolute() and Ledger(place).holds(_digest(content)):
+            return Ledger(place)
+    return Ledger(folder / about.ledger.from_here)
 
 
 def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
     store.write(folder / _TENSORS, numbers)
     store.write(folder / _ABOUT, about)
-    store.write(folder / _LEDGER, fit.ledger.content(_digest(about)))
+    fit.ledger.bind(_digest(about))
+    if fit.ledger.path is None:
+        store.write(folder / _LEDGER, fit.ledger.content())
 
 
-def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
-    """Return the contents of a saved fit's two files."""
+def _kept_at(fit: Fit, path: Path) -> None:
+    fit.kept.folder = path
+    if fit.ledger.path is None:
+        fit.ledger.move(path / _LEDGER)
+
+
+def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
+    """Return the contents of the two files of a fit that is saved at ``path``."""
+    ledger = path / _LEDGER if fit.ledger.path is None else fit.ledger.path
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
     for panel in fit.panels:
@@ -95,6 +133,8 @@ def _files(fit: Fit, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
             noise_scale=fit.guide.noise_scale,
             accounting=fit.accounting,
             largest={panel.kind: panel.largest for panel in fit.panels},
+            name=fit.kept.name,
+            ledger=Place(path=str(ledger), from_here=os.path.relpath(ledger, path)),
             extra=extra or {},
         )
         about = json.dumps(schema.to_json(content), indent=2).encode()
@@ -110,13 +150,23 @@ def read_extra(path: str | Path) -> Mapping[str, Any]:
     Raises:
         ValueError: if fit.json or the ledger is missing, was changed or cannot be read.
     """
-    return _about(Path(path).resolve()).extra
+    return _about(Path(path).resolve())[0].extra
 
 
 def open_ledger(path: str | Path) -> Ledger:
     """Return the ledger of the fit in the folder ``path``; it may be damaged."""
     folder = Path(path).resolve()
-    return Ledger(folder / _LEDGER, binding=_digest(_read(folder / _ABOUT)))
+    file = folder / _ABOUT
+    content = _read(file)
+    try:
+        return _ledger(folder, content, About.parse(content))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+
+
+def name_of(path: str | Path) -> str:
+    """Return what the ledger calls the fit in the folder ``path``."""
+    return About.parse(_read(Path(path) / _ABOUT)).name
 
 
 def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
@@ -127,7 +177,8 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
             another one.
     """
     folder = Path(path).resolve()
-    about = _about(folder)
+    about, ledger = _about(folder)
+    receipts.check(folder, ledger)
     made, now = ({n: getattr(one, n) for n in _OF_GUIDE} for one in (about, guide))
     schema.require_same(str(folder), made, now, "build the guide as it was built before")
     file = folder / _TENSORS
@@ -152,7 +203,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         fingerprint=about.fingerprint,
         records=about.records,
         accounting=about.accounting,
-        ledger=open_ledger(folder),
+        kept=Kept(People(ledger), about.name, folder),
     )
 
 
@@ -260,16 +311,21 @@ def _numbers(name: str, value: object) -> torch.Tensor:
     return validate.finite(name, tensor)
 
 
-def _about(folder: Path) -> About:
-    """Return what fit.json says, after a look at the ledger that it is bound to."""
+def _about(folder: Path) -> tuple[About, Ledger]:
+    """Return what fit.json says, and the ledger that it is bound to, after a look at both."""
     file = folder / _ABOUT
     content = _read(file)
     try:
         about = About.parse(content)
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
-    Ledger(folder / _LEDGER, binding=_digest(content)).charges()
-    return about
+    ledger = _ledger(folder, content, about)
+    if not ledger.holds(_digest(content)):
+        raise ValueError(
+            f"{ledger.path} was not made for {file} as it is: one of the two was changed or "
+            "exchanged. Put back the one that belongs to the other, or fit again"
+        )
+    return about, ledger
 
 
 def _digest(content: bytes) -> str:

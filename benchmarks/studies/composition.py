@@ -15,10 +15,11 @@ from bdpvi._runtime.progress import Track
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.composition import ByHolder, ByPanel, Composition
 from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.worst_case import PrivacyLossAccountant
 from bdpvi.commands.figure import plain_ticks
 from studies.distances import SampledDistances
 from studies.gaussian import DELTA, GAMMA, Array
-from studies.study import BAYESIAN, Finding, publish, sized
+from studies.study import BAYESIAN, LINES, PLD, Finding, publish, sized
 from studies.unsound import Naive
 
 COMPOSED_NOISE, COMPOSED_RATE = 1.0, 0.01
@@ -87,16 +88,24 @@ def _composition_figure(table: pd.DataFrame, worlds: list[str]) -> Figure:
         for rule, style in STYLES.items():
             curve = table[(table["distances"] == world) & (table["composition"] == rule)]
             axes.plot(curve["steps"], curve["epsilon"], lw=1.6, ms=4, label=rule, **style)
+        steps = sorted(table["steps"].unique())
+        worst = [_worst_case(int(count)) for count in steps]
+        axes.plot(steps, worst, label=f"{PLD}, distance 1", color="k", **LINES[PLD])
         axes.set(xscale="log", yscale="log", xlabel="steps T")
         plain_ticks(axes.yaxis)
         axes.set_title(world, fontsize=10)
         axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel(f"Bayesian-DP ε at δ = {DELTA:g}")
+    figure.axes[0].set_ylabel(f"Bayesian-DP ε at δ = {DELTA:g}; dotted black: worst-case DP")
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.suptitle(
         f"Distance min(1, |g|/2), q = {COMPOSED_RATE:g}, σ = {COMPOSED_NOISE:g}", fontsize=11
     )
     return figure
+
+
+def _worst_case(steps: int) -> float:
+    """Return the worst-case ε of the same steps, for a record at distance 1 in each."""
+    return PrivacyLossAccountant().epsilon(COMPOSED_NOISE, COMPOSED_RATE, steps, DELTA)
 
 
 def _composition_text(table: pd.DataFrame, worlds: list[str], records: int) -> str:
@@ -125,5 +134,6 @@ def _composition_text(table: pd.DataFrame, worlds: list[str], records: int) -> s
         "to report. Where distances are drawn anew it can lie above the panel, because the bound "
         "of every step pays a margin of its own.\n\n"
         f"Bayesian-DP ε at δ = {DELTA:g} after {table['steps'].max()} steps; "
-        f"{table['reliable'].mean():.0%} of all points are reliable:\n\n{listed}"
+        f"{table['reliable'].mean():.0%} of all points are reliable:\n\n{listed}\n"
+        f"- worst-case DP of the same steps, by PLD: {_worst_case(int(table['steps'].max())):.4g}"
     )

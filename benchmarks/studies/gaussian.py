@@ -17,13 +17,14 @@ from torch import Tensor
 
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting import conversions
+from bdpvi.accounting.answer import MISSES
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import INTEGER_ORDERS
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.reliability import reliable
-from bdpvi.accounting.settling import MISSES
-from bdpvi.accounting.worst_case import MomentsAccountant, PrivacyLossAccountant
+from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.commands.figure import plain_ticks
 from studies.distances import SampledDistances
 from studies.study import (

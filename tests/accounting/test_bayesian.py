@@ -18,10 +18,10 @@ from bdpvi.accounting.composition import ByHolder, ByPanel, Tally
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.events import Event, NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.hockey_stick import loss_variance
+from bdpvi.accounting.losses import loss_variance
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
-from bdpvi.accounting.worst_case import MomentsAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.types import Scope
 
 M = 60

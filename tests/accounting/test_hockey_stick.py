@@ -13,18 +13,13 @@ from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.accounting import estimators
-from bdpvi.accounting.bayesian import CONVERSIONS, BayesianAccountant
-from bdpvi.accounting.conversions import EPSILONS, REAL_ORDERS, position
+from bdpvi.accounting.answer import mean_delta, smallest_epsilon
+from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.conversions import CONVERSIONS, EPSILONS, REAL_ORDERS, position
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.hockey_stick import (
-    Deltas,
-    certified,
-    deltas_of,
-    mean_delta,
-    smallest_epsilon,
-)
+from bdpvi.accounting.losses import Deltas, certified, deltas_of
 from bdpvi.accounting.panel import Panel
 
 F64 = torch.float64
@@ -201,3 +196,46 @@ def test_larger_direction_counts_whichever_comes_first() -> None:
     forth, back = account(of).spent(DELTA), account(of.reverse()).spent(DELTA)
     assert forth.epsilon == back.epsilon
     assert {forth.direction, back.direction} == {"remove D‖D′", "remove D′‖D"}
+
+
+def bounded(largest: float | None = 0.09) -> Panel:
+    """As with a public noise scale: 4,000 records, a few of them near the largest there is."""
+    b2 = 0.09 * torch.linspace(0, 1, 4000, dtype=F64)[:, None] ** 12
+    return Panel("remove", torch.arange(4000), GaussianPairs(torch.ones_like(b2), b2), largest)
+
+
+def price(panel: Panel, delta: float, **options: float) -> tuple[float, float, bool]:
+    accountant = BayesianAccountant(**options)  # type: ignore[arg-type]
+    accountant.step(PosteriorDraws((panel,)))
+    spent, worst = accountant.spent(delta), accountant.worst_case(delta)
+    return spent.epsilon, math.inf if worst is None else worst.epsilon, spent.reliable
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+def test_the_rule_for_failures_moves_a_price_by_less_than_three_percent(delta: float) -> None:
+    (now, _, _), (before, _, _) = (
+        price(bounded(), delta),
+        price(bounded(), delta, failure_probability=1e-10),
+    )
+    assert before <= now <= 1.03 * before
+    without = bounded(None)
+    assert price(without, delta) == price(without, delta, failure_probability=1e-30)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 8e-7, 1e-8, 1e-10])
+def test_a_tiny_delta_still_gains_over_the_worst_case(delta: float) -> None:
+    found, worst, reliable = price(bounded(), delta)
+    assert reliable
+    assert found < 0.95 * worst
+    if delta < 8.2e-7:  # where 8,194 times 1e-10 was more than δ
+        assert price(bounded(), delta, failure_probability=1e-10)[0] == worst
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
+def test_all_estimates_by_betting_cost_a_thousandth_of_delta(delta: float) -> None:
+    accountant = BayesianAccountant()
+    accountant.step(PosteriorDraws((bounded(),)))
+    spent = accountant.spent(delta)
+    assert spent.failure_probability * spent.estimates <= 1e-3 * delta * (1 + 1e-12)
+    assert spent.failure_probability <= 1e-12
+    assert accountant.get_delta(spent.epsilon, near=delta) <= delta

@@ -15,7 +15,9 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
 from bdpvi._runtime.checkpoint import sealed
+from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import NormCounts
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.rounds import (
     OBSERVERS,
     OTHER_CLIENT,
@@ -25,7 +27,6 @@ from bdpvi.accounting.rounds import (
     Observer,
     RoundEvent,
 )
-from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.updates import Rounds
 from bdpvi.types import Relation, Scope
@@ -194,8 +195,17 @@ def coins() -> Rounds:
 
 @pytest.mark.parametrize(("rate", "epsilon"), [(0.1, 7.05), (1.0, 91.8)])
 def test_numbers_of_the_design(rate: float, epsilon: float) -> None:
+    """Of exact noise: at an ε of 92 no δ pays for the rounding of any."""
+    rounds = RoundEvent(clip=1.0, noise_multiplier=1.0, client_rate=rate, rounds=100)
+    found = worst_case.epsilon([rounds.client(PUBLIC)], 1e-5)
+    assert found is not None
+    assert found.epsilon == pytest.approx(epsilon, rel=1e-3)
     made = Rounds(clients=1000, size=2, clip=1.0, noise_multiplier=1.0, client_rate=rate)
-    assert spent_by(made, 100).worst_case(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
+    if epsilon < 10:
+        assert spent_by(made, 100).worst_case(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
+    else:
+        with pytest.raises(ValueError, match="noise_multiplier=1 has no finite ε; use more"):
+            spent_by(made, 100).worst_case(1e-5)
 
 
 def test_coins_gain_nothing_where_the_round_tells_how_many_came() -> None:
@@ -207,7 +217,7 @@ def test_coins_gain_nothing_where_the_round_tells_how_many_came() -> None:
 
     def claimed(one: RoundEvent) -> float:
         way = "add-or-remove D‖D′"
-        bound = SampledRuns(((one.client(PUBLIC), 1),)).deltas(way, 1e-9).bound
+        bound = OfRuns(((one.client(PUBLIC), 1),)).deltas(way, 1e-9).bound
         assert bound is not None
         return bound(epsilon)
 

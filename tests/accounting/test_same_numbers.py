@@ -20,11 +20,11 @@ from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.rounds import OBSERVERS, RoundEvent
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
-    MomentsAccountant,
     PrivacyLossAccountant,
     gaussian_guarantee,
     replace_one,
 )
+from bdpvi.bench.methods.moments import MomentsAccountant
 
 F64 = torch.float64
 WRITTEN = Path(__file__).with_name("same_numbers.json")
@@ -50,7 +50,7 @@ def account(
 
 
 def steps(scope: str, presence: float = 1.0) -> BayesianAccountant:
-    accountant = BayesianAccountant(conversion="hockey-stick")
+    accountant = BayesianAccountant(failure_probability=1e-15)
     levels = torch.tensor([0.25, 0.5, 1.0], dtype=F64)
     counts = torch.stack([torch.tensor([40 - k % 7, 10, 10 + k % 7]) for k in range(60)])
     norms = NormCounts(torch.arange(60), counts, levels, scope)  # type: ignore[arg-type]

@@ -14,13 +14,14 @@ from scipy import integrate, stats
 from studies.distances import SampledDistances
 from torch import Tensor
 
+from bdpvi.accounting import worst_case
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import EPSILONS, INTEGER_ORDERS, Orders, position
 from bdpvi.accounting.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.loss_distribution import Grid, Losses
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
-from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
 from bdpvi.types import REPLACE, Relation, Scope
 
@@ -71,7 +72,7 @@ def test_costs_are_those_of_single_steps() -> None:
 def test_one_step_against_integration(direction: str) -> None:
     """δ(ε) = ∫ (p - e^ε q)₊, at a sensitivity below the clip."""
     event = run([[1, 0]] * 3, [0.5, 1.0], noise_multiplier=0.5, rate=0.2)
-    deltas = SampledRuns([(event, 1)]).deltas(direction, 1e-3)
+    deltas = OfRuns([(event, 1)]).deltas(direction, 1e-3)
 
     def present(w: float) -> float:
         return float(0.8 * stats.norm.pdf(w) + 0.2 * stats.norm.pdf(w, 1.0))
@@ -127,7 +128,7 @@ def test_mixed_levels_against_dp_accounting() -> None:
         return lambda epsilon: float(pmf.get_delta_for_epsilon(epsilon))
 
     for direction in event.records:
-        deltas = SampledRuns([(event, 1)]).deltas(direction, DELTA)
+        deltas = OfRuns([(event, 1)]).deltas(direction, DELTA)
         low, high = theirs(False, direction), theirs(True, direction)
         for wanted in (0.1, 0.5, 1.0, 2.0):
             epsilon = float(EPSILONS[position(wanted)])
@@ -144,9 +145,9 @@ def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
     assert worst.epsilon == pytest.approx(exact, rel=1e-12)
     for conversion in ("hockey-stick", "cks", "chernoff"):
         assert accountant(event, conversion).spent(DELTA).epsilon <= worst.epsilon
-    own = SampledRuns([(event, 1)]).own_price(list(event.records), DELTA)[0]
+    own = OfRuns([(event, 1)]).own_price(list(event.records), DELTA)[0]
     assert float(own[0]) == pytest.approx(worst.epsilon, rel=1e-3)
-    runs = SampledRuns([(event, 1)])
+    runs = OfRuns([(event, 1)])
     deltas = [runs.deltas(name, DELTA) for name in event.records]
     at = float(EPSILONS[position(worst.epsilon * 1.005)])
     assert max(float(one.at(at)[0]) for one in deltas) <= DELTA
@@ -167,8 +168,8 @@ def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
 def test_every_regime(noise: float, rate: float, steps: int, delta: float) -> None:
     options: dict[str, Any] = {"noise_multiplier": noise, "rate": rate}
     event = run([[0, steps], [steps, 0], [steps // 2, steps - steps // 2]], [0.3, 1.0], **options)
-    runs = SampledRuns([(event, 1)])
-    worst = runs.worst_case((), delta, 0.0)
+    runs = OfRuns([(event, 1)])
+    worst = worst_case.epsilon([event], delta)
     assert worst is not None
     deltas = [runs.deltas(name, delta) for name in event.records]
     above, below = worst.epsilon * 1.02 + 1e-5, worst.epsilon * 0.98 - 1e-5

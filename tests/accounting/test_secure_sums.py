@@ -17,9 +17,9 @@ from bdpvi.accounting.betting import betting
 from bdpvi.accounting.epsilon_report import EpsilonReport
 from bdpvi.accounting.estimators import Moments
 from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.rounds import PUBLIC, RoundEvent
-from bdpvi.accounting.sampled_steps import SampledRuns
 from bdpvi.accounting.secure_sums import BITS, Grids, SecureSums, masked, together, unmasked
 from bdpvi.types import Scope
 
@@ -273,7 +273,7 @@ def joined(parts: list[NormCounts]) -> NormCounts:
 
 def slow_epsilon(event: SampledGaussian) -> float:
     """The first ε of the grid, by pooled values and the library's own δ; bets as sums of bets."""
-    runs = SampledRuns(((event, 1),))
+    runs = OfRuns(((event, 1),))
     ways = [runs.deltas(way, DELTA) for way in event.records]
     for epsilon in REPORT.epsilons:
         found = []
@@ -316,7 +316,7 @@ def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures()
     gamma, epsilon = 1e-3, 0.5
     event = dataclasses.replace(OURS, record_rate=1.0).instance(PUBLIC, counts(1))
     way = next(iter(event.records))
-    deltas = SampledRuns(((event, 1),)).deltas(way, DELTA)
+    deltas = OfRuns(((event, 1),)).deltas(way, DELTA)
     assert deltas.bound is not None
     ceiling = deltas.bound(epsilon)
     one = SecureSums.of(Grids(columns=1), (deltas.at(epsilon) / ceiling)[None])
@@ -324,7 +324,7 @@ def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures()
     for delta, expected in ((needed * 1.004, epsilon), (needed * 0.996, math.inf)):
         report = EpsilonReport(epsilons=(epsilon,), delta=delta, failure_probability=gamma)
         assert report.epsilon(report.sums(event), event) == expected
-    both = [SampledRuns(((event, 1),)).deltas(way, report.delta) for way in event.records]
+    both = [OfRuns(((event, 1),)).deltas(way, report.delta) for way in event.records]
     shares = [one.at(epsilon) / one.bound(epsilon) for one in both if one.bound is not None]
     exact = SecureSums.of(report.grids, torch.stack(shares))
     torch.testing.assert_close(report.sums(event).powers, exact.powers, rtol=1e-9, atol=1)

@@ -12,9 +12,10 @@ from scipy import integrate, stats
 
 from bdpvi.accounting.conversions import EPSILONS, position
 from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.accounting.rounds import PUBLIC, SERVER_OF_SUMS, RoundEvent
-from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.accounting.worst_case import epsilon as epsilon_of
 from bdpvi.types import Scope, WorstCase
 
 F64 = torch.float64
@@ -27,13 +28,13 @@ def steps(presence: float, rate: float = 1.0, count: int = 40, **options: Any) -
 
 
 def worst_case(event: SampledGaussian, delta: float = 1e-5) -> WorstCase:
-    found = SampledRuns(((event, 1),)).worst_case(list(event.records), delta, 0.0)
+    found = epsilon_of([event], delta)
     assert found is not None
     return found
 
 
 def largest_delta(event: SampledGaussian, epsilon: float) -> float:
-    runs = SampledRuns(((event, 1),))
+    runs = OfRuns(((event, 1),))
     bounds = [runs.deltas(name, 1e-5).bound for name in event.records]
     return max(bound(epsilon) for bound in bounds if bound)
 
@@ -68,7 +69,7 @@ def test_moments_are_those_of_a_binomial_number_of_steps() -> None:
     for direction in event.records:
         found = event_cost(event, direction, order)[:, 0]
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
-    torch.testing.assert_close(SampledRuns(((event, 1),)).largest_cost(order), expected)
+    torch.testing.assert_close(OfRuns(((event, 1),)).largest_cost(order), expected)
 
 
 def test_the_product_of_both_rates_understates_what_a_record_pays() -> None:

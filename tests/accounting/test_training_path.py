@@ -13,7 +13,7 @@ from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import EPSILONS, Orders, position
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.sampled_steps import SampledRuns
+from bdpvi.accounting.losses import OfRuns
 from bdpvi.types import Scope
 
 M, FIRST, SECOND = 1000, 0.4, 0.6
@@ -76,7 +76,7 @@ def test_a_mean_over_records_on_a_path_is_no_guarantee() -> None:
 
 def test_the_mean_delta_on_the_path_is_below_the_truth() -> None:
     """So a ``Spent`` whose ε came from it would claim too little."""
-    deltas = SampledRuns([(counterexample(), 1)]).deltas("add-or-remove D‖D′", 1e-6)
+    deltas = OfRuns([(counterexample(), 1)]).deltas("add-or-remove D‖D′", 1e-6)
     epsilon = float(EPSILONS[position(2.5)])
     assert float(deltas.at(epsilon).mean()) < true_delta(epsilon) / 10
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published import RenyiAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -27,13 +28,12 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
-    MomentsAccountant,
     PrivacyLossAccountant,
-    RenyiAccountant,
     WorstCaseAccountant,
     calibrate,
     guarantee,
 )
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.types import WorstCase
 
 # rate, σ: ε of the moments accountant, of Rényi DP at α = 2 … 100, of privacy loss distributions

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
-from bdpvi.bench.sgld import (
+from bdpvi.bench.methods.sgld import (
     DPSGLDSettings,
     SGLDAccountant,
     dp_sgld_runs,

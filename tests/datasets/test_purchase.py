@@ -15,7 +15,7 @@ from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric, OneHot
 
-DISTANCE, DELTA, PAIRS, LUCK = 1.0, 1e-3, 100_000, 1e-9
+DISTANCE, DELTA, PAIRS, LUCK = 1.0, 1e-3, 200_000, 1e-9
 Draws = NDArray[np.float64]
 
 
@@ -58,7 +58,7 @@ def bought_draws(values: list[float], of: Callable[[Numeric], float], seed: int)
     for i in range(PAIRS // 2):
         key = Key.of_seed(seed).child(i)
         made = bought.buy(table, purchase, distance=DISTANCE, delta=DELTA, key=key)
-        (column,) = made.encoding.columns
+        (column,) = made.columns
         assert isinstance(column, Numeric)
         found.append(of(column))
     return np.array(found)
@@ -94,7 +94,7 @@ def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> Non
         made = bought.buy(
             table, purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(5).child(i)
         )
-        (column,) = made.encoding.columns
+        (column,) = made.columns
         assert isinstance(column, OneHot)
         assert "surgery" in column.categories
         seen += "hospice" in column.categories
@@ -110,7 +110,7 @@ def test_who_else_is_there_changes_no_other_s_noise(hashed: bool) -> None:
     purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"], hashed=hashed)
     key = Key.of_seed(7)
     one, other = (
-        bought.buy(names(counts), purchase, distance=DISTANCE, delta=DELTA, key=key).encoding
+        bought.buy(names(counts), purchase, distance=DISTANCE, delta=DELTA, key=key)
         for counts in ({"a": 90, "b": 80, "z": 1}, {"a": 90, "b": 80})
     )
     assert one == other
@@ -138,6 +138,6 @@ def test_any_table_is_answered() -> None:
             made = bought.buy(
                 numbers(values), counted.purchase, distance=0.1, delta=1e-6, key=Key.of_seed(1)
             )
-            x = made.encoding.whole(numbers(values))
+            x = made.whole(numbers(values))
             assert len(x) == len(values)
             assert bool(x.isfinite().all())

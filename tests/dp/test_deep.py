@@ -188,9 +188,9 @@ def test_the_state_of_a_secret_run_holds_no_seed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rate": 0.2}, "state has rate=0.1"),
-        ({"noise_multiplier": 1.0}, "state has noise_multiplier=2.0"),
-        ({"seed": 1}, "state has seed=0"),
+        ({"rate": 0.2}, "state was made with rate=0.1, and not"),
+        ({"noise_multiplier": 1.0}, "state was made with noise_multiplier=2.0, and not"),
+        ({"seed": 1}, "state was made with seed=0, and not"),
         ({"panel": (*simulated(100, seed=1), torch.arange(100) + 7)}, "another panel"),
         ({"module": nn.Linear(5, 2)}, "another module"),
     ],

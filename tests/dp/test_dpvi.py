@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published import RenyiAccountant
 from pyro import poutine
 from scipy.stats import chi2
 from simulated import logistic_data, single
@@ -22,7 +23,7 @@ from torch.distributions import transform_to
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi._runtime.secure import sum_step
-from bdpvi.accounting.worst_case import MomentsAccountant, RenyiAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.datasets import load_abalone
 from bdpvi.dp.dpvi import (
     DPVIGradient,

@@ -364,7 +364,7 @@ def test_a_ledger_of_other_settings_is_refused(tmp_path: Path, name: str, value:
     path = tmp_path / "ledger.json"
     Federation(rounds(), path).sampled(1)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"state has {name}="):
+    with pytest.raises(ValueError, match=f"state was made with {name}="):
         Federation(rounds(**{name: value}), path)
     assert path.read_bytes() == before
 

@@ -413,7 +413,7 @@ from flwr.simulation import run_simulation
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg
 
-settings = fed.rounds(noise_multiplier=0.05, client_rate=0.9)
+settings = fed.rounds(noise_multiplier=0.25, client_rate=0.9)
 server = ServerApp()
 
 @server.main()

@@ -24,7 +24,7 @@ from bdpvi.accounting.worst_case import (
     guarantee,
     rounding_delta,
 )
-from bdpvi.bench.sgld import DPSGLDSettings, dp_sgld_runs
+from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
 from bdpvi.dp.deep import make_private
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs

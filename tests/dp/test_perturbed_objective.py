@@ -35,14 +35,14 @@ def settings(k: float = 1.0, ridge: float = 2.0, clip: float = 1.2) -> Objective
         noise_multiplier=4.0, curvature=1.5 * clip**2 / ridge, residual=k, hiding=1e-3
     )
     return ObjectivePlan(
-        facts=Facts(columns=3, rows=500, base_rate=0.6), clip=clip, ridge=ridge, event=event
+        facts=Facts(columns=3, rows=500, centre=math.log(1.5)), clip=clip, ridge=ridge, event=event
     )
 
 
 def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Return the gradient of the objective without its slope, record by record, by autograd."""
     z = w.clone().requires_grad_()
-    centre = torch.tensor([0.0] * (len(w) - 1) + [one.facts.intercept]).double()
+    centre = torch.tensor([0.0] * (len(w) - 1) + [one.facts.centre]).double()
     total = one.ridge * (z - centre).square().sum() / 2
     k = one.event.residual
     for features, target in zip(x, y, strict=True):
@@ -82,7 +82,7 @@ def test_what_is_released_has_the_law_that_is_charged() -> None:
         noise_multiplier=2.0, curvature=0.5, residual=0.75, draws=1000, hiding=1e-3
     )
     one = ObjectivePlan(
-        facts=Facts(columns=1, rows=50, base_rate=0.6), clip=0.9, ridge=2.4, event=event
+        facts=Facts(columns=1, rows=50, centre=math.log(1.5)), clip=0.9, ridge=2.4, event=event
     )
     x, y = torch.zeros(30, 1).double(), (torch.arange(30) % 3 > 0).double()
     w = perturbed_minima(one, x, y, Key.of_seed(1))
@@ -270,11 +270,10 @@ def test_rows_and_base_rate_are_public_facts() -> None:
     assert [magnitude(n) for n in (10, 14, 15, 31, 32, 70, 72, 9e11)] == [
         10, 10, 20, 20, 50, 50, 100, 1e12
     ]  # fmt: skip
-    facts = Facts(columns=5, rows=39_073, base_rate=0.1, sources=3)
-    assert facts == Facts(columns=5, rows=50_000, base_rate=0.1, sources=3)
+    facts = Facts(columns=5, rows=39_073, centre=-2.0, sources=3)
+    assert facts == Facts(columns=5, rows=50_000, centre=-2.0, sources=3)
     one = plan(facts, epsilon=1.0)
     assert one.clip == 1.5
-    assert one.facts.intercept == pytest.approx(math.log(1 / 9))
     assert plan(Facts(columns=5, rows=1e5), epsilon=1.0).limit == 4.0
     other = plan(facts, epsilon=1.0, rule=Rule(scale=1.0, bend=2.0))
     assert other.clip == 2.0
@@ -294,7 +293,8 @@ def test_rows_and_base_rate_are_public_facts() -> None:
         ({"variance": -1.0}, "variance"),
         ({"variance": 9.0}, "variance=9.0 leaves nothing of epsilon=1.0"),
         ({"sources": 0}, "sources"),
-        ({"base_rate": 1.0}, "base_rate"),
+        ({"centre": math.inf}, "centre"),
+        ({"centre": 1.0, "intercept": False}, "centre"),
         ({"scale": 0.0}, "scale"),
         ({"bend": 0.9}, "bend"),
         ({"residual": -1.0}, "residual"),

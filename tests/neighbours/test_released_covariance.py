@@ -121,7 +121,7 @@ def test_a_public_noise_scale_leaves_the_means_alone_to_tell(kind: type[Gaussian
         cost = float(found.b2[record].sum().sqrt())
         assert moved * (1 - 1e-9) <= cost <= moved * (1 + 1e-5)
     # No floor: any ε can be had.
-    assert bdpvi.calibrate(fit, epsilon=1e-3) < float("inf")
+    assert bdpvi.calibrate(fit, epsilon=1e-3).temperature < float("inf")
 
 
 def test_coupled_neighbours_with_a_public_noise_scale_differ_in_means_alone() -> None:

@@ -24,10 +24,10 @@ import bdpvi
 from bdpvi import Dataset, Optimum
 from bdpvi._runtime import secure
 from bdpvi._runtime.secure import Lattice, total_variation
+from bdpvi.accounting.book import Charge, Origin
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
     gaussian_epsilon,
@@ -39,7 +39,8 @@ from bdpvi.datasets import Encoding, Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing import storage
-from bdpvi.releasing.guarantees import BayesianDP, FoundFromData, Guarantee, WorstCaseDP, on_grid
+from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP, on_grid
+from bdpvi.types import People
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
 
@@ -50,7 +51,8 @@ def bounded(data: Dataset, noise_scale: float | None = 1.0) -> bdpvi.Fit:
         clip=CLIP, prior_scale=SCALE, limit=2.0, intercept=True
     )
     guide = MeanField(model, noise_scale=noise_scale)
-    return bdpvi.fit(model, guide, data, neighbours=Optimum(), progress=False)
+    people = data.of_people(People())  # with a ledger of their own
+    return bdpvi.fit(model, guide, people, neighbours=Optimum(), progress=False)
 
 
 @pytest.fixture
@@ -72,7 +74,8 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
     added = bounded(joined(data, [2.0, -2.0, 2.0], 1.0))
     elsewhere = bounded(logistic_data(300, 3, seed=9))
     temperatures = {
-        bdpvi.calibrate(one, 3, epsilon=0.02) for one in (bounded(data), added, elsewhere)
+        bdpvi.calibrate(one, 3, epsilon=0.02).temperature
+        for one in (bounded(data), added, elsewhere)
     }
     assert len(temperatures) == 1
     (tau,) = temperatures
@@ -103,8 +106,9 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
 
 
 def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
-    temperature = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert isinstance(temperature, FoundFromData)
+    charge = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    assert charge.origin is Origin.DATA
+    temperature = charge.temperature
     assert temperature == on_grid(round(8 * math.log2(temperature)))
     released = bdpvi.release(fit, epsilon=0.3, guarantee=BayesianDP())
     assert released.receipt.guarantee == "Bayesian DP"
@@ -121,10 +125,10 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
 
 
 def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
-    tau = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    found = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
     with pytest.raises(ValueError, match="these releases have none"):
-        bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
-    assert bdpvi.release(fit, temperature=tau, guarantee=BayesianDP()).spent.from_data
+        bdpvi.release(fit, found, guarantee=WorstCaseDP())
+    assert bdpvi.release(fit, found, guarantee=BayesianDP()).spent.from_data
 
 
 def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
@@ -140,7 +144,10 @@ def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
     charges = fit.ledger.charges()
     variance = (CLIP * SCALE**2) ** 2 * sum(c.draws / c.temperature for c in charges)
     assert two.epsilon == pytest.approx(gaussian_epsilon(variance, DELTA), rel=1e-3)
-    with pytest.raises(ValueError, match="the 2 earlier releases have cost"):
+    with pytest.raises(
+        bdpvi.BudgetExceededError,
+        match=r"epsilon=0\.1 is spent.*2 charges were made before: 1 draws at",
+    ):
         bdpvi.calibrate(fit, epsilon=0.1)
 
 
@@ -149,10 +156,10 @@ def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
 ) -> None:
     # Whether it is refused may depend on public numbers only: the worst-case ε decides.
     budget = bdpvi.Budget(0.1)
-    tau = bdpvi.calibrate(fit, epsilon=0.11)
+    found = bdpvi.calibrate(fit, epsilon=0.11)
     with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
-        bdpvi.release(fit, temperature=tau, budget=budget)
-    assert bdpvi.spent(fit, planned=Charge(1, tau)).epsilon <= 0.11
+        bdpvi.release(fit, found, budget=budget)
+    assert bdpvi.spent(fit, planned=found).epsilon <= 0.11
 
 
 # --- relation -------------------------------------------------------------------------------------
@@ -192,7 +199,7 @@ def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
         Panel("remove", torch.arange(3000), light),
         Panel("add", torch.arange(300), GaussianPairs(torch.ones(300, 1).double(), thin)),
     )
-    for conversion in bdpvi.accounting.bayesian.CONVERSIONS:
+    for conversion in bdpvi.accounting.conversions.CONVERSIONS:
         alone = bdpvi.BayesianAccountant(conversion=conversion)
         alone.step(PosteriorDraws(panels[:1]))
         both = bdpvi.BayesianAccountant(conversion=conversion)
@@ -321,13 +328,13 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format=1), "format must be 3, got 1"),
+        (lambda c: c.update(format=1), "format must be 3, got 1: .* release again"),
         (lambda c: c.pop("samples"), "samples must be"),
         (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
         (lambda c: c.update(samples=[[math.nan]]), "samples has a value that is not finite"),
         (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
         (lambda c: c.update(latents={"w": 1.0}), "latents"),
-        (lambda c: c["model"].update(clip="x"), r"model\.clip must be float .*got 'x'"),
+        (lambda c: c["model"].update(clip="x"), r"model.clip must be float \| None, got 'x'"),
         (lambda c: c.update(model={"nothing": 1}), "model"),
         (lambda c: c["receipt"].update(epsilon="1"), "receipt.epsilon"),
         (lambda c: c["receipt"].update(epsilon=True), "receipt.epsilon"),

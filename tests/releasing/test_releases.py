@@ -20,11 +20,14 @@ from pyro.optim import Adam
 from simulated import logistic_data
 
 import bdpvi
+from bdpvi._fit import Kept
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.ledger import Charge, Ledger
+from bdpvi.accounting.book import Charge
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+from bdpvi.types import People
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def trained() -> bdpvi.Fit:
 @pytest.fixture
 def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
     """Return the fit with a ledger of its own."""
-    return replace(trained, ledger=Ledger())
+    return replace(trained, kept=Kept(People()))
 
 
 def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> None:
@@ -57,7 +60,8 @@ def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> 
 
 def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 2, temperature=3.0)
-    second = bdpvi.release(fit, 4, temperature=8.0, accountant=bdpvi.BayesianAccountant)
+    by_order = bdpvi.Accounting(conversion="cks", failure_probability=1e-15)
+    second = bdpvi.release(fit, 4, temperature=8.0, accountant=by_order)
     order = torch.tensor([second.spent.order], dtype=torch.float64)
     pairs = fit.panels[0].pairs
     if "D′‖D" in second.spent.direction:
@@ -142,13 +146,15 @@ def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 1, temperature=5.0)
     before = bdpvi.spent(fit).epsilon
     target = before * 1.3
-    temperature = bdpvi.calibrate(fit, 1, epsilon=target)
-    reached = bdpvi.spent(fit, planned=Charge(1, temperature)).epsilon
+    found = bdpvi.calibrate(fit, 1, epsilon=target)
+    reached = bdpvi.spent(fit, planned=found).epsilon
     assert 0.95 * target <= reached <= target
+    temperature = found.temperature
     colder = temperature / 2 ** (1 / 8)  # the next of the public grid
     assert bdpvi.spent(fit, planned=Charge(1, colder)).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    assert bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature) >= 2.0 * temperature
+    hotter = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature)
+    assert hotter.temperature >= 2.0 * temperature
 
 
 def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:
@@ -207,7 +213,7 @@ def test_fit_and_release_come_back_from_disk(fit: bdpvi.Fit, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="spent is secret"):
         _ = back.spent
     secret = json.loads((tmp_path / "fit" / "release-1.json").read_text(encoding="utf-8"))
-    assert secret["epsilon"] == first.spent.epsilon
+    assert secret["spent"]["epsilon"] == first.spent.epsilon
 
 
 def _keys(value: object) -> Iterator[str]:
@@ -263,7 +269,7 @@ def test_no_finite_divergence_is_an_error_that_names_the_order(fit: bdpvi.Fit) -
         torch.full((80, 1), 50.0).double(), torch.zeros(80, 1).double()
     )
     panel = bdpvi.accounting.panel.Panel("remove", torch.arange(80), pairs)
-    accountant = bdpvi.BayesianAccountant()
+    accountant = bdpvi.BayesianAccountant(conversion="cks")
     accountant.step(bdpvi.accounting.events.PosteriorDraws((panel,), 1))
     with pytest.raises(ValueError, match="order: no λ"):
         accountant.spent(1e-5)
@@ -285,7 +291,7 @@ def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
         return bdpvi.fit(model, guide(model), data, steps=60, rate=0.5, seed=seed, progress=False)
 
     fits = [run(FullRank, 0), run(MeanField, 1)]
-    accountant = bdpvi.BayesianAccountant()
+    accountant = bdpvi.BayesianAccountant(failure_probability=1e-15)
     for fit in fits:
         accountant.step(
             bdpvi.accounting.events.PosteriorDraws(fit.panels, draws=2, temperature=4.0)

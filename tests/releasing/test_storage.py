@@ -22,12 +22,15 @@ from safetensors.torch import load, save
 from simulated import logistic_data
 
 import bdpvi
+from bdpvi._fit import Kept
 from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.ledger import Charge, Ledger
+from bdpvi.accounting.book import Charge, Entry, Origin
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing.storage import load_fit, open_ledger, read_extra, save_fit
+from bdpvi.types import People
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.3)
 FILES = {"fit.json", "fit.safetensors", "ledger.jsonl"}
@@ -49,14 +52,18 @@ def trained() -> bdpvi.Fit:
 @pytest.fixture
 def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
     """Return the fit with a ledger of its own."""
-    return replace(trained, ledger=Ledger(budget=bdpvi.Budget(2.0, 1e-6)))
+    return replace(trained, kept=Kept(People(Ledger(budget=bdpvi.Budget(2.0, 1e-6)))))
+
+
+def charge(fit: bdpvi.Fit, draws: Charge) -> None:
+    fit.ledger.charge(Entry(kind="draws", of=fit.kept.name, charge=draws, events=None))
 
 
 @pytest.fixture
 def folder(fit: bdpvi.Fit, tmp_path: Path) -> Path:
     """Return a saved fit."""
     save_fit(fit, tmp_path / "fit", extra={"guide": "full-rank", "many": [1, None]})
-    fit.ledger.charge(Charge(2, 3.0))
+    bdpvi.release(fit, 2, temperature=3.0)
     return tmp_path / "fit"
 
 
@@ -65,11 +72,11 @@ def loaded(folder: Path) -> bdpvi.Fit:
 
 
 def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
-    fit.ledger.charge(Charge(1, 9.0, from_data=True))
+    charge(fit, Charge(1, 9.0, Origin.DATA))
     save_fit(fit, tmp_path / "fit")
-    fit.ledger.charge(Charge(2, 3.0))
+    charge(fit, Charge(2, 3.0))
     back = loaded(tmp_path / "fit")
-    assert back.ledger.charges() == (Charge(1, 9.0, from_data=True), Charge(2, 3.0))
+    assert back.ledger.charges() == (Charge(1, 9.0, Origin.DATA), Charge(2, 3.0))
     assert back.ledger.budget == fit.ledger.budget == bdpvi.Budget(2.0, 1e-6)
     assert back.plan == fit.plan
     for panel, saved in zip(fit.panels, back.panels, strict=True):
@@ -108,8 +115,10 @@ def test_the_secret_receipt_is_valid_json(folder: Path, capsys: pytest.CaptureFi
     assert total.exposure is not None
     assert total.exposure.certified == math.inf  # 20 records certify nothing
     print_json(total.to_dict())
-    for text in (capsys.readouterr().out, (folder / "release-2.json").read_text(encoding="utf-8")):
-        assert json.loads(text, parse_constant=refused)["exposure"]["certified"] == "Infinity"
+    printed = json.loads(capsys.readouterr().out, parse_constant=refused)
+    written = (folder / "release-2.json").read_text(encoding="utf-8")
+    for one in (printed, json.loads(written, parse_constant=refused)["spent"]):
+        assert one["exposure"]["certified"] == "Infinity"
 
 
 def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
@@ -135,7 +144,7 @@ def test_only_the_owner_can_read_under_any_umask(
     old = os.umask(umask)
     try:
         save_fit(fit, tmp_path / "new" / "fit")
-        fit.ledger.charge(Charge(1, 1.0))
+        charge(fit, Charge(1, 1.0))
     finally:
         os.umask(old)
     for path in (tmp_path / "new", tmp_path / "new" / "fit"):
@@ -200,7 +209,7 @@ def test_an_empty_folder_is_taken_for_nothing_and_a_link_is_not(
 
 
 def test_of_many_that_save_to_one_path_one_does(trained: bdpvi.Fit, tmp_path: Path) -> None:
-    fits = [replace(trained, ledger=Ledger()) for _ in range(6)]
+    fits = [replace(trained, kept=Kept(People())) for _ in range(6)]
     together = threading.Barrier(len(fits))
 
     def attempt(fit: bdpvi.Fit) -> bool:
@@ -270,8 +279,9 @@ def rewritten(folder: Path, about: bytes, numbers: bytes) -> None:
     """Write a folder whose digests all fit, as an attacker or a bug could."""
     (folder / "fit.safetensors").write_bytes(numbers)
     (folder / "fit.json").write_bytes(about)
-    binding = hashlib.sha256(about).hexdigest()
-    (folder / "ledger.jsonl").write_bytes(Ledger().content(binding))
+    ledger = Ledger()
+    ledger.bind(hashlib.sha256(about).hexdigest())
+    (folder / "ledger.jsonl").write_bytes(ledger.content())
 
 
 def changed_json(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -301,8 +311,8 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.update(format=1), "format must be 4, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 4, got None"),
+        (lambda a: a.update(format=1), "format must be 5, got 1: another version"),
+        (lambda a: a.pop("format"), "format must be 5, got None"),
         (lambda a: a.update(plan=[1]), "plan must be a JSON object"),
         (lambda a: a["plan"].update(steps="5"), "steps must be int, got '5'"),
         (lambda a: a["plan"].update(steps=True), "steps must be int, got True"),

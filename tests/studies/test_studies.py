@@ -22,7 +22,7 @@ from bdpvi.accounting.betting import betting
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.estimators import Moments, student_t
 from bdpvi.accounting.reliability import reliable
-from bdpvi.accounting.worst_case import MomentsAccountant
+from bdpvi.bench.methods.moments import MomentsAccountant
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from bdpvi.accounting.bayesian import HOCKEY_STICK, BayesianAccountant
+from bdpvi._runtime.secure import sum_rounding
+from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.accounting.settings import Accounting
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
@@ -87,11 +87,17 @@ class DPGDBayesian(DPGD):
         slope = self.model.slope_bound(design).clamp(max=1)
         bound = slope * torch.linalg.vector_norm(design, dim=1) / self.clip
         norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
+        rounding = sum_rounding(self.steps * design.shape[1])
 
         def ledger(noise_multiplier: float) -> BayesianAccountant:
-            account = Accounting(conversion=HOCKEY_STICK, failure_probability=1e-10)()
+            account = BayesianAccountant()
             account.step(
-                SampledGaussian(noise_multiplier=noise_multiplier, steps=self.steps, norms=norms)
+                SampledGaussian(
+                    noise_multiplier=noise_multiplier,
+                    steps=self.steps,
+                    rounding=rounding,
+                    norms=norms,
+                )
             )
             return account
 

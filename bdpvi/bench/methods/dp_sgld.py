@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
-from bdpvi.bench.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
+from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
 from bdpvi.types import Dataset
@@ -23,7 +23,7 @@ class DPSGLD(DPSGLDSettings):
     Args:
         model: what is fitted.
         steps, rate, clip, step_size, decay, burn_in, draws: see
-            :class:`~bdpvi.bench.sgld.DPSGLDSettings`.
+            :class:`~bdpvi.bench.methods.sgld.DPSGLDSettings`.
     """
 
     model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)

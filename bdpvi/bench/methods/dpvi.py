@@ -8,12 +8,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.worst_case import (
-    MomentsAccountant,
-    PrivacyLossAccountant,
-    WorstCaseAccountant,
-)
+from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE, NONE
+from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.noisy import NoisyTraining
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.guides import MeanField

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from bdpvi.accounting.settling import CHANGES, GUARANTEE
+from bdpvi.accounting.answer import CHANGES, GUARANTEE
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, WORST_CASE_GUARANTEE
 from bdpvi.types import Dataset, Outcome

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from bdpvi._runtime.keys import Key
@@ -88,11 +87,10 @@ class PreparedObjective:
 
     def calibrate(self, epsilon: float) -> float:
         """Return the noise multiplier of the plan for ε, which is kept."""
-        mean = torch.tensor(self.method.model.intercept_mean, dtype=torch.float64)
         facts = Facts(
             columns=self.features.shape[1],
             rows=max(10, len(self.train)),
-            base_rate=float(mean.sigmoid()),
+            centre=self.method.model.intercept_mean,
         )
         made = plan(facts, epsilon=epsilon, delta=self.delta, rule=self.method.rule)
         made = replace(made, limit=math.inf)  # the model has cut them

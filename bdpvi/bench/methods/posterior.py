@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdpvi._fit import Fit
 from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.ledger import Charge
+from bdpvi.accounting.book import Charge, Origin
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
 from bdpvi.bench.methods.temperature import COLDEST, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
@@ -61,7 +61,7 @@ class PosteriorRelease(Recipe):
         fitted = self.fit(train, neighbours=Optimum(Remove(self.records)), progress=False)
 
         def ledger(temperature: float) -> BayesianAccountant:
-            return account(fitted, Charge(self.draws, temperature, from_data=True))
+            return account(fitted, Charge(self.draws, temperature, Origin.DATA))
 
         @cache
         def price(temperature: float) -> Spent:
@@ -105,7 +105,7 @@ class WorstCaseRelease(PosteriorRelease):
 
         @cache
         def price(temperature: float) -> WorstCase | None:
-            return worst_case(fitted, delta, Charge(self.draws, temperature))
+            return worst_case(fitted, delta, Charge(self.draws, temperature, Origin.CONSTANTS))
 
         return PreparedWorstCase(fitted, self.draws, delta, price)
 
@@ -150,7 +150,7 @@ class PreparedWorstCase:
         """Return the lowest temperature that costs ``epsilon``."""
         return calibrate(
             self.fit, self.draws, epsilon=epsilon, delta=self.delta, guarantee=WorstCaseDP()
-        )
+        ).temperature
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""
@@ -188,5 +188,5 @@ class PreparedRelease(PreparedWorstCase):
             guarantee=BayesianDP(),
             least=COLDEST,
             large_delta=True,
-        )
+        ).temperature
         return reliable_from(self.price, within(self.price, epsilon, found))

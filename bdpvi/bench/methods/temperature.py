@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from bdpvi._runtime import validate
-from bdpvi.releasing.guarantees import OCTAVE, FoundFromData, on_grid
+from bdpvi.releasing.guarantees import OCTAVE, on_grid
 from bdpvi.types import Spent
 
 GRID = range(-30 * OCTAVE, 40 * OCTAVE + 1)
@@ -17,7 +17,7 @@ WARMER = 15
 """How many temperatures are tried for a reliable price: up to 128 times the first."""
 
 
-def coldest(price: Callable[[float], Spent], epsilon: float) -> FoundFromData:
+def coldest(price: Callable[[float], Spent], epsilon: float) -> float:
     """Return the lowest temperature of the public grid that costs at most ``epsilon``.
 
     By bisection over the grid's 561 indices: at most ten evaluations of the price, of which
@@ -50,7 +50,7 @@ def coldest(price: Callable[[float], Spent], epsilon: float) -> FoundFromData:
             f"{cost(HOTTEST):.4g} at any temperature"
         )
     index = bisect_left(GRID, True, key=lambda index: cost(on_grid(index)) <= epsilon)
-    return FoundFromData(on_grid(GRID[index]))
+    return on_grid(GRID[index])
 
 
 def within(price: Callable[[float], Spent], epsilon: float, temperature: float) -> float:

@@ -53,7 +53,9 @@ class TrainingRelease:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    accounting: Accounting = field(default_factory=Accounting)
+    accounting: Accounting = field(
+        default_factory=lambda: Accounting(conversion="cks", failure_probability=1e-15)
+    )
     steps: int = 100
     rate: float = 0.1
     learning_rate: float = 0.1

@@ -80,10 +80,10 @@ class Expansion:
         self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
         self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
         self.data: Iterable[Terms] = point.objective.records.each(self._terms)
-        lengths: list[Tensor] = []
+        lengths: list[tuple[float, float]] = []  # tensors that last would break up the heap
 
         def sums_of(block: Terms) -> tuple[Tensor, ...]:
-            lengths.append(torch.stack([norms(block.x).max(), norms(block.e).max()]))
+            lengths.append((float(norms(block.x).max()), float(norms(block.e).max())))
             return self._sums(block)
 
         sums = total(each(sums_of, self._blocks(self.columns)), self.reduction)
@@ -98,7 +98,7 @@ class Expansion:
         in_covariance = self.coordinates.level - self.coordinates.vector(prior)
         pull = -precision * frame.T @ point.departure
         self.gradient = gradient + torch.cat([pull, in_covariance])
-        longest = self.reduction.max(torch.stack(lengths).amax(0)).tolist()
+        longest = self.reduction.max(torch.tensor(lengths).to(gradient).amax(0)).tolist()
         self.longest: float = longest[0]
         # Largest eigenvalues of Σ w x xᵀ and of Σ w e eᵀ, w being bounds on derivatives.
         widest = torch.linalg.eigvalsh(along)[:, -1].tolist()

@@ -17,7 +17,7 @@ from bdpvi._runtime import validate
 from bdpvi._runtime.progress import Track
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.elbo import Records, Repeated
-from bdpvi.types import Dataset
+from bdpvi.types import Dataset, People
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ class Table:
     Attributes:
         feature_names: the names, in order.
         name, preprocessing: as given.
+        people: whose records these are; with ``ledger`` as of :class:`~bdpvi.types.Dataset`.
 
     Raises:
         ValueError: if there is no such file or column, or a column does not hold numbers.
@@ -71,6 +72,7 @@ class Table:
         self.rows = validate.positive_int("rows", rows)
         self.name = self.path.name if name is None else name
         self.preprocessing = dict(preprocessing or {})
+        self.people = People()
         self.device, self.dtype = torch.device("cpu"), torch.float64
         self._files, kind = _files(self.path)
         self._stats = self._now()
@@ -89,6 +91,11 @@ class Table:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def ledger(self) -> Any:
+        """The :class:`bdpvi.accounting.ledger.Ledger` of everything that is spent on the table."""
+        return self.people.ledger
 
     @property
     def blocks(self) -> int:

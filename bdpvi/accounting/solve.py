@@ -1,8 +1,9 @@
-"""The smallest argument at which a falling function is low enough."""
+"""Roots of functions that rise or fall, and the first place where they are low enough."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 from scipy.optimize import brentq
@@ -67,3 +68,27 @@ def smallest(
     while falling(math.exp(root)) > target:
         root = min(high, root + 2 * _PRECISION * max(1.0, abs(root)))
     return math.exp(root)
+
+
+def first(falling: Callable[[int], float], level: float, low: int, high: int) -> int:
+    """Return the least index strictly between low and high where ``falling`` is at most ``level``.
+
+    The largest of them where it is nowhere.
+
+    >>> first(lambda index: 10 - index, level=6.5, low=0, high=100)
+    4
+    """
+    between = range(low + 1, high - 1)
+    return low + 1 + bisect_left(between, -level, key=lambda index: -falling(index))
+
+
+def root(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Return the root between two numbers, to 1e-12 of itself on either side.
+
+    Args:
+        rising: or falling; of another sign at ``low`` than at ``high``.
+
+    >>> round(root(lambda x: x**2 - 2, 0.0, 2.0), 9)
+    1.414213562
+    """
+    return float(brentq(rising, low, high, xtol=1e-300, rtol=_PRECISION))

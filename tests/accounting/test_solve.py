@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdpvi.accounting.search import smallest
+from bdpvi.accounting.solve import smallest
 
 
 @given(

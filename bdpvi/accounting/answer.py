@@ -1,18 +1,28 @@
-"""From the ε of every direction to the answer: what was spent, and whether to rely on it."""
+"""The answer: the least ε over orders or a grid, of all directions, and whether to rely on it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bdpvi.accounting.conversions import Orders, minimise_epsilon, split_delta
-from bdpvi.accounting.estimators import Estimate
+from bdpvi.accounting.betting import betting
+from bdpvi.accounting.conversions import (
+    EPSILONS,
+    Orders,
+    minimise_epsilon,
+    position,
+    split_delta,
+)
+from bdpvi.accounting.estimators import Estimate, Estimator
+from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
+from bdpvi.accounting.solve import first
 from bdpvi.accounting.worst_case import cap, rounding_delta
 from bdpvi.types import Diagnostics, Scope, Spent, WorstCase
 
@@ -46,6 +56,10 @@ class Solution(NamedTuple):
     order: float | None
     estimate: Estimate
 
+
+_GAP = 1.2
+"""How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
+_GUESSES = 12
 
 Solve = Callable[[str, float, float], Solution]
 """From a direction, the β that is left for it, and the ε that another direction costs, below which
@@ -82,6 +96,89 @@ def solve_by_order(
     """Return the smallest ε over ``orders`` with β to spare, given bounds on c(λ)."""
     epsilon, order = minimise_epsilon(lambda order: cost(order).log_bound, beta, orders, conversion)
     return Solution(epsilon, order, cost(torch.tensor([order], dtype=torch.float64)))
+
+
+def smallest_epsilon(
+    deltas: Deltas,
+    beta: float,
+    estimator: Estimator,
+    failure_probability: float,
+    enough: float = 0.0,
+) -> tuple[float, Estimate]:
+    """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
+
+    δ_x′(ε) = sup_S P(S) − e^ε Q(S) of each record is what Bayesian DP (Triastcyn & Faltings 2020,
+    Definition 15) takes the mean of, so no moment bound is spent. Every ε of the grid counts as an
+    estimate used, since the answer could have been any.
+
+    Args:
+        deltas: δ_x′(ε) of every record.
+        beta: the largest allowed mean.
+        estimator: bounds the mean from the log of δ per record; see :func:`estimate`.
+        failure_probability: γ of each estimate.
+        enough: an ε of the grid: the answer if it suffices, even if a smaller one would.
+
+    Returns:
+        ε, +inf where the largest of the grid is too small; and the estimate.
+    """
+
+    @cache
+    def at(index: int) -> Estimate:
+        return estimate(deltas, float(EPSILONS[index]), estimator, failure_probability)
+
+    @cache
+    def guide(index: int) -> float:
+        if deltas.guide is None:
+            return float(at(index).log_bound)
+        return float(deltas.guide(float(EPSILONS[index])).mean().log())
+
+    low, high = -1, len(EPSILONS)
+    least = position(enough) if math.isfinite(enough) else -1
+    level = math.log(beta) + (_GAP if deltas.guide else 0.0)  # where the guide will stand
+    guess = least if least >= 0 else first(guide, level, low, high)
+    for attempt in range(len(EPSILONS)):
+        above = float(at(guess).log_bound) - math.log(beta)
+        low, high = (guess, high) if above > 0 else (low, guess)
+        if high - low <= 1 or high == least:
+            break
+        level = guide(guess) - above
+        far = attempt >= _GUESSES
+        guess = (low + high) // 2 if far else first(guide, level, low, high)
+    if high == len(EPSILONS):
+        return math.inf, at(high - 1)
+    return float(EPSILONS[high]), at(high)
+
+
+def mean_delta(
+    deltas: Deltas, epsilon: float, estimator: Estimator, failure_probability: float
+) -> float:
+    """Return the bound on E_x′ δ_x′ at the largest of :data:`EPSILONS` that is at most ``epsilon``.
+
+    It is at most β where :func:`smallest_epsilon` at β is at most ``epsilon``; 1 below the grid.
+    """
+    index = position(epsilon)
+    if index < 0:
+        return 1.0
+    bound = estimate(deltas, float(EPSILONS[index]), estimator, failure_probability)
+    return float(bound.log_bound.exp())
+
+
+def estimate(
+    deltas: Deltas, epsilon: float, estimator: Estimator, failure_probability: float
+) -> Estimate:
+    """Return the bound on the log of E_x′ δ_x′(ε).
+
+    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound over
+    all conceivable records.
+    """
+    delta = deltas.at(epsilon)
+    tiny = torch.finfo(delta.dtype).tiny
+    logs = delta.clamp(min=tiny).log().unsqueeze(0)
+    counted = {} if deltas.counts is None else {"counts": deltas.counts}
+    if deltas.bound is None:
+        return estimator(logs, failure_probability, **counted)
+    log_upper = math.log(max(deltas.bound(epsilon), tiny))
+    return betting(logs, failure_probability, log_upper, -math.inf, **counted)
 
 
 def tolerated_rate(delta: float, failure_probability: float, estimates: int) -> float:

@@ -1,0 +1,346 @@
+"""What a ledger holds: charges, marks, and whose they are."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.chain import Chain, chained, proven
+from bdpvi.accounting.events import (
+    ExponentialMechanism,
+    PerturbedObjective,
+    SampledGaussian,
+    Threshold,
+)
+from bdpvi.accounting.worst_case import epsilon
+from bdpvi.types import Budget, WorstCase
+
+FORMAT = 2
+ROW = "row"
+Priced = SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
+"""What a ledger writes of what was done, as far as the worst case needs it."""
+_EVENTS = (SampledGaussian, PerturbedObjective, ExponentialMechanism, Threshold)
+KINDS = ("draws", "constants", "release", "steps", "rounds")
+_HEX = re.compile("[0-9a-f]{0,64}")
+
+
+class Origin(str, Enum):
+    """Where a temperature comes from.
+
+    Attributes:
+        OWNER: chosen without looking at the data.
+        CONSTANTS: computed from public constants.
+        DATA: found from the records; no worst-case guarantee holds for what is released with it.
+    """
+
+    OWNER = "owner"
+    CONSTANTS = "constants"
+    DATA = "data"
+
+
+@dataclass(frozen=True)
+class Charge:
+    """``draws`` samples at ``temperature``: what :func:`bdpvi.calibrate` finds for a release.
+
+    It is no number and has no arithmetic, so that where the temperature comes from stays with it.
+
+    Attributes:
+        draws: number of samples.
+        temperature: τ that they are drawn at.
+        origin: where τ comes from.
+        ledger: id of the ledger that it was found for; "" for any.
+
+    >>> Charge(10, 5.0).origin.value
+    'owner'
+    """
+
+    draws: int
+    temperature: float
+    origin: Origin = Origin.OWNER
+    ledger: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
+        object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
+        validate.choice("origin", self.origin, [one.value for one in Origin])
+        object.__setattr__(self, "origin", Origin(self.origin))
+
+    @property
+    def from_data(self) -> bool:
+        """Whether the temperature was found from the records."""
+        return self.origin is Origin.DATA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What was charged at once.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        of: id of the fit, network or federation that it is of.
+        charge: the draws, if that is what it is.
+        events: as far as the worst case needs them; None where nothing bounds a record.
+        count: how often, each time at this price.
+        purpose: digest of what it is for, if that may be done again: by the same command after an
+            interruption, from the same key and at no further price.
+        key: secret, in hexadecimal; what all that is drawn follows from.
+    """
+
+    kind: str
+    of: str = ""
+    charge: Charge | None = None
+    events: tuple[Priced, ...] | None = ()
+    count: int = 1
+    purpose: str = ""
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        validate.choice("kind", self.kind, KINDS)
+        validate.positive_int("count", self.count)
+        for name in ("purpose", "key"):
+            if not isinstance(text := getattr(self, name), str) or not _HEX.fullmatch(text):
+                raise ValueError(f"{name} must be hexadecimal digits, got {text!r:.80}")
+
+    def __str__(self) -> str:
+        times = f" × {self.count}" if self.count > 1 else ""
+        if self.charge is None:
+            return f"{self.kind}{times}"
+        found = ", found from the data" if self.charge.from_data else ""
+        at = f"{self.charge.draws} draws at temperature {self.charge.temperature:.4g}"
+        return f"{at}{found}{times}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON types, without what is not given."""
+        content: dict[str, Any] = {"kind": self.kind, "of": self.of}
+        if self.charge is not None:
+            content["draws"] = self.charge.draws
+            content["temperature"] = self.charge.temperature
+            content["origin"] = self.charge.origin.value
+        content["events"] = self.events and [
+            {"event": type(one).__name__, **_fields(one)} for one in self.events
+        ]
+        return content | {"count": self.count, "purpose": self.purpose, "key": self.key}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Entry:
+        """Read what :meth:`to_dict` returned.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is anything else.
+        """
+        rest = dict(content)
+        charge = None
+        if "draws" in rest:
+            charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
+        events = rest.pop("events")
+        return cls(charge=charge, events=None if events is None else _events(events), **rest)
+
+
+def _fields(event: Priced) -> dict[str, Any]:
+    """Return an event's fields but for the panel's norms, which are secret and nothing here."""
+    return {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
+
+
+def _events(content: Sequence[Mapping[str, Any]]) -> tuple[Priced, ...]:
+    kinds = {kind.__name__: kind for kind in _EVENTS}
+    return tuple(
+        kinds[validate.choice("event", one["event"], kinds)](
+            **{name: value for name, value in one.items() if name != "event"}
+        )
+        for one in content
+    )
+
+
+@dataclass(frozen=True)
+class Book:
+    """The content of a ledger.
+
+    Attributes:
+        id: of the ledger.
+        budget: what may be spent in all, if that was decided.
+        unit: whose charges these are: a row, or the column that names persons.
+        rows: how many rows one unit has at most.
+        entries: in the order they were charged.
+        marks: ids of the fits of which a temperature was found from the data.
+        fits: digests of the fits that were saved.
+        file: the lines; what they do not prove is in its ``rest``.
+    """
+
+    id: str
+    budget: Budget | None = None
+    unit: str = ROW
+    rows: int = 1
+    entries: tuple[Entry, ...] = ()
+    marks: frozenset[str] = frozenset()
+    fits: frozenset[str] = frozenset()
+    file: Chain = field(default_factory=Chain)
+
+    @cached_property
+    def events(self) -> Counter[Priced] | None:
+        """Everything that the worst case is composed of, how often; None where it has no end."""
+        found: Counter[Priced] = Counter()
+        for entry in self.entries:
+            if entry.events is None:
+                return None
+            for event in entry.events:
+                found[event] += entry.count
+        return found
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The first line."""
+        budget = asdict(self.budget) if self.budget else None
+        return {
+            "format": FORMAT, "id": self.id, "budget": budget,
+            "unit": self.unit, "rows_per_unit": self.rows,
+        }  # fmt: skip
+
+    def content(self) -> bytes:
+        """Return a whole file."""
+        return chained(self.header, *self._lines())
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """Return all lines after the first: as they are in the file, or by kind."""
+        if self.file.said:
+            yield from self.file.said[1:]
+            return
+        yield from ({"charge": one.to_dict()} for one in self.entries)
+        yield from ({"mark": one} for one in sorted(self.marks))
+        yield from ({"fit": one} for one in sorted(self.fits))
+
+    def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
+        """Return the book with more lines, of :func:`read_line`, which make this file of it."""
+        entries, marks, fits = list(self.entries), set(self.marks), set(self.fits)
+        for kind, one in lines:
+            if isinstance(one, Entry):
+                entries.append(one)
+            else:
+                (marks if kind == "mark" else fits).add(one)
+        return replace(
+            self,
+            entries=tuple(entries),
+            marks=frozenset(marks),
+            fits=frozenset(fits),
+            file=file,
+        )
+
+
+def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
+    """Return the kind of a line, and what it says.
+
+    Raises:
+        ValueError, KeyError, TypeError: if it is none.
+    """
+    ((kind, said),) = content.items()
+    if kind == "charge":
+        return kind, Entry.from_dict(said)
+    if kind not in ("mark", "fit") or not isinstance(said, str):
+        raise ValueError(f"a ledger has no line {kind!r:.80}")
+    return kind, said
+
+
+def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase | None:
+    """Return the guarantee of everything together, each event so many times, in any order.
+
+    A Gaussian mechanism of distance μ costs k rows at most what one of distance kμ costs one (Dong,
+    Roth and Su 2022, Theorem 2.14), and a choice within a range η k rows at most kη. A threshold is
+    for all rows of a unit as it stands.
+
+    Args:
+        events: and how often each was.
+        delta: δ of everything.
+        rows: k, of one unit.
+
+    Returns:
+        None where ε is infinite, or nothing is left of δ.
+
+    Raises:
+        ValueError: if a unit has several rows and an event samples them one by one, which no
+            formula here prices; or if events are for different units.
+
+    >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
+    >>> round(together(Counter([one, two]), 1e-5).distance, 12)
+    0.5
+    >>> together(Counter({one: 4}), 1e-5).epsilon == together(Counter([one]), 1e-5, rows=2).epsilon
+    True
+    """
+    found: list[Priced] = []
+    for one, count in events.items():
+        if isinstance(one, SampledGaussian):
+            if rows > 1 and not one.rate == one.presence == 1:
+                raise ValueError(
+                    f"rows_per_unit={rows}: steps that sample single rows have no price for {rows} "
+                    "rows of one unit; sample units, or take all rows in each step (rate=1)"
+                )
+            steps, noise = count * one.steps, one.noise_multiplier / rows
+            rounding = count * one.rounding
+            found.append(replace(one, noise_multiplier=noise, steps=steps, rounding=rounding))
+        elif isinstance(one, PerturbedObjective) and rows > 1:
+            raise ValueError(
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
+                "rows of one unit; release draws from a fit instead"
+            )
+        elif isinstance(one, ExponentialMechanism):
+            found += [ExponentialMechanism(rows * one.range)] * count
+        else:
+            found += [one] * count
+    return epsilon(found, delta)
+
+
+def checked(budget: Budget | None, unit: str, rows: int) -> None:
+    """Raise ValueError unless a ledger can have these terms."""
+    if budget is not None and not isinstance(budget, Budget):
+        raise ValueError(f"budget must be a Budget or None, got {budget!r}")
+    if not isinstance(unit, str) or not unit:
+        raise ValueError(f"unit must be {ROW!r} or the column that names persons, got {unit!r}")
+    if validate.positive_int("rows_per_unit", rows) > 1 and unit == ROW:
+        raise ValueError(f"rows_per_unit={rows} needs unit=, the column that names persons")
+
+
+def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
+    """Return what a file proves; a last line that was cut off is in its ``rest``.
+
+    Args:
+        path: for messages.
+        content: of the file.
+        known: what its beginning proves.
+
+    Raises:
+        ValueError: if that is not even its first line, or it is no ledger of this format.
+    """
+    file = proven(content, None if known is None else known.file)
+    number, lines = 1, []
+    try:
+        if known is None:
+            if not file.said:
+                raise ValueError(file.why or "it is empty")
+            known = _begun(file.said[0])
+        first = len(known.file.said) or 1
+        for number, one in enumerate(file.said[first:], start=first + 1):  # noqa: B007
+            lines.append(read_line(one))
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
+            "proven: put back the newest copy of it, or fit again"
+        ) from error
+    return known.with_lines(file, *lines)
+
+
+def _begun(header: Mapping[str, Any]) -> Book:
+    """Return the book of a first line."""
+    if header["format"] != FORMAT:
+        raise ValueError(
+            f"it has format {header['format']!r}, not {FORMAT}: another version of bdpvi made it; "
+            "fit again"
+        )
+    budget, unit, rows = header["budget"], header["unit"], header["rows_per_unit"]
+    made = Book(str(header["id"]), None if budget is None else Budget(**budget), unit, rows)
+    checked(made.budget, unit, rows)
+    return made

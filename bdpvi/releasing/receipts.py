@@ -1,0 +1,62 @@
+"""Secret receipts in a fit's folder: what was charged there, should the ledger not remember it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bdpvi._runtime import store
+from bdpvi.accounting.book import Entry
+from bdpvi.accounting.ledger import Ledger
+
+_NAME = re.compile(r"release-(\d{1,9})\.json")
+
+
+def missing(folder: Path | None, ledger: Ledger) -> dict[int, Entry]:
+    """Return the charges, by number, that receipts tell of and the ledger lacks.
+
+    Args:
+        folder: of the fit; None if it was not saved.
+        ledger: as it is.
+
+    Raises:
+        ValueError: naming a receipt that cannot be read.
+    """
+    if folder is None:
+        return {}
+    numbers = (int(found[1]) for one in folder.iterdir() if (found := _NAME.fullmatch(one.name)))
+    book, lost = ledger.book(), {}
+    for number in sorted(numbers, reverse=True):
+        told = _told(folder / f"release-{number}.json", book.id)
+        if told is None:
+            continue
+        there = book.entries[number - 1] if number <= len(book.entries) else None
+        if there == told:
+            break  # and so all before it
+        lost[number] = told
+    return dict(sorted(lost.items()))
+
+
+def check(folder: Path | None, ledger: Ledger) -> None:
+    """Refuse a ledger that lacks what a secret receipt in the fit's folder tells of.
+
+    Raises:
+        ValueError: saying what to do.
+    """
+    if ledger.path is not None and (lost := missing(folder, ledger)):
+        raise ValueError(
+            f"{ledger.path} lacks charge {next(iter(lost))}, of which {folder} has the receipt: "
+            "the end was cut off, or an old copy was put back. Until that is settled nothing can "
+            f"be released: `bdpvi ledger repair {folder}`"
+        )
+
+
+def _told(file: Path, ledger: str) -> Entry | None:
+    """Return the charge that a receipt tells of; None if it is of another ledger."""
+    try:
+        content = store.read_json(file)
+        if content.get("ledger") != ledger:
+            return None
+        return Entry.from_dict(content["charge"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(f"{file}, a secret receipt, cannot be read: {error}") from error

@@ -1,0 +1,33 @@
+"""Persons with several rows: at most so many of each are used."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bdpvi._runtime import validate
+from bdpvi.datasets.cells import read_cell
+
+
+def at_most(frame: pd.DataFrame, unit: str, rows: int) -> pd.DataFrame:
+    """Return the first ``rows`` rows of every person; rows that name nobody are left out.
+
+    Which rows of one person are kept depends on nobody else's.
+
+    Args:
+        frame: with text names.
+        unit: the column that names persons.
+        rows: how many of each are kept.
+
+    Raises:
+        ValueError: if there is no such column, once.
+
+    >>> frame = pd.DataFrame({"who": ["ada", "bob", "ada", None], "age": [1, 2, 3, 4]})
+    >>> at_most(frame, "who", 1)["age"].tolist()
+    [1, 2]
+    """
+    validate.positive_int("rows_per_unit", rows)
+    if (found := list(frame.columns).count(unit)) != 1:
+        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
+    names = frame[unit].map(read_cell).str[1]
+    kept = (names != "") & (names.groupby(names).cumcount() < rows)
+    return frame[kept.to_numpy()]
