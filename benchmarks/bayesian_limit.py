@@ -38,7 +38,7 @@ from bdpvi.dp.perturbed_objective import WeightedObjective
 
 DELTA = 1e-5
 EPSILONS = (0.05, 0.2, 1.0)
-DRAWS, BATCHES, MOST = 1_000, 10, 4_000
+DRAWS, BATCHES, MOST = 400, 10, 4_000
 
 
 def losses(settings: ObjectivePlan, objective: WeightedObjective) -> Tensor:
@@ -47,7 +47,7 @@ def losses(settings: ObjectivePlan, objective: WeightedObjective) -> Tensor:
     signed, weights = objective.signed[:MOST], objective.weights[:MOST]
     sigma, k, found = settings.sigma, settings.event.residual, []
     for _ in range(DRAWS):
-        slope = sigma * torch.randn(settings.weights, generator=generator, dtype=torch.float64)
+        slope = sigma * torch.randn(settings.facts.weights, generator=generator, dtype=torch.float64)
         w = objective.minimum(slope)
         chance = torch.sigmoid(-signed @ w)
         gradient = -(weights * chance.clamp(max=k)).unsqueeze(1) * signed
