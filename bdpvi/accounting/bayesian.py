@@ -192,7 +192,7 @@ class BayesianAccountant:
             raise ValueError("epsilon has no δ on a training path: use worst_case(delta)")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        directions, choices = self._charged()
+        directions, choices = self._of_panel()
         gamma, estimates = self._gamma(near), len(directions) * choices
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.
@@ -315,7 +315,7 @@ class BayesianAccountant:
         validate.probability("delta", delta)
         if self.composition != ByPanel():
             raise ValueError(f"composition={self.composition.name} has no cost per record")
-        (directions, _), known = self._charged(), self._releases()
+        (directions, _), known = self._of_panel(), self._releases()
         price = known.own_price(directions, delta) if known else None
         if price is not None:
             return price
@@ -384,6 +384,12 @@ class BayesianAccountant:
             return tuple(self._records), len(EPSILONS)
         choices = len(self._totals.orders) * self.composition.bounds(self._distinct)
         return tuple(self._records), choices
+
+    def _of_panel(self) -> tuple[Sequence[str], int]:
+        """Return what is charged, if there are records to ask."""
+        if self._records is not None and self._sample_size == 0:
+            raise ValueError("event has no panel of records: ask worst_case(delta)")
+        return self._charged()
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
         """Return the cost of one direction, infinite where an answer at δ may not come from."""

@@ -56,7 +56,8 @@ class Standard:
 
 def standardised(X: Floats, center: Floats, scale: Floats) -> Floats:
     """Return (X − center)/scale, (N, d), cut off at ± :data:`FURTHEST`."""
-    found: Floats = ((X - center) / scale).clip(-FURTHEST, FURTHEST)
+    with np.errstate(over="ignore"):  # what is beyond all numbers is beyond the cut
+        found: Floats = ((X - center) / scale).clip(-FURTHEST, FURTHEST)
     return found
 
 

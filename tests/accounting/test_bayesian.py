@@ -124,6 +124,20 @@ def test_bad_input_is_an_error(make: Callable[[], BayesianAccountant]) -> None:
         accountant.step(PosteriorDraws((panel(),)), count=0)
 
 
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_a_run_without_a_panel_has_the_worst_case_alone(rate: float) -> None:
+    accountant = BayesianAccountant()
+    accountant.step(SampledGaussian(noise_multiplier=2.0, rate=rate, steps=3))
+    spent = accountant.spent(DELTA)
+    assert spent.worst_case is not None
+    assert spent.epsilon == spent.worst_case.epsilon
+    assert spent.sample_size == 0
+    assert "no panel, so no Bayesian ε" in str(spent)
+    for asked in (accountant.exposure, accountant.per_record, accountant.get_delta):
+        with pytest.raises(ValueError, match="event has no panel of records"):
+            asked(DELTA)
+
+
 def test_foreign_records_are_an_error() -> None:
     accountant = BayesianAccountant()
     accountant.step(PosteriorDraws((panel(),)))
