@@ -47,7 +47,9 @@ def losses(settings: ObjectivePlan, objective: WeightedObjective) -> Tensor:
     signed, weights = objective.signed[:MOST], objective.weights[:MOST]
     sigma, k, found = settings.sigma, settings.event.residual, []
     for _ in range(DRAWS):
-        slope = sigma * torch.randn(settings.facts.weights, generator=generator, dtype=torch.float64)
+        slope = sigma * torch.randn(
+            settings.facts.weights, generator=generator, dtype=torch.float64
+        )
         w = objective.minimum(slope)
         chance = torch.sigmoid(-signed @ w)
         gradient = -(weights * chance.clamp(max=k)).unsqueeze(1) * signed
