@@ -769,7 +769,7 @@ def test_abalone_as_measured_before(uci: Path) -> None:
     trained = Optimum(precision=1e-7).train(p, silent)
     (panel,) = trained.panels
     assert float(panel.pairs.r.log().abs().max()) == pytest.approx(0.031, abs=0.001)
-    accountant = BayesianAccountant()
+    accountant = BayesianAccountant(conversion="cks")
     accountant.step(PosteriorDraws((panel,), 1, 10.0))
     assert accountant.get_epsilon(delta=1e-5) == pytest.approx(0.244, rel=0.02)
     here = climb(start(Objective(Records.of(model, data), 1.0, False)), 1e-12)[-1]
