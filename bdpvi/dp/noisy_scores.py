@@ -88,7 +88,7 @@ class ScorePlan:
 
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
-        6.9
+        7.3
         """
         unit = self.family.unit(self.columns, self.length(self.columns))
         shares = [one / sum(self.family.shares[1:]) / 2 for one in self.family.shares[1:]]
@@ -147,9 +147,10 @@ def measure(
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
     >>> prior = Prior(torch.zeros(2).double(), torch.eye(2).double() / 25)
     >>> plan = ScorePlan.of(Logistic(), 2, distance=0.3)
-    >>> found = measure(plan, x, (x[:, 0] > 0).double(), prior, Key.of_seed(0))
-    >>> len(found.rounds), bool(found.of_features().mean[0] > 2)
-    (3, True)
+    >>> y = (torch.arange(5000) * 0.618 % 1 < torch.sigmoid(x[:, 0])).double()
+    >>> found = measure(plan, x, y, prior, Key.of_seed(0)).of_features()
+    >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.signal > SIGNAL
+    (True, True)
     """
     key, family, multipliers = key or Key.fresh(), plan.family, plan.multipliers()
     radius = plan.length(plan.columns)
