@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.book import Charge
     from bdpvi.accounting.ledger import Ledger
     from bdpvi.accounting.settings import Accounting
-    from bdpvi.dp.deep import make_private
+    from bdpvi.dp.deep import DPSGDSettings, make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
@@ -48,7 +48,7 @@ _WHERE = {
     # Dataset from there too: it carries a ledger.
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
     "accounting.settings": ("Accounting",),
-    "dp.deep": ("make_private",),
+    "dp.deep": ("DPSGDSettings", "make_private"),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
@@ -84,6 +84,7 @@ __all__ = [
     "BudgetExceededError",
     "Charge",
     "Coupled",
+    "DPSGDSettings",
     "Dataset",
     "Diagnostics",
     "Exposure",

@@ -20,7 +20,8 @@ from bdpvi._runtime.chain import chained, proven
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import SampledGaussian, Threshold
-from bdpvi.accounting.ledger import Ledger, repair
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.repair import repair
 
 
 def draws(number: int, temperature: float, origin: Origin = Origin.OWNER) -> Entry:
