@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
+    from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
     from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
+    from bdpvi.recipes.noisy_scores import NoisyScores
     from bdpvi.recipes.pipeline import PrivacyUtilityWarning, TooFewRecordsError
     from bdpvi.recipes.private import private
     from bdpvi.recipes.recipe import Recipe
@@ -50,10 +52,12 @@ _WHERE = {
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
+    "models.regression": ("BayesianLinearRegression", "BayesianPoissonRegression"),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
     "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
+    "recipes.noisy_scores": ("NoisyScores",),
     "recipes.pipeline": ("PrivacyUtilityWarning", "TooFewRecordsError"),
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
@@ -73,7 +77,9 @@ __all__ = [
     "Add",
     "BayesianAccountant",
     "BayesianDP",
+    "BayesianLinearRegression",
     "BayesianLogisticRegression",
+    "BayesianPoissonRegression",
     "Budget",
     "BudgetExceededError",
     "Charge",
@@ -85,6 +91,7 @@ __all__ = [
     "FederatedFit",
     "Fit",
     "Ledger",
+    "NoisyScores",
     "ObjectivePerturbation",
     "Optimum",
     "PrivacyUtilityWarning",
