@@ -81,14 +81,13 @@ def rows(path: Path, count: int, equal: bool, own: bool) -> dict[str, float]:
     def anew() -> None:
         assert Ledger(path).worst_case(DELTA) is not None
 
+    def at(**given: float) -> None:
+        bdpvi.release(fit, 1, delta=DELTA, **given)  # type: ignore[arg-type]
+
     epsilon = iter(torch.linspace(0.6, 0.8, 5).tolist())
     return {
-        "release at a temperature": median(
-            lambda: bdpvi.release(fit, 1, temperature=1e8, delta=DELTA)
-        ),
-        "release at an ε": median(
-            lambda: bdpvi.release(fit, 1, epsilon=next(epsilon), delta=DELTA)
-        ),
+        "release at a temperature": median(lambda: at(temperature=1e8)),
+        "release at an ε": median(lambda: at(epsilon=next(epsilon))),
         "a charge": median(lambda: fit.ledger.charge(entry(of, 1, equal=True))),
         "total": median(lambda: fit.ledger.worst_case(DELTA)),
         "10 steps of a network": median(ten_steps),

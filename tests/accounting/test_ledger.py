@@ -12,6 +12,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import mpmath
 import pytest
@@ -409,12 +410,12 @@ def test_a_charge_looks_at_no_line_but_its_own_and_equal_ones_are_one(
     path.write_bytes(chained(Ledger().book().header, *lines))
     ledger = Ledger(path)
     assert len(ledger.entries()) == 3_000
-    linked, link = [], chain.link
-    monkeypatch.setattr(chain, "link", lambda *given: linked.append(given) or link(*given))
+    linked = Mock(side_effect=chain.link)
+    monkeypatch.setattr(chain, "link", linked)
     for _ in range(5):
         ledger.charge(gaussian(2e-3))
         assert ledger.worst_case(1e-5) is not None
-    assert len(linked) == 5
+    assert linked.call_count == 5
     events = ledger.book().events
     assert events is not None
     assert (len(events), events.total(), len(ledger.book().merged)) == (7, 3_005, 1)
