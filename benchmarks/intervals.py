@@ -34,7 +34,7 @@ FAMILIES: dict[str, Family] = {
     "linear": Linear(5.0),
     "poisson": Poisson(10.0),
 }
-CELLS = {
+CELLS: dict[str, list[tuple[int, int, tuple[float, ...]]]] = {
     "logistic": [
         (5, 1_000, (0.2, 1.0, 3.0)),
         (5, 5_000, (0.2, 1.0, 3.0)),
@@ -234,7 +234,8 @@ def wrong(number: int) -> None:
         "Poisson, counts of variance μ + μ²/2": ("poisson", 3, overdispersed),
     }
     for said, (name, columns, draw) in kinds.items():
-        w, rows = truth(name, columns), [[], []]
+        w = truth(name, columns)
+        rows: tuple[list[Tensor], list[Tensor]] = ([], [])
         for seed in range(number):
             generator = torch.Generator().manual_seed(seed)
             x = features(10_000, columns, generator)
