@@ -13,6 +13,7 @@ from typing import Any
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
+from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import (
     ExponentialMechanism,
     PerturbedObjective,
@@ -20,7 +21,7 @@ from bdpvi.accounting.events import (
     Threshold,
 )
 from bdpvi.accounting.worst_case import epsilon
-from bdpvi.types import Budget, WorstCase
+from bdpvi.types import Budget
 
 FORMAT = 2
 ROW = "row"
@@ -246,7 +247,7 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
     return kind, said
 
 
-def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase | None:
+def together(events: Counter[Priced], delta: float, rows: int = 1) -> Bound | None:
     """Return the guarantee of everything together, each event so many times, in any order.
 
     A Gaussian mechanism of distance μ costs k rows at most what one of distance kμ costs one (Dong,

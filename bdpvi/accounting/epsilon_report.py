@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account, cost_of
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.secure_sums import Grids, SecureSums
-from bdpvi.types import Scope, Spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +77,13 @@ class EpsilonReport:
                 )
         quantiles = None
         if self.edges:
-            accountant = BayesianAccountant()
-            accountant.step(event)
-            quantiles = accountant.per_record(self.delta)
+            quantiles = Account([event]).per_record(self.delta)
         return SecureSums.of(self.grids, torch.stack(values), quantiles)
 
     def epsilon(self, total: SecureSums, event: SampledGaussian) -> float:
         """Return the smallest ε of the grid that the bounds allow, +inf if none does.
 
-        On a training path it is a diagnostic, and no guarantee about the algorithm: :meth:`spent`.
+        On a training path it is a diagnostic, and no guarantee about the algorithm: :meth:`cost`.
 
         Args:
             total: of all clients.
@@ -111,25 +109,24 @@ class EpsilonReport:
         found = allowed.nonzero()
         return self.epsilons[int(found[0])] if len(found) else math.inf
 
-    def spent(self, total: SecureSums, event: SampledGaussian) -> Spent:
+    def cost(self, total: SecureSums, event: SampledGaussian) -> Cost:
         """Return the worst-case ε of ``event`` with the ε of the clients' panels beside it.
 
-        ``path_epsilon`` is at most the worst-case one. It speaks of a record of the mixture of
-        the clients' populations in which each weighs as many records as it has in its panel.
+        ``path`` is at most the worst case. It speaks of a record of the mixture of the clients'
+        populations in which each weighs as many records as it has in its panel.
 
         Args:
             total, event: as for :meth:`epsilon`.
         """
-        accountant = BayesianAccountant()
-        accountant.step(event)
-        found = accountant.spent(self.delta)
-        return replace(
-            found,
-            scope=Scope.PATH,
-            path_epsilon=min(self.epsilon(total, event), found.epsilon),
-            sample_size=total.records,
-            estimator="betting",
-            failure_probability=self.failure_probability,
-            estimates=2 * len(self.epsilons),
-            reason="it is the worst-case ε; the path's is from sums over all clients' panels",
+        found = cost_of([event], self.delta).worst_case
+        epsilon = self.epsilon(total, event)
+        path = Bound(
+            kind=Kind.PATH,
+            epsilon=min(epsilon, found.epsilon if found else math.inf),
+            delta=self.delta,
+            by=f"betting, sums over all clients' panels of {total.records} records",
+            relation=event.relation.value,
+            unit=f"one {event.unit}",
+            assumptions=(Assumption.PANEL_REPRESENTS_POPULATION,),
         )
+        return Cost(worst_case=found, path=path)

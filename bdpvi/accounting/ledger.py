@@ -34,7 +34,8 @@ from bdpvi.accounting.book import (
     read_line,
     together,
 )
-from bdpvi.types import Budget, BudgetExceededError, Dataset, People, WorstCase
+from bdpvi.accounting.cost import RECORD, Bound
+from bdpvi.types import Budget, BudgetExceededError, Dataset, People
 
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin", "repair"]
 
@@ -232,7 +233,7 @@ class Ledger:
 
     def worst_case(
         self, delta: float, planned: Sequence[Priced] | None = (), without: str | None = None
-    ) -> WorstCase | None:
+    ) -> Bound | None:
         """Return what everything cost together, with ``planned`` on top.
 
         None where there is no guarantee: nothing bounds a record in one of the releases, or a
@@ -248,7 +249,15 @@ class Ledger:
             book = replace(book, entries=tuple(e for e in book.entries if e.of != without))
         if planned is None or book.events is None:
             return None
-        return together(book.events + Counter(planned), delta, book.rows)
+        found = together(book.events + Counter(planned), delta, book.rows)
+        return found if found is None or self.unit == ROW else replace(found, unit=self.whose)
+
+    @property
+    def whose(self) -> str:
+        """Of which one more or less is hidden, in words."""
+        if self.unit == ROW:
+            return RECORD
+        return f"all records, at most {self.rows_per_unit}, with one value of {self.unit!r}"
 
     def spend(self, entry: Entry, what: str) -> None:
         """Append a charge if the budget has it, by the worst case.

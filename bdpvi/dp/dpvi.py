@@ -20,6 +20,7 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
@@ -27,7 +28,7 @@ from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.inference.svi import default_optimiser, isolated
 from bdpvi.models.contract import Model
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,10 @@ def dpvi_runs(
     free = _train(model, guide, data, streams, settings)
     prices = streams.prices(accountant, delta)
     return tuple(
-        Outcome(_draws(guide, {n: v[r] for n, v in free.items()}, streams, r, settings), prices[r])
+        Outcome(
+            _draws(guide, {n: v[r] for n, v in free.items()}, streams, r, settings),
+            Cost.of(prices[r]),
+        )
         for r in range(len(runs))
     )
 

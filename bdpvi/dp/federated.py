@@ -22,13 +22,13 @@ from torch import Tensor
 from bdpvi._runtime import store, validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import cost_of
+from bdpvi.accounting.cost import Assumption, Bound, Cost
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.mechanism import affordable
-from bdpvi.dp.private import as_experiment
 from bdpvi.dp.updates import Message, Released, Rounds
-from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
+from bdpvi.types import Budget, BudgetExceededError
 
 NOBODY = -1
 """Stands in ``Released.refused`` for whoever sent something that is no message."""
@@ -55,7 +55,7 @@ class Federation:
     ...     released = federation.aggregate(number, answers)
     >>> released.update.shape, federation.charged
     (torch.Size([2]), 3)
-    >>> federation.spent(delta=1e-3).unit
+    >>> federation.cost(delta=1e-3).worst_case.unit
     'client'
     """
 
@@ -205,9 +205,7 @@ class Federation:
             raise ValueError("nothing was charged yet: call sampled() first")
         return self.rounds.event(self._charged).view(unit, observer, norms)
 
-    def worst_case(
-        self, delta: float, unit: str = "client", observer: Observer = PUBLIC
-    ) -> WorstCase:
+    def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
         """Return the guarantee to publish: it follows from the settings and the rounds alone.
 
         Args:
@@ -217,20 +215,20 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if no finite ε can be promised.
         """
-        found = self.spent(delta, unit, observer).worst_case
+        found = self.cost(delta, unit, observer).worst_case
         if found is None:
             raise ValueError(
                 f"noise_multiplier={self.rounds.noise_multiplier:g} has no finite ε; use more"
             )
         return found
 
-    def spent(
+    def cost(
         self,
         delta: float,
         unit: str = "client",
         observer: Observer = PUBLIC,
         norms: NormCounts | None = None,
-    ) -> Spent:
+    ) -> Cost:
         """Return what all rounds cost: the worst-case ε, and with norms what their path cost.
 
         Args:
@@ -240,13 +238,9 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
-        accountant = BayesianAccountant()
-        accountant.step(self.event(unit, observer, norms))
-        found = replace(accountant.spent(delta), observer=observer.name)
-        if found.worst_case is not None:
-            says = f"{found.worst_case.accountant}, seen by {observer.name}"
-            found = replace(found, worst_case=replace(found.worst_case, accountant=says))
-        return found if self.rounds.seed is None else as_experiment(found)
+        found = cost_of([self.event(unit, observer, norms)], delta)
+        seeded = () if self.rounds.seed is None else (Assumption.SEEDED_EXPERIMENT,)
+        return found.each(lambda bound: replace(bound, observer=observer.name).assuming(*seeded))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger, as JSON types: settings and charges."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,14 +13,15 @@ from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.records import Records
-from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
+from bdpvi.types import BudgetExceededError
 
-EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
+SEEDED = Assumption.SEEDED_EXPERIMENT
 
 
 class Private:
@@ -156,7 +156,7 @@ class Private:
             raise ValueError("nothing was charged yet: call step() first")
         return self.mechanism.event(self.steps, self._norms)
 
-    def worst_case(self, delta: float) -> WorstCase:
+    def worst_case(self, delta: float) -> Bound:
         """Return the guarantee to publish: it follows from rate, noise and steps alone.
 
         Args:
@@ -165,19 +165,19 @@ class Private:
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        found = self._accountant().worst_case(delta)
+        found = self._account().worst_case(delta)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
             )
-        return found if self.mechanism.seed is None else experimental(found)
+        return found if self.mechanism.seed is None else found.assuming(SEEDED)
 
-    def spent(self, delta: float) -> Spent:
+    def cost(self, delta: float) -> Cost:
         """Return what all steps cost: the worst-case ε, and with a panel what the path cost.
 
         ``worst_case``, by privacy loss distributions, holds for every record and is the one to
-        publish. ``path_epsilon``, None without a panel, is what a random record like the panel's
-        paid on the path that this run took: a diagnostic, and no guarantee about the algorithm.
+        publish. ``path``, None without a panel, is what a random record like the panel's paid on
+        the path that this run took: a diagnostic, and no guarantee about the algorithm.
 
         Args:
             delta: δ of both.
@@ -185,8 +185,8 @@ class Private:
         Raises:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
-        found = self._accountant().spent(delta)
-        return found if self.mechanism.seed is None else as_experiment(found)
+        found = self._account().cost(delta)
+        return found if self.mechanism.seed is None else found.each(lambda b: b.assuming(SEEDED))
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
@@ -210,15 +210,13 @@ class Private:
         """
         return self._of_panel().exposure(delta)
 
-    def _of_panel(self) -> BayesianAccountant:
+    def _of_panel(self) -> Account:
         if self._counted is None:
             raise ValueError("panel is None: make_private(panel=...) says what its records pay")
-        return self._accountant()
+        return self._account()
 
-    def _accountant(self) -> BayesianAccountant:
-        accountant = BayesianAccountant()
-        accountant.step(self.event())
-        return accountant
+    def _account(self) -> Account:
+        return Account([self.event()])
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimiser, number of steps and counts, for ``torch.save``. Secret.
@@ -260,21 +258,5 @@ class Private:
         self._versions = self._now()
 
     def __repr__(self) -> str:
-        kind = "" if self.mechanism.seed is None else f", {EXPERIMENT}"
+        kind = "" if self.mechanism.seed is None else f", {SEEDED.value}"
         return f"Private({type(self.module).__name__}, {self.steps} steps{kind})"
-
-
-def experimental(found: WorstCase) -> WorstCase:
-    """Return a guarantee whose text says that the noise is seeded."""
-    return replace(found, accountant=f"{found.accountant}; {EXPERIMENT}")
-
-
-def as_experiment(found: Spent) -> Spent:
-    """Return a price that says that the noise is seeded, and is not reliable."""
-    return replace(
-        found,
-        guarantee=f"{found.guarantee}; {EXPERIMENT}",
-        worst_case=None if found.worst_case is None else experimental(found.worst_case),
-        reliable=False,
-        reason=EXPERIMENT,
-    )

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import log, validate
-from bdpvi._runtime.keys import EXPERIMENT
-from bdpvi.accounting.answer import no_panel
 from bdpvi.accounting.book import Entry
+from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
@@ -24,8 +23,7 @@ from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing import guarantees
-from bdpvi.releasing.guarantees import AIMED, WORST_CASE, Receipt
-from bdpvi.releasing.released import Release
+from bdpvi.releasing.released import AIMED, Receipt, Release
 from bdpvi.types import Dataset
 
 _SLACK = 0.002
@@ -192,29 +190,24 @@ def fit_private(
         total = spending.worst_case(delta)
     latents = route.draw(model, data, plan)
     draws = len(next(iter(latents.values())))
-    promise = no_panel(delta, total)
+    assert total is not None  # what has no worst case is not planned
+    total = total.assuming(*guarantees.assumptions_of(data.preprocessing))
     return Release(
         samples=torch.cat([one.reshape(draws, -1) for one in latents.values()], 1),
         latents=latents,
         receipt=Receipt(
-            guarantee=WORST_CASE,
-            meaning=guarantees.worst_case_meaning(spending, data.preprocessing),
-            relation=f"add or remove {guarantees.unit_of(spending)}",
-            epsilon=epsilon,
-            delta=delta,
+            worst_case=total.public(epsilon),
+            about=guarantees.about(data.preprocessing),
             source=AIMED,
-            reliable=None,
             draws=draws,
             temperature=None,
             noise_scale=None,
             step=None,
-            given=guarantees.given(data.preprocessing),
-            experiment=bool(data.preprocessing.get(EXPERIMENT)),
         ),
         model=model,
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
-        secret=promise,
+        secret=Cost(worst_case=total),
     )
 
 
