@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import bayes, worst_of
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
@@ -167,13 +168,13 @@ def test_the_client_at_rate_1_pays_exact_gaussian_dp(
 
 
 def test_at_secret_coins_a_client_pays_what_dp_accounting_says() -> None:
-    spent = spent_by(coins(), T).spent(1e-5)
+    spent = spent_by(coins(), T).cost(1e-5)
     other = PLDAccountant()
     other.compose(SelfComposedDpEvent(PoissonSampledDpEvent(Q, GaussianDpEvent(Z)), T))
     assert spent.worst_case is not None
-    assert spent.worst_case.epsilon == pytest.approx(other.get_epsilon(1e-5), rel=2e-3)
-    assert spent.epsilon == spent.worst_case.epsilon
-    assert spent.worst_case.relation == "add or remove one client"
+    assert worst_of(spent).epsilon == pytest.approx(other.get_epsilon(1e-5), rel=2e-3)
+    assert bayes(spent).epsilon == worst_of(spent).epsilon
+    assert worst_of(spent).relation == "add or remove one client"
 
 
 def test_a_record_pays_for_the_rounds_of_its_client() -> None:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from accounts import path_of, worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -21,7 +22,6 @@ from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.quantiles import quantile_certificate
 from bdpvi.accounting.rounds import PUBLIC, RoundEvent
 from bdpvi.accounting.secure_sums import BITS, Grids, SecureSums, masked, together, unmasked
-from bdpvi.types import Scope
 
 F64 = torch.float64
 SMALL = Grids(columns=2, edges=(0.25, 0.5, 1.0), fractions=(0.9, 0.5), means=(0.1, 0.3, 0.6))
@@ -303,12 +303,10 @@ def test_epsilon_from_masked_sums_is_the_pooled_one_and_a_diagnostic(rate: float
     bare = ours.instance(PUBLIC)
     epsilon = REPORT.epsilon(total, bare)
     assert epsilon == REPORT.epsilon(direct, bare) == slow_epsilon(pooled)
-    spent = REPORT.spent(total, bare)
-    assert spent.scope is Scope.PATH
-    assert spent.worst_case is not None
-    assert spent.epsilon == spent.worst_case.epsilon
-    assert spent.path_epsilon == epsilon < spent.epsilon
-    assert (spent.sample_size, spent.unit) == (3 * M, "record")
+    spent = REPORT.cost(total, bare)
+    assert path_of(spent).epsilon == epsilon < worst_of(spent).epsilon
+    assert path_of(spent).unit == "one record"
+    assert f"of {3 * M} records" in path_of(spent).by
     assert "a diagnostic, no guarantee" in str(spent)
 
 
@@ -333,9 +331,9 @@ def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures()
 def test_a_panel_at_the_clip_pays_the_worst_case() -> None:
     made = NormCounts.none(torch.arange(M), LEVELS).add_largest(ROUNDS)
     total = REPORT.sums(OURS.instance(PUBLIC, made))
-    worst = REPORT.spent(total, OURS.instance(PUBLIC))
-    assert worst.path_epsilon == worst.epsilon
-    assert REPORT.epsilon(total, OURS.instance(PUBLIC)) >= worst.epsilon
+    found = REPORT.cost(total, OURS.instance(PUBLIC))
+    assert path_of(found).epsilon == worst_of(found).epsilon
+    assert REPORT.epsilon(total, OURS.instance(PUBLIC)) >= worst_of(found).epsilon
 
 
 def test_bad_reports_are_named() -> None:

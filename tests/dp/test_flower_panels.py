@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from accounts import bayes, evidence_of
 
 pytest.importorskip("flwr")
 
@@ -89,9 +90,9 @@ def test_sums_over_clients_are_those_of_all_panels_together(masks: bool) -> None
     apart = (total.vector() - expected.vector()).abs()
     assert int(apart.max()) <= M * CLIENTS  # a record's last bit may be rounded either way
     assert torch.equal(total.below, expected.below)
-    spent = REPORT.spent(total, strategy.federation.event("record"))
-    assert spent.sample_size == M * CLIENTS
-    assert (spent.unit, spent.worst_case is not None) == ("record", True)
+    spent = REPORT.cost(total, strategy.federation.event("record"))
+    assert evidence_of(bayes(spent)).sample_size == M * CLIENTS
+    assert (bayes(spent).unit, spent.worst_case is not None) == ("record", True)
 
     for _, (reply,) in nodes.sent:  # what the server saw
         assert list(reply.content) == ["sums"]

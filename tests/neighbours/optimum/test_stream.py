@@ -144,7 +144,7 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
     found, whole = streamed(path, noise_scale=0.3), here(data, noise_scale=0.3)
     assert calibrate(found, epsilon=0.5) == calibrate(whole, epsilon=0.5)
     release = bdpvi.release(found, draws=2, epsilon=0.5)
-    assert release.receipt.guarantee == "worst-case DP"
+    assert release.receipt.bound.kind.value == "worst-case DP"
     assert release.samples.shape == (2, len(found.posterior.mean))
     save_fit(found, tmp_path / "fit")
     loaded = load_fit(tmp_path / "fit", MODEL, FullRank(MODEL, noise_scale=0.3))
