@@ -331,7 +331,10 @@ def prices(event: SampledGaussian, delta: float) -> dict[str, float | None]:
     own = by_losses.per_record(delta)
     return {
         "worst case": None if found.worst_case is None else found.worst_case.epsilon,
-        **{name: one and one.epsilon for name, one in zip(names, paths, strict=True)},
+        **{
+            name: None if one is None else one.epsilon
+            for name, one in zip(names, paths, strict=True)
+        },
         "median client": float(own.median()),
     }
 

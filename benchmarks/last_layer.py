@@ -139,7 +139,8 @@ def lines(name: str, found: list[Found]) -> Iterator[str]:
             f"{stdev(right):.4f} | {chosen} | "
             f"{fmean(one.at_clip for one in found):.0%} | {delta:g} | {guess(worst)} | "
             f"{guess(fmean(own))} | {min(own):.3f} to {max(own):.3f} | "
-            f"{'yes' if all(one.reliable for one in bayesian) else 'no'} | {fmean(own) / worst:.2f} |"
+            f"{'yes' if all(one.reliable for one in bayesian) else 'no'} | "
+            f"{fmean(own) / worst:.2f} |"
         )
 
 

@@ -140,7 +140,8 @@ def row(task: Task, epsilon: float) -> str:
     return (
         f"| {task.name} | {cost.worst_case.epsilon:.3f} | {fmean(test):.4f} ± {stdev(test):.4f} | "
         f"{task.test.accuracy(torch.zeros(task.test.x.shape[1], task.test.logits.shape[1])):.4f} | "
-        f"{settings.clip:g}, {settings.rate:g} | {float(at_clip):.0%} | {cost.bayesian.epsilon:.3f} | "
+        f"{settings.clip:g}, {settings.rate:g} | {float(at_clip):.0%} | "
+        f"{cost.bayesian.epsilon:.3f} | "
         f"{exposure.median:.3f} | {certified[0.5]:.3f} | {certified[0.75]:.3f} | {ratio:.2f} |"
     )
 

@@ -57,7 +57,7 @@ first = bdpvi.release(fit, draws=1, temperature=TEMPERATURE, delta=DELTA)
 others = bdpvi.release(fit, draws=9, temperature=TEMPERATURE, delta=DELTA)  # the bill is for ten
 one = accuracy(model, first.latents, split.test)
 ten = accuracy(model, {"w": torch.cat([first.samples, others.samples])}, split.test)
-prices = [release.cost.bayesian for release in (first, others)]
+prices = [bound for release in (first, others) if (bound := release.cost.bayesian)]
 
 print("data     non-private  one draw  Bayesian-DP ε  ten draws  Bayesian-DP ε  δ      reliable")
 print(

@@ -20,8 +20,8 @@ class Accountant:
 
     def step(self, event: Event, *, count: int = 1) -> None:
         """Charge an event."""
+        Account([*self.events, (event, count)])  # refuses what does not go with the others
         self.events.append((event, count))
-        self.account()
 
     def account(self) -> Account:
         """Return everything so far."""

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.cost import Bound
-from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
 from bdpvi.commands.figure import plain_ticks
 from studies.compositions import ByHolder, ByPanel, Naive, composed
@@ -77,9 +76,6 @@ def _composed(distances: Array, rule: ByPanel | ByHolder) -> Bound:
         SampledDistances(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE) for row in distances
     ]
     # Both directions have the same cost, and the same orders are asked for again and again.
-    costs = [
-        event_cost(event, next(iter(event.records)), COMPOSED_ORDERS.values) for event in events
-    ]
     steps = [lambda _, order, c=cost: c[COMPOSED_ORDERS.index(order)] for cost in costs]
     return composed(
         steps, list(events[0].records), rule, delta=DELTA, gamma=GAMMA, orders=COMPOSED_ORDERS

@@ -301,7 +301,7 @@ def test_events_for_other_neighbours_do_not_add_up() -> None:
     replaced = SampledGaussian(noise_multiplier=4.0, relation="replace")  # type: ignore[arg-type]
     found = worst_case.epsilon([replaced], 1e-5)
     assert found is not None
-    assert found.relation == "replace one record"
+    assert found.neighbours == "replace one record"
     assert gaussian_delta(2 / 4.0, found.epsilon) == pytest.approx(1e-5, rel=1e-9)
 
 
