@@ -152,6 +152,11 @@ class Bound:
         """Return the bound with further assumptions; those it has are not named twice."""
         return replace(self, assumptions=tuple(dict.fromkeys((*self.assumptions, *more))))
 
+    def seeded(self) -> Bound:
+        """Return the bound of an experiment, which promises nothing."""
+        why = Assumption.SEEDED_EXPERIMENT
+        return replace(self.assuming(why), reliable=False, reason=why.value)
+
     def public(self, epsilon: float) -> Bound:
         """Return what may be published of it, at an ε that may be: one aimed at, or rounded up."""
         return replace(self, epsilon=epsilon, distance=None, rounding=0.0, reason="", evidence=None)

@@ -23,7 +23,7 @@ from bdpvi._runtime import store, validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.accountant import cost_of
-from bdpvi.accounting.cost import Assumption, Bound, Cost
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.mechanism import affordable
@@ -239,8 +239,8 @@ class Federation:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
         found = cost_of([self.event(unit, observer, norms)], delta)
-        seeded = () if self.rounds.seed is None else (Assumption.SEEDED_EXPERIMENT,)
-        return found.each(lambda bound: replace(bound, observer=observer.name).assuming(*seeded))
+        found = found.each(lambda bound: replace(bound, observer=observer.name))
+        return found if self.rounds.seed is None else found.each(Bound.seeded)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger, as JSON types: settings and charges."""

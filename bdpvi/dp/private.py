@@ -14,14 +14,12 @@ from torch.optim import Optimizer
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.accountant import Account
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure
+from bdpvi.accounting.cost import Bound, Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.records import Records
 from bdpvi.types import BudgetExceededError
-
-SEEDED = Assumption.SEEDED_EXPERIMENT
 
 
 class Private:
@@ -170,7 +168,7 @@ class Private:
             raise ValueError(
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
             )
-        return found if self.mechanism.seed is None else found.assuming(SEEDED)
+        return found if self.mechanism.seed is None else found.seeded()
 
     def cost(self, delta: float) -> Cost:
         """Return what all steps cost: the worst-case ε, and with a panel what the path cost.
@@ -186,7 +184,7 @@ class Private:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
         found = self._account().cost(delta)
-        return found if self.mechanism.seed is None else found.each(lambda b: b.assuming(SEEDED))
+        return found if self.mechanism.seed is None else found.each(Bound.seeded)
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
@@ -258,5 +256,5 @@ class Private:
         self._versions = self._now()
 
     def __repr__(self) -> str:
-        kind = "" if self.mechanism.seed is None else f", {SEEDED.value}"
+        kind = "" if self.mechanism.seed is None else ", seeded: it protects nobody"
         return f"Private({type(self.module).__name__}, {self.steps} steps{kind})"

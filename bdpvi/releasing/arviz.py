@@ -34,7 +34,7 @@ def to_inference_data(release: Release, x: Tensor | None = None) -> Any:
 
     # A netCDF file holds neither None nor truth values.
     receipt = {
-        name: int(value) if isinstance(value, bool) else value
+        name: int(value) if isinstance(value, bool) else _text(value)
         for name, value in _flat(release.receipt.to_dict())
         if value not in (None, "", [])
     }
@@ -52,6 +52,10 @@ def _flat(content: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{name}{key}_")
         else:
             yield f"{name}{key}", value
+
+
+def _text(value: Any) -> Any:
+    return ". ".join(value) if isinstance(value, list) else value
 
 
 def _variables(values: Mapping[str, Tensor]) -> dict[str, Any]:

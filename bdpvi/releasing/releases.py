@@ -16,7 +16,7 @@ from bdpvi._runtime import log, secure, store, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge, Entry
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
+from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.guarantees import Guarantee
 from bdpvi.releasing.released import AIMED, COMPUTED, PUBLIC, Receipt, Release
@@ -316,7 +316,7 @@ def _receipt(
     assert epsilon is not None
     said = bound.public(epsilon)
     if experiment:
-        said = said.assuming(Assumption.SEEDED_EXPERIMENT)
+        said = said.seeded()
     noise_scale = fit.guide.noise_scale
     return Receipt(
         worst_case=said if public else None,

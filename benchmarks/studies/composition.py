@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.cost import Bound
+from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
 from bdpvi.commands.figure import plain_ticks
 from studies.compositions import ByHolder, ByPanel, Naive, composed
@@ -75,6 +76,8 @@ def _composed(distances: Array, rule: ByPanel | ByHolder) -> Bound:
     events = [
         SampledDistances(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE) for row in distances
     ]
+    direction = next(iter(events[0].records))
+    costs = [event_cost(event, direction, COMPOSED_ORDERS.values) for event in events]
     # Both directions have the same cost, and the same orders are asked for again and again.
     steps = [lambda _, order, c=cost: c[COMPOSED_ORDERS.index(order)] for cost in costs]
     return composed(

@@ -174,7 +174,7 @@ def test_at_secret_coins_a_client_pays_what_dp_accounting_says() -> None:
     assert spent.worst_case is not None
     assert worst_of(spent).epsilon == pytest.approx(other.get_epsilon(1e-5), rel=2e-3)
     assert spent.bayesian is None
-    assert worst_of(spent).relation == "add or remove one client"
+    assert worst_of(spent).neighbours == "add or remove one client"
 
 
 def test_a_record_pays_for_the_rounds_of_its_client() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accounts import bayes, path_of, worst_of
+from accounts import path_of, worst_of
 from scipy.stats import beta, binom, chi2, kstest, norm
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -131,8 +131,8 @@ def test_a_seeded_run_says_that_it_is_an_experiment() -> None:
     private = run()
     private.step()
     spent = private.cost(1e-5)
-    assert not bayes(spent).reliable
-    for text in (str(private), str(spent), str(private.worst_case(1e-5)), bayes(spent).reason):
+    assert not worst_of(spent).reliable
+    for text in (str(private), str(spent), str(private.worst_case(1e-5)), worst_of(spent).reason):
         assert "seeded" in text
     assert "seeded" not in str(run(seed=None))
 
@@ -373,9 +373,8 @@ def test_without_a_panel_there_is_the_worst_case_alone() -> None:
         for _ in range(3):
             one.step()
     spent = private.cost(1e-5)
-    assert path_of(spent).epsilon is None
+    assert spent.path is None
     assert spent.worst_case == other.cost(1e-5).worst_case == private.worst_case(1e-5)
-    assert bayes(spent).epsilon == pytest.approx(private.worst_case(1e-5).epsilon)
     assert str(spent).endswith("no panel, so no Bayesian ε")
     for ask in (private.exposure, private.per_record):
         with pytest.raises(ValueError, match="panel is None"):

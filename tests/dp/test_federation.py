@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from accounts import bayes, path_of, worst_of
+from accounts import path_of, worst_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -463,7 +463,7 @@ def test_a_seeded_federation_says_that_it_protects_nobody() -> None:
     federation = Federation(rounds())
     federation.sampled(1)
     spent = federation.cost(1e-5)
-    assert not bayes(spent).reliable
+    assert not worst_of(spent).reliable
     assert "protects nobody" in str(federation.worst_case(1e-5))
 
 

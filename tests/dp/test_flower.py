@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import bayes, path_of
+from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -314,11 +314,10 @@ def test_clients_that_moved_little_pay_less_on_the_path() -> None:
     spent = one.cost(1e-3)
     norms = NormCounts.none(torch.arange(300)).add(torch.full((300,), 0.1), steps=2)
     assert spent == one.federation.cost(1e-3, norms=norms)
-    assert path_of(spent).epsilon is not None
-    assert path_of(spent).epsilon < bayes(spent).epsilon
+    assert path_of(spent).epsilon < worst_of(spent).epsilon
     plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
     plainly.start(Many(small, 300), start, num_rounds=2)
-    assert bayes(plainly.cost(1e-3)).epsilon == bayes(spent).epsilon
+    assert plainly.cost(1e-3).worst_case == spent.worst_case
 
 
 @pytest.mark.parametrize("kind", [FedAdam, FedProx])

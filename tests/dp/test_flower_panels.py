@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from accounts import bayes, evidence_of
+from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -91,8 +91,8 @@ def test_sums_over_clients_are_those_of_all_panels_together(masks: bool) -> None
     assert int(apart.max()) <= M * CLIENTS  # a record's last bit may be rounded either way
     assert torch.equal(total.below, expected.below)
     spent = REPORT.cost(total, strategy.federation.event("record"))
-    assert evidence_of(bayes(spent)).sample_size == M * CLIENTS
-    assert (bayes(spent).unit, spent.worst_case is not None) == ("record", True)
+    assert f"of {M * CLIENTS} records" in path_of(spent).by
+    assert path_of(spent).unit == worst_of(spent).unit == "one record"
 
     for _, (reply,) in nodes.sent:  # what the server saw
         assert list(reply.content) == ["sums"]

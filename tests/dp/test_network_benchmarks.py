@@ -114,9 +114,8 @@ def test_static_costs_of_short_features_are_below_the_worst_case(
     short = (way * length, torch.randint(5, (800,), generator=generator))
     monkeypatch.setattr(last, "features", lambda *_: (torch.tensor([5.0]), (short,) * 4))
     found = last.run(last.task(None, 0, 0.5), (math.sqrt(2),), 0.51, 0.9, 0)
-    spent = found.cost[0]
+    spent = found.costs[0]
     assert worst_of(spent).epsilon == pytest.approx(0.51, rel=0.01)
-    assert spent.scope == "static"
     assert bayes(spent).reliable
     # A hundredth is at the clip: no ε below that of the worst case at a δ 100 times as large.
     z = calibrate(GaussianAccountant(), epsilon=0.51, delta=DELTA, rate=1.0, steps=last.STEPS)

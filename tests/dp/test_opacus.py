@@ -20,6 +20,7 @@ from opacus import PrivacyEngine  # noqa: E402
 from opacus.accountants.utils import get_noise_multiplier  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
+from bdpvi.accounting.events import SampledGaussian  # noqa: E402
 from bdpvi.accounting.worst_case import PrivacyLossAccountant  # noqa: E402
 from bdpvi.dp.opacus import BDPAccountant  # noqa: E402
 
@@ -122,7 +123,8 @@ def test_steps_that_nobody_watched_are_charged_at_the_clip() -> None:
     loop.twin.load_state_dict(loop.module._module.state_dict())
     loop.accountant.watch(loop.twin, F.cross_entropy, simulated(100, seed=1))
     loop.train(2)
-    (event,) = [event for event, _ in loop.accountant._accountant()._runs]
+    (event,) = [event for event, _ in loop.accountant._account().events]
+    assert isinstance(event, SampledGaussian)
     assert event.steps == 5
     assert event.norms is not None
     assert bool((event.norms.counts[:, -1] >= 3).all())

@@ -107,7 +107,7 @@ def test_json_keeps_public_and_secret_apart(
     assert private(table, tmp_path / "shared", *options) == 0
     result = json.loads(capsys.readouterr().out)
     assert set(result) == {"public", "secret"}
-    assert result["public"]["receipt"]["guarantee"] == "worst-case DP"
+    assert result["public"]["receipt"]["worst_case"]["epsilon"] == 1
     assert set(result["secret"]) == {"folder", "cost"}
 
 
@@ -173,7 +173,7 @@ def test_a_bayesian_guarantee_needs_public_constants(
     constants.write_text(json.dumps(public))
     assert private(table, tmp_path / "two", *more, "--constants", constants) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["public"]["receipt"]["guarantee"] == "Bayesian DP"
+    assert result["public"]["receipt"]["bayesian"]["kind"] == "Bayesian DP"
     assert result["secret"]["cost"]["bayesian"]["reliable"]
 
 

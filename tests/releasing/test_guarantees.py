@@ -173,7 +173,7 @@ def test_replacing_a_record_costs_more() -> None:
     assert one is not None
     two = replace_one(one)
     assert two is not None
-    assert (one.relation, two.relation) == ("add or remove one record", "replace one record")
+    assert (one.relation, two.relation) == ("add or remove", "replace")
     for found, mu in ((one, math.sqrt(variance)), (two, 2 * math.sqrt(variance))):
         eps = mpmath.mpf(found.epsilon)
         delta = mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
@@ -183,7 +183,7 @@ def test_replacing_a_record_costs_more() -> None:
     assert plain is not None
     assert plain.epsilon == 2 * one.epsilon
     assert plain.delta == pytest.approx((1 + math.exp(one.epsilon)) * DELTA)
-    with pytest.raises(ValueError, match="relation='replace one record'"):
+    with pytest.raises(ValueError, match="relation='replace'"):
         replace_one(two)
 
 
@@ -296,11 +296,14 @@ def fields(value: object, path: str = "") -> list[str]:
 
 def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: Path) -> None:
     both: list[Guarantee] = [WorstCaseDP(), BayesianDP()]
+    found: set[str] = set()
     for number, guarantee in enumerate(both):
         released = bdpvi.release(fit, epsilon=0.3 + number, guarantee=guarantee)
         storage.save_release(released, tmp_path / f"{number}.json")
         content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
-        assert set(fields(content)) == set(storage.ORIGINS)
+        del content["receipt"]["worst_case" if number else "bayesian"]
+        found |= set(fields(content))
+    assert found == set(storage.ORIGINS)
 
 
 def test_the_public_file_is_the_same_for_neighbours_but_for_its_samples(
