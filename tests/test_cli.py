@@ -414,7 +414,7 @@ def test_json_is_one_object_and_nothing_else(
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line, parse_constant=refused)
     assert isinstance(found, dict)
-    wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Spent)}
+    wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Cost)}
     assert set(found) == wanted
     if command[0] == "compare":
         assert [row["accuracy"] is None for row in found["summary"]] == [False, False, True]
@@ -546,7 +546,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
         tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
     )
     content = json.loads(file.read_text("utf-8"))
-    assert content["receipt"]["meaning"].endswith("Constants of the encoding: By law.")
+    assert content["receipt"]["about"].endswith("Constants of the encoding: By law.")
     assert "Computed from the rows" not in file.read_text("utf-8")
 
 

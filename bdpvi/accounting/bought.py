@@ -11,19 +11,18 @@ from bdpvi.accounting.worst_case import gaussian_epsilon
 def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> float:
     """Return the largest μ at which a Gaussian mechanism costs at most ε at ``delta``.
 
-        Args:
-            epsilon: ε > 0.
-            delta: δ.
-            rounding: θ, see :func:`rounding_delta`.
+    Args:
+        epsilon: ε > 0.
+        delta: δ.
+        rounding: θ, see :func:`bdpvi.accounting.rounding.rounding_delta`.
 
-        Raises:
-            ValueError: if rounding leaves nothing of δ.
+    Raises:
+        ValueError: if rounding leaves nothing of δ.
 
-        >>> from bdpvi.accounting.rounding import rounding_delta
-    from bdpvi.accounting.worst_case import gaussian_guarantee
-        >>> mu = gaussian_distance(1.0, 1e-5)
-        >>> round(mu, 4), round(gaussian_guarantee(mu**2, 1e-5).epsilon, 9)
-        (0.2681, 1.0)
+    >>> from bdpvi.accounting.worst_case import gaussian_guarantee
+    >>> mu = gaussian_distance(1.0, 1e-5)
+    >>> round(mu, 4), round(gaussian_guarantee(mu**2, 1e-5).epsilon, 9)
+    (0.2681, 1.0)
     """
     validate.positive("epsilon", epsilon)
     rest = validate.probability("delta", delta) - rounding_delta(rounding, epsilon)

@@ -235,10 +235,10 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     except FloatingPointError as error:
         return failed(f"training diverged: {error}")
     measured = _measured(cell.method, outcomes, split)
-    ledger = getattr(prepared, "ledger", None)
+    account = getattr(prepared, "account", None)
     own = certified = None
-    if ledger is not None:
-        numbers, epsilon_of = ledger(setting).own_price(plan.delta)
+    if account is not None:
+        numbers, epsilon_of = account(setting).own_price(plan.delta)
         own = quantiles.within(numbers, epsilon_of, LEVELS)
         most = float(quantiles.quantile_certificate(numbers, UNSURE, 0.99))
         certified = epsilon_of(most) if math.isfinite(most) else None

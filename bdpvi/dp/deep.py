@@ -94,8 +94,8 @@ def make_private(
     ... )
     >>> for _ in range(3):
     ...     private.step()
-    >>> spent = private.spent(delta=1e-5)
-    >>> spent.epsilon <= spent.worst_case.epsilon
+    >>> cost = private.cost(delta=1e-5)
+    >>> cost.path.epsilon <= cost.worst_case.epsilon
     True
     """
     validate.positive("clip", clip)

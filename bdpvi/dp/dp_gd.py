@@ -81,7 +81,7 @@ def dp_gd_runs(
     >>> data = datasets.load_breast_cancer().train
     >>> runs = [Run(noise_multiplier=50.0)]
     >>> (outcome,) = dp_gd_runs(BayesianLogisticRegression(), data, runs=runs)
-    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 4)
+    >>> outcome.latents["w"].shape, round(outcome.cost.worst_case.epsilon, 4)
     (torch.Size([1, 30]), 0.7255)
     """
     settings = settings or DPGDSettings()

@@ -56,7 +56,7 @@ class Federation:
     >>> released.update.shape, federation.charged
     (torch.Size([2]), 3)
     >>> federation.cost(delta=1e-3).worst_case.unit
-    'client'
+    'one client'
     """
 
     def __init__(

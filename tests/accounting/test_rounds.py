@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import worst_of
 import dataclasses
 import math
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accounts import worst_of
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism

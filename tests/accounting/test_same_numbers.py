@@ -5,6 +5,7 @@ The inputs are closed formulas, so no generator and no processor has a part in t
 
 from __future__ import annotations
 
+from accounts import Accountant, bayes, path_of, worst_of
 import json
 import math
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accounts import Accountant, bayes, path_of, worst_of
 
 from bdpvi.accounting.events import NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs

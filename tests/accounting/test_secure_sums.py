@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from accounts import path_of, worst_of
 import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
-from accounts import path_of, worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import Accountant, bayes
 import csv
 import io
 import json
@@ -22,7 +23,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from accounts import Accountant, bayes
 from markupsafe import escape
 from rich.console import Console
 from scipy.stats import beta, norm
@@ -221,7 +221,7 @@ def test_what_99_percent_pay_is_certified_from_above() -> None:
     plan = Plan(methods=[method], epsilons=(1.0,), draws=2)
     prepared = method.prepare(split.train, plan.delta)
     found = run(plan.cells()[0], prepared, split, plan)
-    numbers, price = prepared.ledger(found["row"]["setting"]).own_price(plan.delta)  # type: ignore[attr-defined]
+    numbers, price = prepared.account(found["row"]["setting"]).own_price(plan.delta)  # type: ignore[attr-defined]
     rank = 4_000 - 4
     while beta.ppf(1e-6, rank, 4_000 - rank + 1) > 0.99:
         rank -= 1

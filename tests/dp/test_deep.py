@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import path_of, worst_of
 import copy
 import io
 import math
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accounts import path_of, worst_of
 from scipy.stats import beta, binom, chi2, kstest, norm
 from sklearn.datasets import load_digits
 from torch import Tensor, nn

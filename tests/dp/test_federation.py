@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import path_of, worst_of
 import json
 import math
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from accounts import path_of, worst_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import path_of, worst_of
 import importlib.util
 import json
 import logging
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from accounts import path_of, worst_of
 from collections.abc import Mapping
 
 import pytest
-from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import bayes, worst_of
 import json
 import math
 from dataclasses import replace
@@ -10,7 +11,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from accounts import bayes, worst_of
 from torch import Tensor
 
 from bdpvi.accounting.events import NormCounts, SampledGaussian

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import path_of, worst_of
 import copy
 import io
 import math
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from accounts import path_of, worst_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset

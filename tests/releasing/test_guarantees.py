@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import Accountant, bayes, evidence_of, worst_of
 import json
 import math
 import os
@@ -14,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from accounts import Accountant, bayes, evidence_of, worst_of
 from scipy import stats
 from scipy.special import ndtri
 from simulated import logistic_data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import Accountant, bayes, evidence_of
 import copy
 import json
 import math
@@ -15,7 +16,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from accounts import Accountant, bayes, evidence_of
 from pyro.optim import Adam
 from simulated import logistic_data
 
@@ -307,7 +307,7 @@ def test_a_pickle_a_copy_and_a_repr_hold_nothing_secret(fit: bdpvi.Fit) -> None:
     assert bayes(released.cost).epsilon > 0
     stored = pickle.dumps(released)
     assert b"Evidence" not in stored
-    assert "Spent" not in repr(released)
+    assert "Bound" not in repr(released)
     for again in (pickle.loads(stored), copy.copy(released), copy.deepcopy(released)):
         assert torch.equal(again.samples, released.samples)
         with pytest.raises(ValueError, match="cost is secret"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import bayes, evidence_of
 import builtins
 import math
 import stat
@@ -126,16 +127,18 @@ def test_equals_the_fit_in_memory(
     else:
         same_counts(panel, each)
     assert (found.records, found.feature_names) == (1500, data.feature_names)
-    one, other = (cost(x, planned=Charge(2, 30.0)) for x in (found, whole))
+    costs = [cost(x, planned=Charge(2, 30.0)) for x in (found, whole)]
+    (one, other), (first, second) = map(bayes, costs), costs
     # Rounded up to the next level, and on the grid of ε that the hockey-stick conversion has.
     assert other.epsilon * (1 - 1e-9) <= one.epsilon <= other.epsilon * 1.01
-    assert (one.reliable, one.sample_size) == (other.reliable, 1500)
-    assert one.worst_case == other.worst_case
-    assert one.exposure is not None
-    assert other.exposure is not None
+    assert one.reliable == other.reliable
+    assert evidence_of(one).sample_size == 1500
+    assert first.worst_case == second.worst_case
+    assert first.exposure is not None
+    assert second.exposure is not None
     for name in ("largest", "most", "median", "certified"):
-        paid = getattr(other.exposure, name)
-        assert paid * (1 - 1e-9) <= getattr(one.exposure, name) <= paid * 1.002
+        paid = getattr(second.exposure, name)
+        assert paid * (1 - 1e-9) <= getattr(first.exposure, name) <= paid * 1.002
 
 
 def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path) -> None:
