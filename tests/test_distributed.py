@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import Accountant
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import Accountant
 from simulated import logistic_data
 from torch import Tensor
 

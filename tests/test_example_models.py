@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import bayes
 import math
 import runpy
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import bayes
 from scipy import integrate, stats
 
 import bdpvi

@@ -208,7 +208,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     """
     validate.probability("delta", delta)
     flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]
-    whose = _common_neighbours(flat)
+    whose = common_neighbours(flat)
     variances = [_variance(one) for one in flat]
     if any(v is None for v in variances):
         return None
@@ -244,8 +244,8 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     return worst(found_epsilon, delta, name, **whose, rounding=rounding)
 
 
-def _common_neighbours(events: Sequence[object]) -> dict[str, Any]:
-    """Return the relation and the unit of all events."""
+def common_neighbours(events: Sequence[object]) -> dict[str, Any]:
+    """Return the relation and the unit that all events are for; ValueError if they differ."""
     steps = [one if isinstance(one, SampledGaussian) else None for one in events] or [None]
     found = {(s.relation.value, f"one {s.unit}") if s else (ADD_OR_REMOVE, RECORD) for s in steps}
     if len(found) > 1:

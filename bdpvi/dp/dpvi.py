@@ -97,7 +97,8 @@ def dpvi_runs(
     >>> guide = guides.MeanField(model)
     >>> runs = [Run(noise_multiplier=2.0)]
     >>> (outcome,) = dpvi_runs(model, guide, data, runs=runs, settings=settings)
-    >>> outcome.latents["w"].shape, outcome.cost.worst_case.by, round(outcome.cost.worst_case.epsilon, 2)
+    >>> cost = outcome.cost.worst_case
+    >>> outcome.latents["w"].shape, cost.by, round(cost.epsilon, 2)
     (torch.Size([3, 30]), 'privacy loss distribution', 1.08)
     """
     settings = settings or DPVISettings()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from bdpvi._runtime import log, validate
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Entry
 from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
@@ -18,12 +19,17 @@ from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.solve import smallest
 from bdpvi.dp import objective_plan
+from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.objective_plan import Facts, ObjectivePlan, Rule
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.releasing import guarantees
-from bdpvi.releasing.released import AIMED, Receipt, Release
+from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.guarantees import SPENT
+from bdpvi.releasing.released import AIMED, Receipt, Release, flat
 from bdpvi.types import Dataset
 
 _SLACK = 0.002
@@ -50,14 +56,25 @@ class Route(Protocol[P]):
     :meth:`draw` looks at a record.
     """
 
+    @property
+    def draws(self) -> int:
+        """Number of draws that are released."""
+
+    @property
+    def count(self) -> float:
+        """Share of μ² that buys a noisy number of records before there is a plan; 0 for none."""
+
+    def of_rows(self, rows: float) -> Route[P]:
+        """Return the route for about so many records."""
+
     def check(self, model: Model, data: Dataset, guide: object) -> None:
         """Raise ValueError if this model, data or guide cannot go this way."""
 
     def plan(self, model: Model, features: int, left: Left) -> P:
         """Return the settings: a function of public numbers."""
 
-    def draw(self, model: Model, data: Dataset, plan: P) -> Mapping[str, Tensor]:
-        """Return the latent variables, each (k, ...), from fresh secret noise."""
+    def draw(self, model: Model, data: Dataset, plan: P) -> Mapping[str, Tensor] | Estimate:
+        """Return the latent variables, each (k, ...), or their posterior; from fresh noise."""
 
 
 class Left(NamedTuple):
@@ -88,6 +105,11 @@ class ObjectivePerturbation:
     sources: int | None = None
     draws: int = 1
     rule: Rule = field(default_factory=Rule)
+    count: ClassVar[float] = 0.0
+
+    def of_rows(self, rows: float) -> ObjectivePerturbation:
+        """Return the route for about so many records."""
+        return replace(self, rows=rows)
 
     def check(self, model: Model, data: Dataset, guide: object) -> None:
         """Raise ValueError unless it is logistic regression, of targets 0 and 1."""
@@ -185,21 +207,24 @@ def fit_private(
     data.people.share(ledger)
     spending: Ledger = data.people.ledger
     with spending.locked():
+        if route.count:
+            route = route.of_rows(_counted(route.count, data, spending, epsilon, delta))
         plan = _planned(route, model, data.x.shape[1], spending, epsilon, delta)
         spending.spend(Entry(kind="release", events=(plan.event,)), f"ε = {epsilon:g}")
         total = spending.worst_case(delta)
-    latents = route.draw(model, data, plan)
-    draws = len(next(iter(latents.values())))
+    drawn = route.draw(model, data, plan)
+    estimate = drawn if isinstance(drawn, Estimate) else None
+    latents = drawn.draws(route.draws) if isinstance(drawn, Estimate) else drawn
     assert total is not None  # what has no worst case is not planned
     total = total.assuming(*guarantees.assumptions_of(data.preprocessing))
     return Release(
-        samples=torch.cat([one.reshape(draws, -1) for one in latents.values()], 1),
+        samples=flat(latents),
         latents=latents,
         receipt=Receipt(
             worst_case=total.public(epsilon),
             about=guarantees.about(data.preprocessing),
             source=AIMED,
-            draws=draws,
+            draws=route.draws,
             temperature=None,
             noise_scale=None,
             step=None,
@@ -207,6 +232,7 @@ def fit_private(
         model=model,
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
+        estimate=estimate,
         secret=Cost(worst_case=total),
     )
 
@@ -215,6 +241,8 @@ def _usual(model: Model) -> Route[Any]:
     """Return the best route that a model has."""
     if isinstance(model, BayesianLogisticRegression):
         return ObjectivePerturbation()
+    if isinstance(model, BayesianLinearRegression | BayesianPoissonRegression):
+        return NoisyScores()
     raise ValueError(
         f"model={model!r:.80} has no route that releases in one go; bdpvi.fit and bdpvi.release "
         "take any model"
@@ -229,12 +257,8 @@ def _planned(
     What was spent before counts as a Gaussian mechanism of that ε while settings are chosen; the
     noise follows from what it is.
     """
-    before = ledger.worst_case(delta)
-    spent = before.epsilon if before else math.inf
     try:
-        if not spent < epsilon:
-            raise ArithmeticError
-        variance = largest_variance(spent, delta) if spent else 0.0
+        variance = _spent(ledger, epsilon, delta)
         made = route.plan(model, features, Left(epsilon, delta, variance))
 
         def total(noise: float) -> float:
@@ -243,8 +267,41 @@ def _planned(
 
         noise = smallest(total, epsilon, made.event.noise_multiplier, slack=_SLACK)
     except ArithmeticError:
-        raise ValueError(
-            f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-            f"spent; {ledger.said()}"
-        ) from None
+        raise _unreachable(ledger, epsilon, delta) from None
     return made.with_noise(noise)  # type: ignore[return-value]
+
+
+def _spent(ledger: Ledger, epsilon: float, delta: float) -> float:
+    """Return μ² of the Gaussian mechanism that has the ε of what was spent.
+
+    Raises:
+        ArithmeticError: if that is all of ε, or has no price.
+    """
+    before = ledger.worst_case(delta)
+    spent = before.epsilon if before else math.inf
+    if not spent < epsilon:
+        raise ArithmeticError
+    return largest_variance(spent, delta) if spent else 0.0
+
+
+def _unreachable(ledger: Ledger, epsilon: float, delta: float) -> ValueError:
+    return ValueError(
+        f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, "
+        f"{ledger.worst_case(delta)} was spent; {ledger.said()}"
+    )
+
+
+def _counted(share: float, data: Dataset, ledger: Ledger, epsilon: float, delta: float) -> float:
+    """Charge and return a noisy number of records, for a share of the μ² that is left."""
+    try:
+        whole = largest_variance(epsilon, delta)
+        left = whole - _spent(ledger, epsilon, delta)
+        if left < SPENT * whole:
+            raise ArithmeticError
+    except ArithmeticError:
+        raise _unreachable(ledger, epsilon, delta) from None
+    distance = math.sqrt(share * left) / ledger.rows_per_unit
+    counting = NoisySum(rate=1.0, clip=1.0, noise_multiplier=1 / distance, size=1, records=1)
+    ledger.spend(Entry(kind="constants", events=(counting.event(1),)), f"ε = {epsilon:g}")
+    number = torch.tensor([float(len(data))], dtype=torch.float64)
+    return float(counting.noisy([number], Key.fresh())[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, evidence_of, worst_of
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of, worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies.distances import SampledDistances

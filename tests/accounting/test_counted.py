@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, evidence_of
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

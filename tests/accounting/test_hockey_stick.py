@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, evidence_of
 import math
 from itertools import pairwise
 
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies.distances import SampledDistances

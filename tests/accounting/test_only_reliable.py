@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, evidence_of
 import math
 
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from scipy import stats
 
 from bdpvi.accounting.conversions import REAL_ORDERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, worst_of
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant, bayes, worst_of
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import integrate, stats
 from studies.distances import SampledDistances

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from accounts import bayes, path_of, worst_of
 import math
 
 import pytest
 import torch
+from accounts import bayes, path_of, worst_of
 from test_sampled_steps import DELTA, F64, accountant, run, two_levels
 from torch import Tensor
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes
 import csv
 import io
 import json
@@ -23,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import Accountant, bayes
 from markupsafe import escape
 from rich.console import Console
 from scipy.stats import beta, norm

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import bayes
 import json
 import math
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import optuna
 import pytest
 import torch
+from accounts import bayes
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data

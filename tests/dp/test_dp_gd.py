@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import worst_of
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import worst_of
 from scipy.stats import chi2
 from simulated import logistic_data, single
 from sklearn.linear_model import LogisticRegression

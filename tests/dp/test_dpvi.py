@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import worst_of
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import RenyiAccountant

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from accounts import path_of, worst_of
 import importlib.util
-import json
 import logging
 import os
 import random
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -39,10 +38,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import bdpvi.dp.flower
 from bdpvi.accounting.events import NormCounts
-from bdpvi.accounting.rounds import SERVER_OF_SUMS
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg, client_mod
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import SERVER_OF_SUMS, Rounds
 from bdpvi.types import Budget, BudgetExceededError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,7 +252,7 @@ def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.json"
+    ledger = Ledger.at(tmp_path / "clients.jsonl")
     settings = rounds(client_rate=0.9)
     nodes = Nodes(client_app(settings))
     one = strategy(settings, ledger=ledger)
@@ -262,9 +261,10 @@ def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -
         3, one.arrays, ConfigRecord(), nodes
     )  # the server dies in round 3
     late = reply_with(open_.content["arrays"], open_)
-    assert json.loads(ledger.read_text())["charged"] == 3
+    assert sum(entry.count for entry in Ledger(ledger.path).entries()) == 3
 
-    again = strategy(settings, ledger=ledger)
+    assert ledger.path is not None
+    again = strategy(settings, ledger=Ledger(ledger.path))
     again.start(Nodes(client_app(settings)), one.arrays, num_rounds=2)
     assert again.federation.charged == 5
     fresh = strategy(settings)
@@ -334,7 +334,7 @@ def test_other_strategies_see_the_noisy_mean_alone(kind: Any) -> None:
 
 
 def test_the_budget_stops_it_and_leaves_the_weights() -> None:
-    one = strategy(rounds(noise_multiplier=4.0), budget=Budget(1.0, 1e-3))
+    one = strategy(rounds(noise_multiplier=4.0), ledger=Ledger(budget=Budget(1.0, 1e-3)))
     with pytest.raises(BudgetExceededError):
         one.start(Nodes(client_app(one.federation.rounds)), first(), num_rounds=50)
     assert one.worst_case(1e-3).epsilon <= 1.0

@@ -17,21 +17,21 @@ from bdpvi import BayesianLogisticRegression
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import sum_rounding, sum_slack, sum_step
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.rounding import rounding_delta
-from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant, guarantee
 from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
 from bdpvi.dp.deep import make_private
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
-from bdpvi.dp.federated import Federation
+from bdpvi.dp.federated import Federation, Message
 from bdpvi.dp.federated_vi import Client
-from bdpvi.dp.mechanism import NoisySum, affordable, deviation_for
+from bdpvi.dp.mechanism import NoisySum, deviation_for
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.dp.private import Private
-from bdpvi.dp.updates import Message, Rounds
+from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank
 from bdpvi.types import Budget
 
@@ -48,7 +48,7 @@ def dp_sgd() -> Private:
         loss=nn.functional.cross_entropy,
         data=(DATA.x.float(), DATA.y.long()),
         rate=0.5,
-        clip=1.0,
+        max_grad_norm=1.0,
         noise_multiplier=2.0,
     )
     private.step()
@@ -171,7 +171,7 @@ def test_rounding_is_in_every_price() -> None:
         one = Rounds(clients=3, size=5, clip=2.0, noise_multiplier=2.0, noise_shares=shares,
                      record_rate=0.5, record_clip=0.5)  # fmt: skip
         for unit in ("client", "record"):
-            seen = one.event(7).view(unit, PUBLIC)
+            seen = one.event(7, unit)
             assert seen.rounding == pytest.approx(7 * messages * sum_rounding(5))
 
 
@@ -193,16 +193,17 @@ def test_rounding_is_paid_out_of_delta() -> None:
 
 
 def test_a_budget_pays_for_rounding_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = affordable(SUM, Budget(1.0, 1e-5))
+    ledger = Ledger(budget=Budget(1.0))
+    steps = ledger.affordable(SUM.event(1), 1000)
     monkeypatch.setattr(secure, "sum_rounding", lambda size: 1e-8 * size)
-    assert 0 < affordable(SUM, Budget(1.0, 1e-5)) < steps
+    assert 0 < ledger.affordable(SUM.event(1), 1000) < steps < 1000
     private = dp_sgd()
     price = private.worst_case(1e-5)
     assert price.rounding == pytest.approx(8e-8)
     rest = 1e-5 - rounding_delta(price.rounding, price.epsilon)
     assert price.epsilon == PrivacyLossAccountant().epsilon(2.0, 0.5, 1, rest)
     monkeypatch.setattr(secure, "sum_rounding", lambda size: 1e-5 * size)
-    assert affordable(SUM, Budget(1.0, 1e-5)) == 0
+    assert ledger.affordable(SUM.event(1), 1000) == 0
 
 
 def test_runs_without_noise_stay_as_they_are() -> None:

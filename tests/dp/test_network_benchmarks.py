@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import bayes, worst_of
 import json
 import math
 from dataclasses import replace
@@ -11,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from accounts import bayes, worst_of
 from torch import Tensor
 
 from bdpvi.accounting.events import NormCounts, SampledGaussian

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import path_of, worst_of
 import copy
 import io
 import math
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from accounts import path_of, worst_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset

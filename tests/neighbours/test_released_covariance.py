@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accounts import bayes, evidence_of
 from pathlib import Path
 
 import dp_accounting
 import pytest
 import torch
+from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, evidence_of, worst_of
 import json
 import math
 import os
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of, worst_of
 from scipy import stats
 from scipy.special import ndtri
 from simulated import logistic_data

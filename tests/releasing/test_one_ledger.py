@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import bayes
 import json
 import math
 import shutil
@@ -17,6 +16,7 @@ import mpmath
 import numpy as np
 import pandas as pd
 import pytest
+from accounts import bayes
 from simulated import logistic_data
 
 import bdpvi

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accounts import bayes, evidence_of
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi

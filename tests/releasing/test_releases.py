@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import Accountant, bayes, evidence_of
 import copy
 import json
 import math
@@ -16,6 +15,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from pyro.optim import Adam
 from simulated import logistic_data
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import Accountant
 import math
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import logistic_data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accounts import bayes, evidence_of
 import builtins
 import math
 import stat
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi
