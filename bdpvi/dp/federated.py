@@ -266,7 +266,7 @@ class Federation:
         """
         view = self.event(unit, observer)
         if unit == "client" and observer == PUBLIC:
-            found = self.ledger.worst_case(delta, (view,), without=self._charged.of)
+            found = self.ledger.worst_case(delta)
         else:
             found = epsilon((view,), delta)
         if found is None:
