@@ -37,7 +37,7 @@ from federated_mnist.task import network
 
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg, client_mod
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 
 CLIENTS, ROUNDS, DELTA = 100, 4, 1e-3
 SIZE = sum(weight.numel() for weight in network().parameters())
@@ -88,7 +88,7 @@ def simulate(data: str | None) -> None:
                 assert not strategy.refused, strategy.refused
                 whole = time.perf_counter() - last[0]
                 begun = time.perf_counter()
-                strategy.spent(DELTA)  # with the worst case
+                strategy.cost(DELTA)  # with the worst case
                 pricing = time.perf_counter() - begun
                 note = "  (with Ray's start)" if number == 1 else ""
                 print(

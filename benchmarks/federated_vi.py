@@ -27,7 +27,7 @@ from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import FederatedFit, fit_federated
 from bdpvi.dp.noise import Run
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import predictive_means
@@ -109,7 +109,7 @@ def federated(
         generator = torch.Generator().manual_seed(seed)
         scores.append(scored(test, fit.predict_mean(test.x, generator=generator)))
     delta = CLIENTS[clients][1]
-    whole = fit.spent(delta).worst_case
+    whole = fit.cost(delta).worst_case
     told = "none" if whole is None or whole.epsilon > 100 else f"{whole.epsilon:.2f}"
     split = "by education" if by_education else "i.i.d."
     kept = "records" if settings(0).clip * clients >= len(train) else "clients"

@@ -14,19 +14,20 @@ from rich.table import Table
 from bdpvi import datasets
 from bdpvi._fit import fit
 from bdpvi._runtime.store import check_writable
+from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.recipes.metrics import accuracy, expected_accuracy
 from bdpvi.recipes.recommended import recommended
-from bdpvi.releasing.releases import calibrate, release, spent
-from bdpvi.types import Spent
+from bdpvi.releasing.releases import calibrate, cost, release
 
 TARGETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the releases that are simulated."""
 SHOWN = 1.0
 """ε of the one that is made, and that the settings follow from."""
 NO_FIGURE = "No figure: matplotlib is missing, which `pip install 'bdpvi[report]'` brings."
+DELTA = 1e-5
 HOT = 10.0
 """Temperature at which the model without bounds is priced."""
 
@@ -39,9 +40,9 @@ class Demonstration:
     test_records: int
     non_private: float
     curve: pd.DataFrame
-    spent: Spent
+    cost: Cost
     released_accuracy: float
-    unbounded: Spent
+    unbounded: Cost
     figure: Path | None
     table: Path
 
@@ -53,7 +54,7 @@ class Demonstration:
         """Print a table and what was released."""
         table = Table(
             title=f"Breast cancer: {self.records} training records, accuracy on "
-            f"{self.test_records} test records, δ = {self.spent.delta:g}",
+            f"{self.test_records} test records, δ = {DELTA:g}",
             title_justify="left",
         )
         for heading in ("worst-case ε", "Bayesian ε", "reliable", "accuracy of 1 draw"):
@@ -67,7 +68,7 @@ class Demonstration:
         figure = f"Figure: {self.figure}" if self.figure else NO_FIGURE
         console.print(
             f"Released 1 draw, which predicts with accuracy {self.released_accuracy:.3f}.\n"
-            f"{self.spent}\n{self.spent.guarantee}.\n"
+            f"{self.cost}\n{self.cost.bayesian.meaning if self.cost.bayesian else ''}.\n"
             "The same from a model that bounds no record, at temperature "
             f"{HOT:g}: {self.unbounded}\n"
             f"{figure}\nTable: {self.table}",
@@ -84,13 +85,15 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
     rows = []
     for target in TARGETS:
         planned = calibrate(fitted, epsilon=target)
-        temperature, price = planned.temperature, spent(fitted, planned=planned)
+        temperature = planned.temperature
+        bayesian = cost(fitted, planned=planned, delta=DELTA).bayesian
+        assert bayesian is not None  # recommended settings bound every record
         rows.append(
             {
                 "worst_case": target,
-                "bayesian": price.epsilon,
-                "reliable": price.reliable,
-                "delta": price.delta,
+                "bayesian": bayesian.epsilon,
+                "reliable": bayesian.reliable,
+                "delta": bayesian.delta,
                 "temperature": temperature,
                 "accuracy": expected_accuracy(fitted, split.test, 1, temperature),
             }
@@ -108,9 +111,9 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
         test_records=len(split.test),
         non_private=non_private,
         curve=curve,
-        spent=released.spent,
+        cost=released.cost,
         released_accuracy=float((released.predict(split.test.x) == split.test.y).double().mean()),
-        unbounded=spent(unbounded, planned=Charge(1, HOT)),
+        unbounded=cost(unbounded, planned=Charge(1, HOT)),
         figure=_drawn(curve, non_private, out / "accuracy.png"),
         table=table,
     )

@@ -12,25 +12,67 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import cost_of
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.accounting.worst_case import epsilon
 from bdpvi.dp.charges import Steps
-from bdpvi.dp.private import as_experiment, experimental
-from bdpvi.dp.updates import Message, Released, Rounds
-from bdpvi.types import Spent, WorstCase
+from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
 
 NOBODY = -1
 """Stands in ``Released.refused`` for whoever sent something that is no message."""
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A client's answer to a round; who sent it is for the transport to make sure.
+
+    Attributes:
+        client: its number.
+        round: of the round that it answers.
+        update: any shape with ``Rounds.size`` weights; None if the client was lost.
+    """
+
+    client: int
+    round: int
+    update: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a round gave. ``update`` alone may be published; the rest says who took part.
+
+    Attributes:
+        round: its number.
+        update: (Σ clipped updates + noise) / qN, (size,) float64; None if too few shares of the
+            noise came.
+        norms: by client whose message counted, of the clipped update over C (without noise shares).
+        clipped: clients whose update was longer than C.
+        refused: by client what was wrong with each message that did not count; clients that were
+            asked and sent nothing are in it too.
+    """
+
+    round: int
+    update: Tensor | None
+    norms: Mapping[int, float] = field(default_factory=dict)
+    clipped: tuple[int, ...] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+    def distances(self, clients: int) -> Tensor:
+        """Return for :class:`~bdpvi.accounting.events.NormCounts` how far each client moved the
+        sum, over C, (clients,): 1 where that is not known."""
+        found = torch.ones(clients, dtype=torch.float64)
+        for client, norm in self.norms.items():
+            found[client] = norm
+        return found
 
 
 class Federation:
@@ -55,8 +97,8 @@ class Federation:
     ...     released = federation.aggregate(number, answers)
     >>> released.update.shape, federation.charged
     (torch.Size([2]), 3)
-    >>> federation.spent(delta=1e-3).unit
-    'client'
+    >>> federation.cost(delta=1e-3).worst_case.unit
+    'one client'
     """
 
     def __init__(self, rounds: Rounds, ledger: Ledger | None = None) -> None:
@@ -64,7 +106,7 @@ class Federation:
         settings = json.dumps(asdict(rounds), sort_keys=True).encode()
         self._charged = Steps(
             ledger or Ledger(),
-            rounds.event(1).client(PUBLIC),
+            rounds.event(1),
             kind="rounds",
             of=hashlib.sha256(settings).hexdigest()[:16],
         )
@@ -200,20 +242,17 @@ class Federation:
 
         Args:
             unit: "client" or "record".
-            observer: one of :data:`bdpvi.accounting.rounds.OBSERVERS`, or another.
-            norms: see :meth:`~bdpvi.accounting.rounds.RoundEvent.client`; a step for each round
-                that was charged.
+            observer: one of :data:`bdpvi.dp.rounds.OBSERVERS`, or another.
+            norms: see :meth:`bdpvi.dp.rounds.Rounds.event`; a step for each round that was charged.
 
         Raises:
-            ValueError: before the first round, or as :class:`~bdpvi.accounting.rounds.RoundEvent`.
+            ValueError: before the first round, or as :meth:`bdpvi.dp.rounds.Rounds.event`.
         """
         if not self.charged:
             raise ValueError("nothing was charged yet: call sampled() first")
-        return self.rounds.event(self.charged).view(unit, observer, norms)
+        return self.rounds.event(self.charged, unit, observer, norms)
 
-    def worst_case(
-        self, delta: float, unit: str = "client", observer: Observer = PUBLIC
-    ) -> WorstCase:
+    def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
         """Return the guarantee to publish: it follows from the settings and the rounds alone.
 
         A client's to the public is of all that the ledger has; others are of these rounds.
@@ -227,23 +266,23 @@ class Federation:
         """
         view = self.event(unit, observer)
         if unit == "client" and observer == PUBLIC:
-            found = self.ledger.worst_case(delta, (view,), without=self._charged.of)
+            found = self.ledger.worst_case(delta)
         else:
             found = epsilon((view,), delta)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={self.rounds.noise_multiplier:g} has no finite ε; use more"
             )
-        found = _seen(found, observer)
-        return found if self.rounds.seed is None else experimental(found)
+        found = replace(found, observer=observer.name)
+        return found if self.rounds.seed is None else found.seeded()
 
-    def spent(
+    def cost(
         self,
         delta: float,
         unit: str = "client",
         observer: Observer = PUBLIC,
         norms: NormCounts | None = None,
-    ) -> Spent:
+    ) -> Cost:
         """Return what these rounds cost: the worst-case ε, and with norms what their path cost.
 
         Args:
@@ -253,13 +292,6 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
-        accountant = BayesianAccountant()
-        accountant.step(self.event(unit, observer, norms))
-        found = replace(accountant.spent(delta), observer=observer.name)
-        if found.worst_case is not None:
-            found = replace(found, worst_case=_seen(found.worst_case, observer))
-        return found if self.rounds.seed is None else as_experiment(found)
-
-
-def _seen(found: WorstCase, observer: Observer) -> WorstCase:
-    return replace(found, accountant=f"{found.accountant}, seen by {observer.name}")
+        found = cost_of([self.event(unit, observer, norms)], delta)
+        found = found.each(lambda bound: replace(bound, observer=observer.name))
+        return found if self.rounds.seed is None else found.each(Bound.seeded)

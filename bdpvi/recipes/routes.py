@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import log, validate
-from bdpvi._runtime.keys import EXPERIMENT, Key
-from bdpvi.accounting.answer import no_panel
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Entry
+from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
@@ -28,8 +28,8 @@ from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonReg
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.estimate import Estimate
-from bdpvi.releasing.guarantees import AIMED, SPENT, WORST_CASE, Receipt
-from bdpvi.releasing.released import Release, flat
+from bdpvi.releasing.guarantees import SPENT
+from bdpvi.releasing.released import AIMED, Receipt, Release, flat
 from bdpvi.types import Dataset
 
 _SLACK = 0.002
@@ -215,30 +215,25 @@ def fit_private(
     drawn = route.draw(model, data, plan)
     estimate = drawn if isinstance(drawn, Estimate) else None
     latents = drawn.draws(route.draws) if isinstance(drawn, Estimate) else drawn
-    promise = no_panel(delta, total)
+    assert total is not None  # what has no worst case is not planned
+    total = total.assuming(*guarantees.assumptions_of(data.preprocessing))
     return Release(
         samples=flat(latents),
         latents=latents,
         receipt=Receipt(
-            guarantee=WORST_CASE,
-            meaning=guarantees.worst_case_meaning(spending, data.preprocessing),
-            relation=f"add or remove {guarantees.unit_of(spending)}",
-            epsilon=epsilon,
-            delta=delta,
+            worst_case=total.public(epsilon),
+            about=guarantees.about(data.preprocessing),
             source=AIMED,
-            reliable=None,
             draws=route.draws,
             temperature=None,
             noise_scale=None,
             step=None,
-            given=guarantees.given(data.preprocessing),
-            experiment=bool(data.preprocessing.get(EXPERIMENT)),
         ),
         model=model,
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         estimate=estimate,
-        secret=promise,
+        secret=Cost(worst_case=total),
     )
 
 

@@ -66,7 +66,7 @@ def test_two_networks_of_one_table_say_together_what_they_cost() -> None:
     assert total is not None
     assert total.epsilon == pytest.approx(theirs((2.0, 20), (3.0, 10)), rel=1e-6)
     assert one.worst_case(DELTA).epsilon == other.worst_case(DELTA).epsilon == total.epsilon
-    assert one.spent(DELTA).worst_case == network_alone(20).worst_case(DELTA)
+    assert one.cost(DELTA).worst_case == network_alone(20).worst_case(DELTA)
     # Nothing that was charged ahead is in what is published.
     other.step()
     assert charged(ledger) == 20 + 2 * BLOCK
@@ -202,6 +202,9 @@ def test_a_copy_has_no_budget_of_its_own(duplicate: Any, tmp_path: Path) -> None
     copied.load_state_dict(private.state_dict())
     train(copied, 4)  # what was charged ahead is not for both
     assert (private.steps, copied.steps, charged(ledger)) == (3, 7, 20)
+    # Each counts what the other may have drawn.
+    assert private.worst_case(DELTA).epsilon == pytest.approx(theirs((Z, 3 + 10)), rel=1e-6)
+    assert copied.worst_case(DELTA).epsilon == pytest.approx(theirs((Z, 10 + 4)), rel=1e-6)
     train(private, 7)
     assert charged(ledger) == 20
     for one in (private, copied):

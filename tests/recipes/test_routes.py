@@ -37,8 +37,8 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert found is not None
     assert 0.998 <= found.epsilon <= 1.0
     assert data.people.ledger.worst_case(1e-5) == found
-    assert release.receipt.epsilon == 1.0
-    assert release.receipt.guarantee == "worst-case DP"
+    assert release.receipt.bound.epsilon == 1.0
+    assert release.receipt.bound.kind.value == "worst-case DP"
     (event,) = entry.events
     plan = ObjectivePerturbation().plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
     assert isinstance(event, PerturbedObjective)
