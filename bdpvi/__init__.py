@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bdpvi._fit import Fit, fit
+    from bdpvi._fit import Fit, Training, fit
     from bdpvi.accounting.accountant import Accounting, cost_of
     from bdpvi.accounting.book import Charge
     from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
-    "_fit": ("Fit", "fit"),
+    "_fit": ("Fit", "Training", "fit"),
     "accounting.accountant": ("Accounting", "cost_of"),
     "accounting.cost": ("Assumption", "Bound", "Cost", "Exposure"),
     # Dataset from there too: it carries a ledger.
@@ -98,6 +98,7 @@ __all__ = [
     "Split",
     "Table",
     "TooFewRecordsError",
+    "Training",
     "WorstCaseDP",
     "calibrate",
     "check",

@@ -18,7 +18,6 @@ from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.accountant import Accounting
-from bdpvi.accounting.book import ROW, checked
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.guides.checks import check
@@ -31,7 +30,7 @@ from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.optimum.stream import over
 from bdpvi.neighbours.optimum.tables import Table
 from bdpvi.neighbours.route import Neighbours
-from bdpvi.types import Budget, Dataset, People
+from bdpvi.types import Dataset, People
 
 
 @dataclass(eq=False)
@@ -107,21 +106,51 @@ class Fit:
         return self.guide.released(self.parameters)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a guide is trained.
+
+    Args:
+        steps: optimiser steps.
+        rate: Poisson sampling rate q of the batches; 1 is full batch.
+        seed: of batches and base noise. None: a secret key, which is kept with the fit, so that the
+            batches are independent secret coins, one a record and step. A number makes an
+            experiment, the same on the CPU bit for bit; with ``rate`` below 1 nothing may be
+            released from it.
+        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
+        device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
+        dtype: of the training; accounting is always in float64.
+
+    >>> Training(steps=200, rate=0.1).plan.rate
+    0.1
+    """
+
+    steps: int = 1000
+    rate: float = 1.0
+    seed: int | Key | None = None
+    optim: PyroOptim | None = None
+    device: str = "auto"
+    dtype: torch.dtype = torch.float64
+
+    def __post_init__(self) -> None:
+        _ = self.plan  # refuses what no plan takes
+
+    @property
+    def plan(self) -> Plan:
+        """The batches, before a key is drawn for them."""
+        seed = 0 if not isinstance(self.seed, int) else self.seed
+        return Plan(steps=self.steps, rate=self.rate, seed=seed)
+
+
 def fit(
     model: Model,
     guide: Guide | AutoGuide,
     data: Dataset | Table | tuple[object, object],
     *,
-    steps: int = 1000,
-    rate: float = 1.0,
-    seed: int | Key | None = None,
-    optim: PyroOptim | None = None,
+    training: Training | None = None,
     neighbours: Neighbours | None = None,
     accounting: Accounting | None = None,
     ledger: Ledger | None = None,
-    budget: Budget | None = None,
-    device: str = "auto",
-    dtype: torch.dtype = torch.float64,
     progress: bool = True,
 ) -> Fit:
     """Fit ``guide`` to the posterior of ``model`` by SVI, and train the neighbours of ``data``.
@@ -133,26 +162,17 @@ def fit(
         data: N ≥ 3 records, any number where the worst case is known; or a pair (x, y) of arrays,
             frames, tensors or lists, of which :meth:`Dataset.of` makes them; or a
             :class:`~bdpvi.Table` on disk, which ``Optimum()`` passes over.
-        steps: optimiser steps.
-        rate: Poisson sampling rate q of the batches; 1 is full batch.
-        seed: of batches and base noise. None: a secret key, which is kept with the fit, so that the
-            batches are independent secret coins, one a record and step. A number makes an
-            experiment, the same on the CPU bit for bit; with ``rate`` below 1 nothing may be
-            released from it.
-        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
+        training: steps, batches, optimiser and device of SVI; :class:`Training` by default.
         neighbours: how the fits with a record left out are found. By default ``Optimum()``, every
             record left out once with proven errors, where it applies: a full-rank or mean-field
-            guide of logistic regression, rate 1, no ``optim``. It goes straight to the maximum of
-            the ELBO, so ``steps`` and ``seed`` do not matter. Elsewhere ``Coupled()``: every record
+            guide of logistic regression, rate 1, no optimiser of one's own. It goes straight to the
+            maximum of the ELBO, so steps and seed do not matter. Elsewhere ``Coupled()``: every record
             left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
             after an interruption.
         accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
-        ledger: what everything that is spent on this table is written to; by default the ledger
-            that came with ``data``, so that fits of one data set share it.
-        budget: what everything that is spent on the table may cost together; it is kept in the
-            ledger, where the first charge fixes it.
-        device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
-        dtype: of the training; accounting is always in float64.
+        ledger: what everything that is spent on this table is written to, with its budget,
+            ``Ledger(budget=Budget(1.0))``; by default the ledger that came with ``data``, so that
+            fits of one data set share it.
         progress: whether to show progress bars on standard error.
 
     Returns:
@@ -169,16 +189,16 @@ def fit(
     >>> result.posterior.mean.shape
     torch.Size([30])
     """
-    checked(budget, ROW, 1)
+    training = training or Training()
     if not isinstance(data, Dataset | Table):
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
             )
         data = Dataset.of(*data)
-    data.people.share(ledger, budget)
-    plan = Plan(steps=steps, rate=rate, seed=0 if not isinstance(seed, int) else seed)
-    there = data.to(_device(device), dtype)
+    data.people.share(ledger)
+    plan, optim = training.plan, training.optim
+    there = data.to(_device(training.device), training.dtype)
     moved = there.first() if isinstance(there, Table) else there
     check(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
@@ -187,15 +207,15 @@ def fit(
     if isinstance(there, Table):
         neighbours = over(there, neighbours)
     elif neighbours is None:
-        exact = optim is None and Optimum.takes(model, guide, rate)
+        exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()
     if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
         # Where the worst case is known, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {len(data)} records; at least 3 are needed")
-    key = neighbours.key() if seed is None else seed
+    key = neighbours.key() if training.seed is None else training.seed
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)
-    problem = Problem(model, guide, moved, plan, optim or default_optimiser(steps))
+    problem = Problem(model, guide, moved, plan, optim or default_optimiser(plan.steps))
     trained = neighbours.train(problem, track)
     guide.parameters = dict(trained.parameters)
     return Fit(

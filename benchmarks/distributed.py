@@ -50,10 +50,10 @@ def work(options: argparse.Namespace) -> None:
             model,
             FullRank(model),
             Dataset(x, y),
-            steps=options.steps,
-            rate=options.batch / options.records,
+            training=bdpvi.Training(
+                steps=options.steps, rate=options.batch / options.records, device="cpu"
+            ),
             neighbours=Sharded(Coupled, Remove(), workers=workers),
-            device="cpu",
             progress=False,
         )
         seconds = time.perf_counter() - start

@@ -130,10 +130,9 @@ def train(setting: Setting, data: bdpvi.Dataset, records: int | None, seed: int)
         model,
         setting.guide(model),
         data,
-        steps=setting.steps,
-        rate=setting.rate,
-        seed=seed,
-        optim=setting.optimiser,
+        training=bdpvi.Training(
+            steps=setting.steps, rate=setting.rate, seed=seed, optim=setting.optimiser
+        ),
         neighbours=(bdpvi.Optimum if setting.optimum else bdpvi.Coupled)(bdpvi.Remove(records)),
         progress=False,
     )

@@ -81,7 +81,11 @@ def epsilon(dtype: torch.dtype) -> bdpvi.Bound:
     ).double()
     model = BayesianLogisticRegression(clip=0.5)
     fit = bdpvi.fit(
-        model, FullRank(model), Dataset(x, y), steps=500, rate=0.1, dtype=dtype, progress=False
+        model,
+        FullRank(model),
+        Dataset(x, y),
+        training=bdpvi.Training(steps=500, rate=0.1, dtype=dtype),
+        progress=False,
     )
     found = bdpvi.cost(fit, planned=Charge(1, 5.0)).bayesian
     assert found is not None

@@ -81,8 +81,7 @@ def report(name: str, records: int, steps: int) -> None:
         model,
         guide,
         train,
-        steps=steps,
-        optim=default_optimiser(steps, lr=0.1, decay=0.05),
+        training=bdpvi.Training(steps=steps, optim=default_optimiser(steps, lr=0.1, decay=0.05)),
         neighbours=Coupled(Remove(), Add(extreme), chunk=256),
         progress=False,
     )

@@ -36,8 +36,9 @@ reference = bdpvi.fit(
     model,
     guides.MeanField(model),
     split.train,
-    steps=public_steps,
-    optim=default_optimiser(public_steps, lr=public_rate, decay=1e-3),
+    training=bdpvi.Training(
+        steps=public_steps, optim=default_optimiser(public_steps, lr=public_rate, decay=1e-3)
+    ),
     neighbours=bdpvi.Coupled(bdpvi.Remove(records=3)),
 )
 public = accuracy(model, {"w": reference.posterior.mean[None]}, split.test)
@@ -48,9 +49,9 @@ fit = bdpvi.fit(
     model,
     guides.MeanField(model),
     split.train,
-    steps=STEPS,
-    rate=0.1,
-    optim=default_optimiser(STEPS, lr=private_rate, decay=1e-3),
+    training=bdpvi.Training(
+        steps=STEPS, rate=0.1, optim=default_optimiser(STEPS, lr=private_rate, decay=1e-3)
+    ),
     neighbours=bdpvi.Coupled(bdpvi.Remove(records)),
 )
 first = bdpvi.release(fit, draws=1, temperature=TEMPERATURE, delta=DELTA)

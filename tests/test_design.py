@@ -75,7 +75,14 @@ def test_every_route_sees_the_same_design() -> None:
     made = Dataset(model.design(data.x), data.y)
     for neighbours, steps in ((Optimum(), 1), (Coupled(), 15)):
         one, two = (
-            bdpvi.fit(m, FullRank(m), d, steps=steps, seed=0, neighbours=neighbours, progress=False)
+            bdpvi.fit(
+                m,
+                FullRank(m),
+                d,
+                training=bdpvi.Training(steps=steps, seed=0),
+                neighbours=neighbours,
+                progress=False,
+            )
             for m, d in ((model, data), (plain, made))
         )
         for name, value in one.parameters.items():

@@ -98,9 +98,7 @@ def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records:
         found["model"],
         guide,
         found["simulated"](records),
-        steps=120,
-        seed=0,
-        optim=default_optimiser(120, lr=0.1, decay=0.1),
+        training=bdpvi.Training(steps=120, seed=0, optim=default_optimiser(120, lr=0.1, decay=0.1)),
         progress=False,
     )
     assert not bool((fit.panels[0].pairs.r == 1).any())

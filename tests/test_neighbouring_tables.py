@@ -190,9 +190,13 @@ def test_batches_are_coins_of_the_records(i: int) -> None:
 
     def trained(records: Dataset, neighbours: Remove) -> bdpvi.Fit:
         return bdpvi.fit(
-            model, FullRank(model), records, steps=12, rate=0.4, seed=key,
-            neighbours=Coupled(neighbours), progress=False, device="cpu",
-        )  # fmt: skip
+            model,
+            FullRank(model),
+            records,
+            training=bdpvi.Training(steps=12, rate=0.4, seed=key, device="cpu"),
+            neighbours=Coupled(neighbours),
+            progress=False,
+        )
 
     fitted, there = trained(data, Remove()), trained(data.without(i), Remove(3))
     found = fitted.panels[0].pairs
@@ -249,7 +253,11 @@ def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
     split = datasets.from_frame(patients(), "sick", positive="yes", seed=0)
     chosen = bdpvi.recommended(1.0).fit(split.train, progress=False)
     batches = bdpvi.fit(
-        model, MeanField(model), logistic_data(60, 2), steps=5, rate=0.5, seed=0, progress=False
+        model,
+        MeanField(model),
+        logistic_data(60, 2),
+        training=bdpvi.Training(steps=5, rate=0.5, seed=0),
+        progress=False,
     )
     for fitted in (chosen, batches):
         released = bdpvi.release(fitted, temperature=50.0)
@@ -258,9 +266,13 @@ def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
             bdpvi.save_release(released, tmp_path / "release.json")
     # Full batches have no coins, and a published table is what its split says.
     whole = bdpvi.fit(
-        model, MeanField(model), logistic_data(60, 2), steps=5, seed=0, neighbours=Coupled(),
+        model,
+        MeanField(model),
+        logistic_data(60, 2),
+        training=bdpvi.Training(steps=5, seed=0),
+        neighbours=Coupled(),
         progress=False,
-    )  # fmt: skip
+    )
     assert not whole.experiment
     published = bdpvi.recommended(1.0).fit(datasets.load_breast_cancer().train, progress=False)
     receipt = bdpvi.release(published, epsilon=1.0).receipt

@@ -98,19 +98,19 @@ def why(error: Exception) -> str:
     return str(error)
 
 
-def mean_delta(delta: float, records: int, allowed: bool) -> float:
+def mean_delta(delta: float, records: int) -> float:
     """Return a δ that is a mean over ``records``; warn if it leaves a single one unprotected.
 
     Of N records one may be exposed altogether at the price of 1/N. N is secret, and a refusal would
-    be an output, so it is the owner who has to decide; ``allowed`` says that it is decided.
+    be an output, so it is the owner who has to decide.
 
-    >>> mean_delta(1e-5, 30_000, allowed=False)
+    >>> mean_delta(1e-5, 30_000)
     1e-05
     """
-    if probability("delta", delta) * records >= 1 and not allowed:
+    if probability("delta", delta) * records >= 1:
         warnings.warn(
             f"delta={delta:g} is at least 1/N = {1 / records:.2g}: as δ is a mean over records, "
-            "one of them could be exposed altogether. Choose a smaller δ, or pass large_delta=True",
+            "one of them could be exposed altogether. Choose a smaller δ",
             UserWarning,
             stacklevel=3,
         )

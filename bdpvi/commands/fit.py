@@ -192,9 +192,9 @@ def fit(
     split = table.split(own, unit, rows_per_unit)
     _check_new(out)
     # Nothing is released from an experiment, and other workers of a fit release nothing.
-    kept = None
+    kept = None if whole is None else bdpvi.Ledger(budget=whole)
     if workers.rank == 0 and seed is None:
-        kept = table.ledger(ledger, whole)
+        kept = table.ledger(ledger, whole) or kept
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
         "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
@@ -216,14 +216,15 @@ def fit(
         chosen.model,
         chosen.made_guide(),
         split.train,
-        steps=STEPS if steps is None else steps,
-        rate=RATES[route] if rate is None else rate,
-        seed=key,
+        training=bdpvi.Training(
+            steps=STEPS if steps is None else steps,
+            rate=RATES[route] if rate is None else rate,
+            seed=key,
+            device=device,
+        ),
         neighbours=way,
         accounting=chosen.accounting,
         ledger=kept,
-        budget=whole,
-        device=device,
         progress=workers.rank == 0 and not quiet,
     )
     fitted = _kept(run, out, workers, to_json(chosen))

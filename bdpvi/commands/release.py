@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -102,7 +103,7 @@ def release(
     import bdpvi
     from bdpvi._runtime import store
     from bdpvi.recipes import files
-    from bdpvi.releasing import storage
+    from bdpvi.releasing import releases, storage
 
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
@@ -116,24 +117,22 @@ def release(
         draws = chosen.draws if draws is None else draws
         accounting = accounting or chosen.accounting
     draws = 1 if draws is None else draws
-    # Both: the temperature as it is, or a refusal beyond ε.
-    limit = None if temperature is None or epsilon is None else bdpvi.Budget(epsilon, delta)
+    if large_delta:
+        warnings.filterwarnings("ignore", "delta=")
     store.make_folder(out.parent)
     asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(out.resolve()))
     with _charged(fitted, folder, out):
         with store.claimed(out, room=storage.ROOM) as temporary:
-            released = bdpvi.release(
-                fitted,
-                draws,
+            wanted = releases.Asked(
+                draws=draws,
                 temperature=temperature,
-                epsilon=epsilon if limit is None else None,
+                epsilon=epsilon,
                 guarantee=kind,
                 delta=delta,
-                budget=limit,
                 accounting=accounting,
-                large_delta=large_delta,
                 purpose=hashlib.sha256(f"release {asked}".encode()).hexdigest(),
             )
+            released = releases.carried_out(fitted, wanted)
             storage.write_release(released, temporary)
         if as_json:
             public = {"out": out, "receipt": released.receipt.to_dict()}

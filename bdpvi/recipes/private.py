@@ -38,7 +38,7 @@ from bdpvi.recipes.pipeline import (
 from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.intent import begun
-from bdpvi.releasing.releases import release
+from bdpvi.releasing.releases import Asked, carried_out
 from bdpvi.types import Budget, Dataset, People
 
 if TYPE_CHECKING:
@@ -314,14 +314,14 @@ class Work:
     def drawn(self, fit: Fit, purpose: str = "") -> Release:
         """Return the draws from a fit, charged."""
         pipeline = self.pipeline
-        return release(
-            fit,
-            pipeline.chosen().draws,
+        asked = Asked(
+            draws=pipeline.chosen().draws,
             epsilon=pipeline.epsilon,
             delta=pipeline.delta,
             guarantee=pipeline.guarantee,
             purpose=purpose,
         )
+        return carried_out(fit, asked)
 
     def released(self, key: Key) -> Release:
         """Return a release that is written nowhere."""

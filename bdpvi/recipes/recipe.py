@@ -15,7 +15,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 if TYPE_CHECKING:  # settings are known before anything that fits is loaded
     from bdpvi._fit import Fit
     from bdpvi.neighbours.route import Neighbours
-    from bdpvi.types import Budget, Dataset
+    from bdpvi.types import Dataset
 
 GUIDES: Mapping[str, type[GaussianGuide]] = {
     "full-rank": FullRank,
@@ -69,7 +69,6 @@ class Recipe:
         *,
         neighbours: Neighbours | None = None,
         ledger: Ledger | None = None,
-        budget: Budget | None = None,
         progress: bool = True,
     ) -> Fit:
         """Fit the model with these settings; arguments as for :func:`bdpvi.fit`."""
@@ -82,6 +81,5 @@ class Recipe:
             neighbours=neighbours,
             accounting=self.accounting,
             ledger=ledger,
-            budget=budget,
             progress=progress,
         )

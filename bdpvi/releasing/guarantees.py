@@ -288,13 +288,13 @@ def assumptions_of(preprocessing: Mapping[str, Any]) -> tuple[Assumption, ...]:
     return tuple(found)
 
 
-def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
+def check_delta(fit: Fit, delta: float, guarantee: Guarantee) -> None:
     """Warn of a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
 
     A worst-case δ bounds what each record has to fear.
     """
     if guarantee.name == BAYESIAN:
-        validate.mean_delta(delta, fit.records, allowed)
+        validate.mean_delta(delta, fit.records)
 
 
 def without_worst_case(fit: Fit) -> str:

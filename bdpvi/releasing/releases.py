@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
 import torch
@@ -38,11 +38,8 @@ def release(
     epsilon: float | None = None,
     guarantee: Guarantee | None = None,
     delta: float = 1e-5,
-    budget: Budget | None = None,
     accounting: Accounting | None = None,
     generator: torch.Generator | None = None,
-    large_delta: bool = False,
-    purpose: str = "",
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
@@ -53,80 +50,121 @@ def release(
             be chosen by looking at what the records cost. Once a temperature was found from the
             data, every number counts as found from them. S is the guide's covariance, or what its
             ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
-        epsilon: instead of a temperature: the ε that may be reached, this release included, by
-            everything that is spent on the table where it is a worst-case ε, by all releases from
-            ``fit`` where it is a Bayesian one. The temperature is found by :func:`calibrate`.
+        epsilon: the ε that may be reached, this release included, by everything that is spent on
+            the table where it is a worst-case ε, by all releases from ``fit`` where it is a
+            Bayesian one. The temperature is found by :func:`calibrate`; one that is given stays as
+            it is, and the release is refused beyond ε.
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
             give it: at the optimum of a clipped model, with a public noise scale and all earlier
             temperatures public.
-        delta: δ at which the cost is reported; ``budget`` brings its own.
-        budget: refuse to go beyond this, counting what was spent before. The budget of the ledger
-            holds besides.
+        delta: δ at which the cost is reported.
         accounting: how a Bayesian ε is computed; by default as the fit says.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
             result is no release, says so, and cannot be saved as one. By default the operating
             system's secure randomness is used.
-        large_delta: take a δ of 1/N or more without a warning. A Bayesian guarantee then leaves
-            room for one record to be exposed altogether.
-        purpose: hexadecimal digest of what the draws are for. Asked for again, they are made again
-            from the key that their charge was written down with, and nothing is charged.
 
     Raises:
-        BudgetExceededError: if a budget does not suffice; nothing is charged or drawn.
+        BudgetExceededError: if ε or the ledger's budget does not suffice; nothing is charged or
+            drawn.
         ValueError: if no finite ε can be given, or ``epsilon`` not be reached, or the fit cannot
             give the guarantee, or ``generator`` is in a state that was used for this fit before;
             nothing is charged or drawn.
+
+    Warns:
+        UserWarning: of a δ of 1/N or more for a Bayesian guarantee, which then leaves room for one
+            record to be exposed altogether.
     """
-    if budget is not None:
-        delta = budget.delta
+    return carried_out(
+        fit,
+        Asked(
+            draws=draws,
+            temperature=temperature,
+            epsilon=epsilon,
+            guarantee=guarantee,
+            delta=delta,
+            accounting=accounting,
+            generator=generator,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What :func:`release` was asked for.
+
+    Args:
+        draws, temperature, epsilon, guarantee, delta, accounting, generator: as there.
+        purpose: hexadecimal digest of what the draws are for. Asked for again, they are made again
+            from the key that their charge was written down with, and nothing is charged.
+    """
+
+    draws: int | Charge = 1
+    temperature: float | None = None
+    epsilon: float | None = None
+    guarantee: Guarantee | None = None
+    delta: float = 1e-5
+    accounting: Accounting | None = None
+    generator: torch.Generator | None = None
+    purpose: str = ""
+
+    @property
+    def limit(self) -> Budget | None:
+        """What a temperature that was given must keep to."""
+        fixed = self.temperature is not None or isinstance(self.draws, Charge)
+        return Budget(self.epsilon, self.delta) if fixed and self.epsilon is not None else None
+
+    def charge(self, fit: Fit, guarantee: Guarantee) -> Charge:
+        """Return the draws and their temperature."""
+        if self.epsilon is None or self.limit is not None:
+            return fit.ledger.as_it_is(_asked(self.draws, self.temperature))
+        assert not isinstance(self.draws, Charge)
+        return calibrate(
+            fit,
+            self.draws,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            guarantee=guarantee,
+            accounting=self.accounting,
+        )
+
+
+def carried_out(fit: Fit, asked: Asked) -> Release:
+    """Return what :func:`release` returns, for a purpose too."""
     with log.step("release"), fit.ledger.locked():
         receipts.check(fit.kept.folder, fit.ledger)
-        guarantee = guarantee or guarantees.usual(fit)
-        guarantees.check_delta(fit, delta, guarantee, large_delta)
-        before = _charged(fit, purpose)
-        if before is not None and before.charge is not None:
-            charge = before.charge
-        elif epsilon is not None:
-            _check_asked(draws, temperature, epsilon)
-            price = {"epsilon": epsilon, "delta": delta, "guarantee": guarantee}
-            more = {"accounting": accounting, "large_delta": large_delta}
-            charge = calibrate(fit, _number(draws), **price, **more)  # type: ignore[arg-type]
-        else:
-            charge = fit.ledger.as_it_is(_asked(draws, temperature))
-        total = cost(
-            fit,
-            delta=delta,
-            planned=None if before else charge,
-            accounting=accounting,
-            large_delta=large_delta,
-        )
-        price_of = guarantee.price(total)
-        key = Key.fresh()
+        guarantee = asked.guarantee or guarantees.usual(fit)
+        before = _charged(fit, asked.purpose)
+        charge = before.charge if before else asked.charge(fit, guarantee)
+        assert charge is not None  # such a purpose is that of draws
+        planned = None if before else charge
+        total = cost(fit, delta=asked.delta, planned=planned, accounting=asked.accounting)
+        bound = guarantee.price(total)
         entry = before or Entry(
             kind="draws",
             of=fit.kept.name,
             charge=charge,
             events=guarantees.priced(fit, charge),
-            purpose=purpose,
-            key=key.secret.hex() if purpose else "",
+            purpose=asked.purpose,
+            key=Key.fresh().secret.hex() if asked.purpose else "",
         )
         if before is None:
-            for limit in filter(None, (budget, fit.ledger.budget)):
-                _check(limit, guarantee, fit, charge, accounting)
-            if generator is not None:
-                _use_once(fit, generator)
+            for limit in filter(None, (asked.limit, fit.ledger.budget)):
+                _check(limit, guarantee, fit, charge, asked.accounting)
+            if asked.generator is not None:
+                _use_once(fit, asked.generator)
             fit.ledger.charge(entry)
         number = 1 + fit.ledger.entries().index(entry) if before else len(fit.ledger.entries())
-    experiment = fit.experiment or generator is not None
+    key = Key(bytes.fromhex(entry.key)) if entry.key else Key.fresh()
     lattice = fit.guide.lattice(charge.temperature)
-    if entry.key:
-        key = Key(bytes.fromhex(entry.key))
-    samples = secure.sample(fit.released, charge.draws, charge.temperature, generator, lattice, key)
+    samples = secure.sample(
+        fit.released, charge.draws, charge.temperature, asked.generator, lattice, key
+    )
+    aimed = None if asked.limit else asked.epsilon
     released = Release(
         samples=samples,
         latents=_unpack(fit, samples),
-        receipt=_receipt(fit, charge, price_of, epsilon, experiment),
+        receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None),
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=fit.preprocessing,
@@ -143,7 +181,6 @@ def cost(
     delta: float = 1e-5,
     planned: Charge | None = None,
     accounting: Accounting | None = None,
-    large_delta: bool = False,
 ) -> Cost:
     """Return what was spent, with ``planned`` on top. Charges nothing.
 
@@ -153,10 +190,10 @@ def cost(
         fit: which was released from, or not yet: then every ε is 0.
         delta: δ.
         planned: a further release.
-        accounting, large_delta: as for :func:`release`.
+        accounting: as for :func:`release`.
     """
     validate.probability("delta", delta)
-    guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
+    guarantees.check_delta(fit, delta, guarantees.usual(fit))
     if planned is not None:
         planned = fit.ledger.as_it_is(planned)
     found = guarantees.total(fit, delta, planned, accounting)
@@ -187,7 +224,6 @@ def calibrate(
     guarantee: Guarantee | None = None,
     least: float = 1e-9,
     accounting: Accounting | None = None,
-    large_delta: bool = False,
 ) -> Charge:
     """Return ``draws`` more samples at the smallest temperature that keeps ε within ``epsilon``.
 
@@ -203,7 +239,7 @@ def calibrate(
         guarantee: as for :func:`release`.
         least: lowest temperature to consider. Below 1, the posterior itself, samples lie closer to
             the mean than the posterior's own, and cost more.
-        accounting, large_delta: as for :func:`release`.
+        accounting: as for :func:`release`.
 
     Returns:
         The draws, their temperature, and where it comes from, for :func:`release`. That one was
@@ -218,24 +254,10 @@ def calibrate(
     validate.probability("delta", delta)
     validate.positive("least", least)
     guarantee = guarantee or guarantees.usual(fit)
-    guarantees.check_delta(fit, delta, guarantee, large_delta)
+    guarantees.check_delta(fit, delta, guarantee)
     return guarantee.calibrated(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accounting=accounting
     )
-
-
-def _number(draws: int | Charge) -> int:
-    return draws.draws if isinstance(draws, Charge) else draws
-
-
-def _check_asked(draws: int | Charge, temperature: float | None, epsilon: float) -> None:
-    """Refuse a temperature given twice."""
-    if temperature is not None or isinstance(draws, Charge):
-        given = f"temperature={temperature!r}" if temperature is not None else f"{draws}"
-        raise ValueError(
-            f"{given} and epsilon={epsilon!r} were both given; give one, and "
-            "budget= to be refused beyond an ε"
-        )
 
 
 def _asked(draws: int | Charge, temperature: float | None) -> Charge:
@@ -306,16 +328,14 @@ def _use_once(fit: Fit, generator: torch.Generator) -> None:
     fit.kept.generators.add(state)
 
 
-def _receipt(
-    fit: Fit, charge: Charge, bound: Bound, aimed: float | None, experiment: bool
-) -> Receipt:
+def _receipt(fit: Fit, charge: Charge, bound: Bound, aimed: float | None, seeded: bool) -> Receipt:
     public = bound.kind is Kind.WORST_CASE
     source, epsilon = (AIMED, aimed) if aimed is not None else (PUBLIC, bound.epsilon)
     if aimed is None and not public:
         source, epsilon = COMPUTED, _two_digits(bound.epsilon)
     assert epsilon is not None
     said = bound.public(epsilon)
-    if experiment:
+    if seeded or fit.experiment:
         said = said.seeded()
     noise_scale = fit.guide.noise_scale
     return Receipt(

@@ -45,9 +45,10 @@ def run(
         model,
         guides.FullRank(model, init_scale=0.05),
         simulated(given.records, 0),
-        steps=given.steps,
-        seed=0,  # of the search alone: no batch is drawn
-        optim=default_optimiser(given.steps, lr=0.1, decay=0.05),
+        training=bdpvi.Training(
+            steps=given.steps, seed=0, optim=default_optimiser(given.steps, lr=0.1, decay=0.05)
+        ),
+        # of the search alone: no batch is drawn
         accounting=bdpvi.Accounting(only_reliable=True, failure_probability=1e-30),
     )
     release = bdpvi.release(fit, draws=given.draws)

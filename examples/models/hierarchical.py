@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
 
     guide = guides.FullRank(model, noise_scale=0.15)
-    fit = bdpvi.fit(model, guide, simulate(given.records), steps=given.steps, seed=0)
+    fit = bdpvi.fit(
+        model, guide, simulate(given.records), training=bdpvi.Training(steps=given.steps, seed=0)
+    )
     release = bdpvi.release(fit, draws=5)
     print(release)
     print("for the owner only:", release.cost)  # few records: not reliable, as it says

@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     clipped = Clipped(model, clip=2.0)
     guide = guides.FullRank(clipped)
-    fit = bdpvi.fit(clipped, guide, simulate(given.records), steps=given.steps, seed=0)
+    fit = bdpvi.fit(
+        clipped, guide, simulate(given.records), training=bdpvi.Training(steps=given.steps, seed=0)
+    )
     release = bdpvi.release(fit, draws=5, temperature=20.0)
     print(release)
     print("for the owner only:", release.cost)  # few records: not reliable, as it says

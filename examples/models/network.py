@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = simulate(given.records)
     auto = AutoNormal(model, init_loc_fn=init_to_sample)
     guide = guides.of(auto, model, data, noise_scale=0.2)
-    fit = bdpvi.fit(model, guide, data, steps=given.steps, seed=0)
+    fit = bdpvi.fit(model, guide, data, training=bdpvi.Training(steps=given.steps, seed=0))
     release = bdpvi.release(fit, draws=3)
     print(release)
     print("for the owner only:", release.cost)  # few records: not reliable, as it says

@@ -30,7 +30,12 @@ def test_steps_are_logged_and_nothing_else(
     model = bdpvi.BayesianLogisticRegression(clip=0.1, prior_scale=0.1)
     with caplog.at_level(logging.DEBUG, logger="bdpvi"):
         fit = bdpvi.fit(
-            model, guides.MeanField(model), data, steps=5, neighbours=neighbours(), progress=False
+            model,
+            guides.MeanField(model),
+            data,
+            training=bdpvi.Training(steps=5),
+            neighbours=neighbours(),
+            progress=False,
         )
         bdpvi.release(fit, epsilon=50, delta=1e-3)
     found = [SAID.fullmatch(message) for message in caplog.messages]

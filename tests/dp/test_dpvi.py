@@ -399,8 +399,7 @@ def test_without_privacy_it_is_variational_inference(data: Dataset) -> None:
         model,
         guide,
         data,
-        steps=400,
-        seed=0,
+        training=bdpvi.Training(steps=400, seed=0),
         neighbours=bdpvi.Coupled(bdpvi.Remove(3)),
         progress=False,
     )

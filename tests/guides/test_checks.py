@@ -233,7 +233,7 @@ def test_every_misfit_is_named_with_its_remedy(
     said = [str(one) for one in caught.value.misfits]
     assert any(wrong in one and remedy in one.split(wrong)[1] for one in said), said
     with pytest.raises(MisfitError) as same:
-        bdpvi.fit(model, guide, data, steps=1, progress=False)
+        bdpvi.fit(model, guide, data, training=bdpvi.Training(steps=1), progress=False)
     assert str(same.value) == str(caught.value)
 
 
@@ -292,7 +292,14 @@ def test_good_models_pass_and_nothing_changes(model: Any, data: bdpvi.Dataset) -
     assert torch.get_default_dtype() == torch.float32
     assert dict(pyro.get_param_store().items()) == {}
     few = bdpvi.Coupled(bdpvi.Remove(3))
-    bdpvi.fit(model, AutoNormal(model), data, steps=2, neighbours=few, progress=False)
+    bdpvi.fit(
+        model,
+        AutoNormal(model),
+        data,
+        training=bdpvi.Training(steps=2),
+        neighbours=few,
+        progress=False,
+    )
 
 
 def test_far_features_are_no_reason_to_refuse() -> None:

@@ -82,7 +82,7 @@ def test_trained_parameters_are_the_start_if_they_are_public(
         for _ in range(20):
             svi.step(public.x.float(), public.y.float())
     with pytest.raises(ValueError, match=r"this Auto\w+ has been run"):
-        bdpvi.fit(linear, made, data, steps=1, progress=False)
+        bdpvi.fit(linear, made, data, training=bdpvi.Training(steps=1), progress=False)
     guide = of(made, linear, data, start_is_public=True)
     start = guide.posterior(guide.initial(data.x))
     if auto is AutoNormal:
@@ -101,7 +101,10 @@ def test_fit_converts_and_trains_as_from_the_same_start(
     auto: Any, ours: type[GaussianGuide], data: bdpvi.Dataset
 ) -> None:
     train = partial(
-        bdpvi.fit, steps=5, seed=0, neighbours=bdpvi.Coupled(bdpvi.Remove(3)), progress=False
+        bdpvi.fit,
+        training=bdpvi.Training(steps=5, seed=0),
+        neighbours=bdpvi.Coupled(bdpvi.Remove(3)),
+        progress=False,
     )
     converted = train(linear, auto(linear), data)
     assert type(converted.guide) is ours

@@ -80,7 +80,9 @@ def test_panel_has_the_divergences_of_separate_fits() -> None:
 
     def train(records: bdpvi.Dataset) -> bdpvi.Fit:
         guide = LowRank(linear, rank=2)
-        return bdpvi.fit(linear, guide, records, steps=STEPS, seed=0, progress=False)
+        return bdpvi.fit(
+            linear, guide, records, training=bdpvi.Training(steps=STEPS, seed=0), progress=False
+        )
 
     fit, there = train(data), train(data.without(7))
     p, q = (gaussian(one.parameters) for one in (there, fit))
@@ -94,7 +96,13 @@ def test_panel_has_the_divergences_of_separate_fits() -> None:
 
 def test_released_samples_have_its_covariance() -> None:
     data = logistic_data(20, 4)
-    fit = bdpvi.fit(linear, LowRank(linear, init_scale=1.0), data, steps=1, seed=0, progress=False)
+    fit = bdpvi.fit(
+        linear,
+        LowRank(linear, init_scale=1.0),
+        data,
+        training=bdpvi.Training(steps=1, seed=0),
+        progress=False,
+    )
     draws = 40_000
     generator = torch.Generator().manual_seed(0)
     latents = bdpvi.preview(fit, draws, generator=generator)
@@ -116,7 +124,14 @@ def test_it_learns_a_correlation_that_a_diagonal_lacks() -> None:
     data = bdpvi.Dataset(x, 2 * x[:, 0])
     few = bdpvi.Coupled(bdpvi.Remove(3))
     guide = LowRank(known_noise, rank=1)
-    fit = bdpvi.fit(known_noise, guide, data, steps=600, seed=0, neighbours=few, progress=False)
+    fit = bdpvi.fit(
+        known_noise,
+        guide,
+        data,
+        training=bdpvi.Training(steps=600, seed=0),
+        neighbours=few,
+        progress=False,
+    )
     precision = torch.eye(2).double() + x.T @ x  # of the exact posterior
     exact = MultivariateNormal(torch.linalg.solve(precision, x.T @ data.y), precision.inverse())
     # The best diagonal Gaussian has the diagonal of the precision.
@@ -137,10 +152,12 @@ def test_bad_ranks_and_starts() -> None:
     with pytest.raises(ValueError, match="rank must be a whole number of at least 1, got 0"):
         LowRank(linear, rank=0)
     with pytest.raises(ValueError, match="rank=6 must be at most 5"):
-        bdpvi.fit(linear, LowRank(linear, rank=6), data, steps=1, progress=False)
+        bdpvi.fit(
+            linear, LowRank(linear, rank=6), data, training=bdpvi.Training(steps=1), progress=False
+        )
     with pytest.raises(ValueError, match=r"start has \['mean'\]; FullRank has the parameters"):
         FullRank(linear, start={"mean": torch.zeros(5)})
     for bad in (torch.zeros(4), torch.full((5,), torch.nan)):
         guide = FullRank(linear, start={"loc": bad})
         with pytest.raises(ValueError, match=r"start\['loc'\] must be"):
-            bdpvi.fit(linear, guide, data, steps=1, progress=False)
+            bdpvi.fit(linear, guide, data, training=bdpvi.Training(steps=1), progress=False)

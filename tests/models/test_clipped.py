@@ -39,7 +39,11 @@ def test_logistic_regression_is_trained_as_by_its_clipped_likelihood(guide: Any)
     plain = BayesianLogisticRegression()
     by_score, by_likelihood, unclipped = (
         bdpvi.fit(
-            model, guide(model), data, steps=15, rate=0.5, seed=0, progress=False, device="cpu"
+            model,
+            guide(model),
+            data,
+            training=bdpvi.Training(steps=15, rate=0.5, seed=0, device="cpu"),
+            progress=False,
         )
         for model in (Clipped(plain, 0.3), BayesianLogisticRegression(clip=0.3), plain)
     )
@@ -112,9 +116,7 @@ def test_no_record_moves_a_step_by_more_than_the_clip() -> None:
     joined = Dataset(x, torch.cat([data.y, torch.tensor([-1e4]).double()]))
     train = partial(
         bdpvi.fit,
-        steps=1,
-        seed=0,
-        optim=SGD({"lr": rate}),
+        training=bdpvi.Training(steps=1, seed=0, optim=SGD({"lr": rate})),
         neighbours=Coupled(Remove(3)),
         progress=False,
     )
@@ -128,7 +130,9 @@ def test_no_record_moves_a_step_by_more_than_the_clip() -> None:
 def test_it_is_a_model_of_records_as_its_model_is() -> None:
     data, model = logistic_data(12, 3), Clipped(linear, C)
     bdpvi.check(model, MeanField(model), data)
-    fit = bdpvi.fit(model, MeanField(model), data, steps=3, seed=0, progress=False)
+    fit = bdpvi.fit(
+        model, MeanField(model), data, training=bdpvi.Training(steps=3, seed=0), progress=False
+    )
     released = bdpvi.release(fit, temperature=100.0)
     assert released.receipt.bound.kind.value == "Bayesian DP"
     expected = data.x @ released.latents["w"][0]

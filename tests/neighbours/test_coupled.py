@@ -14,7 +14,7 @@ from pyro.optim import SGD, Adam, PyroOptim
 from simulated import logistic_data
 from torch.profiler import ProfilerActivity, profile
 
-from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, fit
+from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, Training, fit
 from bdpvi._runtime.progress import silent
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
@@ -127,10 +127,14 @@ def test_fit_is_the_same_with_and_without_neighbours_bit_for_bit(data: Dataset) 
         model = BayesianLogisticRegression()
         return dict(
             fit(
-                model, FullRank(model), data.select(torch.arange(50)), steps=STEPS, rate=0.4,
-                seed=0, neighbours=Coupled(*kinds), progress=False, device="cpu",
+                model,
+                FullRank(model),
+                data.select(torch.arange(50)),
+                training=Training(steps=STEPS, rate=0.4, seed=0, device="cpu"),
+                neighbours=Coupled(*kinds),
+                progress=False,
             ).parameters
-        )  # fmt: skip
+        )
 
     heldout = data.select(torch.arange(50, 60))
     one, two = run((Remove(3),)), run((Remove(), Add(heldout)))

@@ -68,7 +68,12 @@ def test_coupled_neighbours_are_compared_as_they_would_be_released() -> None:
     def train(records: bdpvi.Dataset) -> bdpvi.Fit:
         guide = FullRank(model, ridge=RIDGE)
         return bdpvi.fit(
-            model, guide, records, steps=20, seed=0, neighbours=Coupled(Remove()), progress=False
+            model,
+            guide,
+            records,
+            training=bdpvi.Training(steps=20, seed=0),
+            neighbours=Coupled(Remove()),
+            progress=False,
         )
 
     fit, there = train(data), train(data.without(4))
@@ -128,7 +133,12 @@ def test_coupled_neighbours_with_a_public_noise_scale_differ_in_means_alone() ->
     model = bdpvi.BayesianLogisticRegression(clip=0.5)
     guide = FullRank(model, noise_scale=0.3)
     fit = bdpvi.fit(
-        model, guide, logistic_data(30, 2), steps=20, neighbours=Coupled(), progress=False
+        model,
+        guide,
+        logistic_data(30, 2),
+        training=bdpvi.Training(steps=20),
+        neighbours=Coupled(),
+        progress=False,
     )
     assert bool((fit.panels[0].pairs.r == 1).all())
 
@@ -219,7 +229,7 @@ def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
             clipped,
             FullRank(clipped, noise_scale=1.0),
             data,
-            steps=5,
+            training=bdpvi.Training(steps=5),
             neighbours=bdpvi.Coupled(),
             progress=False,
         ),

@@ -35,9 +35,13 @@ def released(request: pytest.FixtureRequest) -> Release:
     logistic = bdpvi.BayesianLogisticRegression(clip=0.3, intercept=True)
     model: Model = logistic if request.param == "logistic" else positive_scale
     fit = bdpvi.fit(
-        model, MeanField(model), logistic_data(60, 3), steps=20, seed=0, neighbours=Coupled(),
+        model,
+        MeanField(model),
+        logistic_data(60, 3),
+        training=bdpvi.Training(steps=20, seed=0),
+        neighbours=Coupled(),
         progress=False,
-    )  # fmt: skip
+    )
     return bdpvi.release(fit, DRAWS, temperature=1e4)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,10 +157,9 @@ def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
     fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether it is refused may depend on public numbers only: the worst-case ε decides.
-    budget = bdpvi.Budget(0.1)
     found = bdpvi.calibrate(fit, epsilon=0.11)
     with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
-        bdpvi.release(fit, found, budget=budget)
+        bdpvi.release(fit, found, epsilon=0.1)
     assert bayes(bdpvi.cost(fit, planned=found)).epsilon <= 0.11
 
 
@@ -276,8 +276,9 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
     ):
         with pytest.warns(UserWarning, match=r"delta=0\.02 is at least 1/N"):
             call()
-    knowingly = bdpvi.release(fitted, temperature=5.0, delta=0.02, large_delta=True)
-    assert knowingly.receipt.bound.delta == 0.02
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert bdpvi.release(fitted, temperature=5.0, delta=0.02).receipt.bound.delta == 0.02
     # A worst-case δ is each record's own.
     assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.bound.delta == 0.02
     with pytest.warns(UserWarning, match="at least 1/N"):

@@ -99,12 +99,13 @@ def test_what_is_spent_is_refused_with_what_was_charged_before(data: Dataset) ->
 
 
 def test_one_budget_for_all_fits(data: Dataset) -> None:
-    one, two = fitted(data, budget=Budget(1.0)), fitted(data)
+    one = fitted(data, ledger=Ledger(budget=Budget(1.0)))
+    two = fitted(data)
     bdpvi.release(one, epsilon=0.8)
     with pytest.raises(BudgetExceededError, match=r"over the budget of worst-case.*1 draws at"):
         bdpvi.release(two, temperature=0.001)
     with pytest.raises(ValueError, match="need a ledger of their own"):
-        fitted(data, budget=Budget(2.0))
+        data.ledger.settle(budget=Budget(2.0))
     # Of Bayesian prices of two fits no total is known.
     with pytest.raises(BudgetExceededError, match="no total is known"):
         bdpvi.release(two, epsilon=0.01, guarantee=BayesianDP())
@@ -123,7 +124,7 @@ def test_a_bayesian_price_is_of_one_fit_and_says_so(data: Dataset) -> None:
 def test_a_fit_saved_twice_and_a_copied_folder_have_one_budget(
     data: Dataset, tmp_path: Path
 ) -> None:
-    fit = fitted(data, budget=Budget(1.0))
+    fit = fitted(data, ledger=Ledger(budget=Budget(1.0)))
     save_fit(fit, tmp_path / "a")
     save_fit(fit, tmp_path / "b")
     shutil.copytree(tmp_path / "a", tmp_path / "c")

@@ -31,7 +31,7 @@ def fitted(data: Dataset | bdpvi.Table) -> bdpvi.Fit:
         MeanField(MODEL, noise_scale=1.0),
         data,
         neighbours=Optimum(),
-        device="cpu",
+        training=bdpvi.Training(device="cpu"),
         progress=False,
     )
 

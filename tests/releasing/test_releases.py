@@ -37,9 +37,7 @@ def trained() -> bdpvi.Fit:
         model,
         FullRank(model),
         logistic_data(80, 3),
-        steps=200,
-        rate=0.5,
-        seed=Key(bytes(32)),
+        training=bdpvi.Training(steps=200, rate=0.5, seed=Key(bytes(32))),
         progress=False,
     )
 
@@ -89,9 +87,12 @@ def test_same_seed_same_result_bit_for_bit() -> None:
     def run() -> bdpvi.Release:
         model = bdpvi.BayesianLogisticRegression(clip=0.3)
         fitted = bdpvi.fit(
-            model, MeanField(model), logistic_data(80, 3), steps=30, rate=0.5, seed=9,
-            device="cpu", progress=False,
-        )  # fmt: skip
+            model,
+            MeanField(model),
+            logistic_data(80, 3),
+            training=bdpvi.Training(steps=30, rate=0.5, seed=9, device="cpu"),
+            progress=False,
+        )
         return bdpvi.release(fitted, 3, generator=torch.Generator().manual_seed(2))
 
     one, two = run(), run()
@@ -132,7 +133,11 @@ def test_a_target_that_is_not_binary_has_a_mean_and_no_probability() -> None:
     data = logistic_data(20, 2)
     guide = MeanField(poisson)
     fitted = bdpvi.fit(
-        poisson, guide, data, steps=10, seed=0, progress=False, optim=Adam({"lr": 0.01})
+        poisson,
+        guide,
+        data,
+        training=bdpvi.Training(steps=10, seed=0, optim=Adam({"lr": 0.01})),
+        progress=False,
     )
     released = bdpvi.release(fitted, 2, temperature=100.0)
     by_hand = (data.x @ released.samples.T).exp().mean(1)
@@ -164,18 +169,20 @@ def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> No
 
 def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
     budget = bdpvi.Budget(epsilon=bayes(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
-    bdpvi.release(fit, 2, temperature=5.0, budget=budget)
+    fit.ledger.settle(budget=budget)
+    bdpvi.release(fit, 2, temperature=5.0)
     with pytest.raises(bdpvi.BudgetExceededError, match="draws=1"):
-        bdpvi.release(fit, 1, temperature=5.0, budget=budget)
+        bdpvi.release(fit, 1, temperature=5.0)
     assert len(fit.ledger.charges()) == 1
 
 
 def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
     budget = bdpvi.Budget(epsilon=bayes(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
+    fit.ledger.settle(budget=budget)
 
     def attempt(_: int) -> bool:
         try:
-            bdpvi.release(fit, 1, temperature=5.0, budget=budget)
+            bdpvi.release(fit, 1, temperature=5.0)
         except bdpvi.BudgetExceededError:
             return False
         return True
@@ -288,7 +295,13 @@ def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
     def run(guide: type[MeanField | FullRank], seed: int) -> bdpvi.Fit:
         model = bdpvi.BayesianLogisticRegression(clip=0.3)
         data = logistic_data(80, 3)
-        return bdpvi.fit(model, guide(model), data, steps=60, rate=0.5, seed=seed, progress=False)
+        return bdpvi.fit(
+            model,
+            guide(model),
+            data,
+            training=bdpvi.Training(steps=60, rate=0.5, seed=seed),
+            progress=False,
+        )
 
     fits = [run(FullRank, 0), run(MeanField, 1)]
     accountant = Accountant(failure_probability=1e-15)

@@ -42,9 +42,7 @@ def trained() -> bdpvi.Fit:
         MODEL,
         FullRank(MODEL),
         logistic_data(20, 2),
-        steps=5,
-        rate=0.5,
-        seed=Key(bytes(32)),
+        training=bdpvi.Training(steps=5, rate=0.5, seed=Key(bytes(32))),
         progress=False,
     )
 
@@ -84,12 +82,18 @@ def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
         assert torch.equal(panel.ids, saved.ids)
 
 
-def test_a_budget_is_checked_before_training() -> None:
-    data = logistic_data(20, 2)
+def test_a_fit_has_the_budget_of_its_ledger() -> None:
+    data, budget = logistic_data(20, 2), bdpvi.Budget(0.5)
     with pytest.raises(ValueError, match=r"budget must be a Budget or None, got 2\.0"):
-        bdpvi.fit(MODEL, MeanField(MODEL), data, steps=10**9, budget=2.0)  # type: ignore[arg-type]
-    budget = bdpvi.Budget(0.5)
-    fit = bdpvi.fit(MODEL, MeanField(MODEL), data, steps=3, progress=False, budget=budget)
+        Ledger(budget=2.0)  # type: ignore[arg-type]
+    fit = bdpvi.fit(
+        MODEL,
+        MeanField(MODEL),
+        data,
+        training=bdpvi.Training(steps=3),
+        ledger=Ledger(budget=budget),
+        progress=False,
+    )
     assert fit.ledger.budget == budget
 
 
@@ -268,7 +272,9 @@ def test_a_flipped_bit_in_any_file_is_an_error_that_names_it(folder: Path, name:
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_files_of_two_fits_cannot_be_exchanged(folder: Path, tmp_path: Path, name: str) -> None:
     data = logistic_data(20, 2, seed=1)
-    other = bdpvi.fit(MODEL, FullRank(MODEL), data, steps=5, rate=0.5, progress=False)
+    other = bdpvi.fit(
+        MODEL, FullRank(MODEL), data, training=bdpvi.Training(steps=5, rate=0.5), progress=False
+    )
     save_fit(other, tmp_path / "other")
     shutil.copy(tmp_path / "other" / name, folder / name)
     with pytest.raises(ValueError, match="changed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -182,15 +183,10 @@ class PreparedRelease(PreparedWorstCase):
 
         What is not reliable at this ε may be at a smaller one, which is within this one too.
         """
-        found = calibrate(
-            self.fit,
-            self.draws,
-            epsilon=epsilon,
-            delta=self.delta,
-            guarantee=BayesianDP(),
-            least=COLDEST,
-            large_delta=True,
-        ).temperature
+        rule: dict[str, Any] = {"delta": self.delta, "guarantee": BayesianDP(), "least": COLDEST}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "delta=")  # a comparison releases nothing
+            found = calibrate(self.fit, self.draws, epsilon=epsilon, **rule).temperature
         return reliable_from(self._bayesian, within(self._bayesian, epsilon, found))
 
     def _bayesian(self, temperature: float) -> Bound:

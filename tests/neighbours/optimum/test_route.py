@@ -24,6 +24,7 @@ from bdpvi import (
     BayesianLogisticRegression,
     Dataset,
     Remove,
+    Training,
     datasets,
     fit,
 )
@@ -368,8 +369,13 @@ def test_fit_does_not_depend_on_where_the_search_starts() -> None:
 def test_fit_takes_it_as_a_way_to_find_neighbours(data: Dataset) -> None:
     model = BayesianLogisticRegression(clip=0.5)
     result = fit(
-        model, FullRank(model), data, neighbours=Optimum(), device="cpu", progress=False
-    )  # fmt: skip
+        model,
+        FullRank(model),
+        data,
+        neighbours=Optimum(),
+        training=Training(device="cpu"),
+        progress=False,
+    )
     assert len(result.panels[0].ids) == len(data)
     assert float(result.convergence.gradient_norm[-1]) <= 1e-12
     assert bool((result.convergence.elbo.diff() >= -1e-9).all())
@@ -402,9 +408,13 @@ def test_any_table_is_answered_where_the_sensitivity_is_public(
         x *= size
     model = BayesianLogisticRegression(clip=0.5, prior_scale=0.7)
     result = fit(
-        model, guide(model, noise_scale=0.1), Dataset(x, data.y), neighbours=Optimum(),
-        device="cpu", progress=False,
-    )  # fmt: skip
+        model,
+        guide(model, noise_scale=0.1),
+        Dataset(x, data.y),
+        neighbours=Optimum(),
+        training=Training(device="cpu"),
+        progress=False,
+    )
     (panel,) = result.panels
     public = (0.5 * 0.7**2 / 0.1) ** 2
     assert panel.largest is not None

@@ -21,7 +21,6 @@ from bdpvi import (
     Add,
     BayesianDP,
     BayesianLogisticRegression,
-    Budget,
     BudgetExceededError,
     Charge,
     Coupled,
@@ -73,7 +72,12 @@ def written(data: Dataset, folder: Path, kind: str) -> Path:
 def here(data: Dataset, guide: type[GaussianGuide] = FullRank, **released: Any) -> Fit:
     optimum = Optimum(precision=PRECISION)
     return fit(
-        MODEL, guide(MODEL, **released), data, neighbours=optimum, device="cpu", progress=False
+        MODEL,
+        guide(MODEL, **released),
+        data,
+        neighbours=optimum,
+        training=bdpvi.Training(device="cpu"),
+        progress=False,
     )
 
 
@@ -91,7 +95,7 @@ def streamed(
         guide(model, **released),
         Table(path, "y", rows=rows),
         neighbours=Optimum(*kinds, precision=PRECISION, checkpoint=checkpoint),
-        device="cpu",
+        training=bdpvi.Training(device="cpu"),
         progress=False,
     )
 
@@ -159,7 +163,7 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
     again = bdpvi.release(loaded, temperature=100.0)
     assert "worst-case" in str(again.receipt)
     with pytest.raises(BudgetExceededError):
-        bdpvi.release(loaded, temperature=1.0, budget=Budget(0.6))
+        bdpvi.release(loaded, temperature=1.0, epsilon=0.6)
     assert calibrate(loaded, epsilon=0.6, guarantee=BayesianDP()).temperature > 0
 
 
@@ -170,7 +174,13 @@ def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path
     guides = [FullRank(MODEL, noise_scale=0.3) for _ in range(2)]
     tables: list[Dataset | Table] = [table, data]
     found, whole = (
-        fit(MODEL, one, some, dtype=torch.float32, device="cpu", progress=False)
+        fit(
+            MODEL,
+            one,
+            some,
+            training=bdpvi.Training(dtype=torch.float32, device="cpu"),
+            progress=False,
+        )
         for one, some in zip(guides, tables, strict=True)
     )
     for name, value in whole.parameters.items():
