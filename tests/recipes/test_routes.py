@@ -23,14 +23,16 @@ from bdpvi.accounting.ledger import Entry, Ledger
 from bdpvi.dp.objective_plan import Rule
 from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
-from bdpvi.recipes.routes import Left, ObjectivePerturbation, fit_private
+from bdpvi.recipes.objective import ObjectivePerturbation
+from bdpvi.recipes.routes import fit_private
+from bdpvi.releasing.prepared import Left
 
 MODEL = BayesianLogisticRegression(limit=2.0, intercept=True)
 
 
 def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
-    data = logistic_data(200, 3)
-    release = fit_private(MODEL, data, epsilon=1.0)
+    data, route = logistic_data(200, 3), ObjectivePerturbation(rows=200)
+    release = fit_private(MODEL, data, epsilon=1.0, route=route)
     (entry,) = data.people.ledger.entries()
     assert entry.events is not None
     found = worst_case.epsilon(entry.events, 1e-5)
@@ -40,7 +42,7 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert release.receipt.epsilon == 1.0
     assert release.receipt.guarantee == "worst-case DP"
     (event,) = entry.events
-    plan = ObjectivePerturbation().plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
+    plan = route.plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
     assert isinstance(event, PerturbedObjective)
     assert event == plan.with_noise(event.noise_multiplier).event
 
@@ -49,13 +51,15 @@ def test_what_was_spent_before_counts() -> None:
     data = logistic_data(100, 2)
     constants = SampledGaussian(noise_multiplier=10.0)
     data.people.ledger.charge(Entry(kind="constants", events=(constants,)))
-    fit_private(MODEL, data, epsilon=1.0)
+    route = ObjectivePerturbation(rows=100)
+    fit_private(MODEL, data, epsilon=1.0, route=route)
     total = data.people.ledger.worst_case(1e-5)
     assert total is not None
     assert 0.998 <= total.epsilon <= 1.0
-    with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* 2 charges were made"):
-        fit_private(MODEL, data, epsilon=1.0)
-    fit_private(MODEL, data, epsilon=3.0)
+    for one in (route, None):  # declared or not: nothing is counted in vain
+        with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* by 2 charges"):
+            fit_private(MODEL, data, epsilon=1.0, route=one)
+    fit_private(MODEL, data, epsilon=3.0, route=route)
     assert len(data.people.ledger.entries()) == 3
     total = data.people.ledger.worst_case(1e-5)
     assert total is not None
@@ -66,38 +70,38 @@ def test_a_budget_refuses_before_anything_is_charged_or_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data, ledger = logistic_data(100, 2), Ledger(budget=Budget(0.5))
-    monkeypatch.setattr("bdpvi.recipes.routes.perturbed_minima", None)
+    monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", None)
     with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.5"):
         fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
     assert ledger.entries() == ()
     monkeypatch.undo()
     fit_private(MODEL, data, epsilon=0.5, ledger=ledger)
-    assert len(ledger.entries()) == 1
+    assert [one.kind for one in ledger.entries()] == ["constants", "release"]
 
 
 def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     data = logistic_data(50, 2)
 
     def interrupted(*_: Any, **__: Any) -> Any:
-        assert len(data.people.ledger.entries()) == 1
+        assert len(data.people.ledger.entries()) == 2
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bdpvi.recipes.routes.perturbed_minima", interrupted)
+    monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=1.0)
-    assert len(data.people.ledger.entries()) == 1
+    assert len(data.people.ledger.entries()) == 2
 
 
 def test_a_process_killed_at_its_draw_has_paid(tmp_path: Path) -> None:
     script = f"""
 import os, signal
-from bdpvi.recipes import routes
+from bdpvi.recipes import objective, routes
 from bdpvi.accounting.ledger import Ledger
 from bdpvi import BayesianLogisticRegression, Dataset
 import torch
 def killed(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-routes.perturbed_minima = killed
+objective.perturbed_minima = killed
 data = Dataset(torch.zeros(5, 2), torch.ones(5))
 routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
                    ledger=Ledger.at({str(tmp_path / "ledger.jsonl")!r}))
@@ -105,8 +109,8 @@ routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
     env = {**os.environ, "PYTHONPATH": str(Path(bdpvi.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", script], check=False, env=env)
     assert done.returncode == -signal.SIGKILL
-    (entry,) = Ledger.at(tmp_path / "ledger.jsonl").entries()
-    assert entry.kind == "release"
+    entries = Ledger.at(tmp_path / "ledger.jsonl").entries()
+    assert [one.kind for one in entries] == ["constants", "release"]
 
 
 def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
