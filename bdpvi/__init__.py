@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bdpvi.neighbours.optimum.route import Optimum
     from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
-    from bdpvi.recipes.pipeline import TooFewRecordsError
     from bdpvi.recipes.objective import ObjectivePerturbation
+    from bdpvi.recipes.pipeline import TooFewRecordsError
     from bdpvi.recipes.private import private
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended

@@ -269,8 +269,9 @@ def settings_of(
     from bdpvi.recipes import files
 
     if not settings:
-        given = {"delta": delta, "draws": draws, "base_rate": base_rate}
-        return bdpvi.recommended(epsilon, guide=MeanField, **given)
+        return bdpvi.recommended(
+            epsilon, delta=delta, draws=draws, base_rate=base_rate, guide=MeanField
+        )
     if base_rate is not None:
         raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
     path, _, method = settings.partition(":")

@@ -86,8 +86,8 @@ class Recipe:
                 "of one person, or settings of your own"
             )
         return (
-            "objective perturbation: logistic regression under a worst-case guarantee, which goes "
-            "to the fit without privacy as rows are added"
+            "objective perturbation: worst-case, and nearer to the fit without privacy with every "
+            "row"
         )
 
     def fit(

@@ -58,8 +58,7 @@ def recommended(
             ``draws`` below 1 or ``expected_rows`` not from 10 to 1e12.
 
     >>> print(recommended(1.0))
-    objective perturbation: logistic regression under a worst-case guarantee, which goes to the fit \
-without privacy as rows are added
+    objective perturbation: worst-case, and nearer to the fit without privacy with every row
     >>> settings = recommended(1.0, guide=MeanField)
     >>> settings.model.clip, settings.model.prior_scale, settings.noise_scale
     (1.0, 0.16, 0.1)

@@ -240,22 +240,36 @@ class Prepared:
         receipts.keep(self.kept.folder, ledger, number, entry, total)
         return self._released(latents, route, plan, total, epsilon, generator is not None)
 
-    def preview(
-        self, draws: int, *, epsilon: float, delta: float, key: Key, rows: float | None = None
-    ) -> dict[str, Tensor]:
+    def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
         """Return draws as a release for ε would hold them, without charging: for the owner alone.
 
         Args:
             draws: number of draws.
             epsilon, delta: of the release.
             key: of all noise.
-            rows: N as the settings have it; the route's, or else how many there are.
         """
+        route, plan = self._exact(draws, epsilon, delta)
+        return dict(route.draw(self.model, self.data, plan, key))
+
+    def previews(
+        self, releases: int, *, epsilon: float, delta: float, key: Key
+    ) -> dict[str, Tensor]:
+        """Return the one draw of each of several releases, as :meth:`preview`."""
+        route, plan = self._exact(1, epsilon, delta)
+        each = [route.draw(self.model, self.data, plan, key.child(one)) for one in range(releases)]
+        return {name: torch.cat([one[name] for one in each]) for name in each[0]}
+
+    def predicting(self, epsilon: float, delta: float) -> Model:
+        """Return the model that predicts by the previews for ε."""
+        route, plan = self._exact(1, epsilon, delta)
+        return route.predicting(self.model, plan)
+
+    def _exact(self, draws: int, epsilon: float, delta: float) -> tuple[Route[Any], Any]:
+        """Return route and settings for the owner's eyes: N need not be counted with noise."""
         route = self.route.with_draws(draws)
         if route.rows is None:
-            route = route.counting(inside(float(self.records) if rows is None else rows))
-        plan = planned(route, self, self.ledger.book(), epsilon, delta)
-        return dict(route.draw(self.model, self.data, plan, key))
+            route = route.counting(inside(float(self.records)))
+        return route, planned(route, self, self.ledger.book(), epsilon, delta)
 
     def price(self, draws: int | None, epsilon: float, delta: float) -> tuple[Any, ...]:
         """Return the events that the next release of this kind will charge; N is bought first."""
@@ -377,13 +391,12 @@ def room(book: Book, epsilon: float, delta: float) -> float:
     """Return the μ² that is left of ε, where what was spent counts as a Gaussian of its ε.
 
     Raises:
-        ValueError: if nothing is left.
+        ValueError: if hardly anything is left.
     """
-    spent = _spent(book, delta)
-    rest = 0.0
+    spent, whole, rest = _spent(book, delta), largest_variance(epsilon, delta), 0.0
     if spent < epsilon:
-        rest = largest_variance(epsilon, delta) - (largest_variance(spent, delta) if spent else 0.0)
-    if not rest > 0:
+        rest = whole - (largest_variance(spent, delta) if spent else 0.0)
+    if not rest > guarantees.SPENT * whole:
         raise _unreachable(book, epsilon, delta)
     return rest
 

@@ -86,9 +86,16 @@ def release(
     if isinstance(fit, Prepared):
         _check_solved(draws, temperature, epsilon, guarantee)
         assert epsilon is not None
-        more = {"budget": budget, "generator": generator, "purpose": purpose}
+        assert not isinstance(draws, Charge)
         with log.step("release"):
-            return fit.release(draws, epsilon=epsilon, delta=delta, **more)  # type: ignore[arg-type]
+            return fit.release(
+                draws,
+                epsilon=epsilon,
+                delta=delta,
+                budget=budget,
+                generator=generator,
+                purpose=purpose,
+            )
     draws = 1 if draws is None else draws
     with log.step("release"), fit.ledger.locked():
         receipts.check(fit.kept.folder, fit.ledger)
@@ -282,8 +289,8 @@ def _check_solved(
         raise ValueError(f"{'epsilon=None' if epsilon is None else given}: {SOLVED}")
     if guarantee is not None and guarantee.name != guarantees.WORST_CASE:
         raise ValueError(
-            f"guarantee={guarantee.name}: the noise of this release is for every record there could "
-            "be; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
+            f"guarantee={guarantee.name}: the noise of this release is for every conceivable "
+            "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
         )
 
 

@@ -206,7 +206,7 @@ def rows(file: bytes, about: About) -> tuple[Tensor, Tensor]:
 
 def _tensors(file: bytes) -> dict[str, Tensor]:
     try:
-        return load(file)
+        return dict(load(file))
     except (SafetensorError, KeyError, RuntimeError, AssertionError) as error:
         raise ValueError(f"it holds no tensors: {error}") from error
 

@@ -31,7 +31,9 @@ _OF_GUIDE = ("ridge", "noise_scale", "grid")
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
 
-def save_fit(fit: Fit | Prepared, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
+def save_fit(
+    fit: Fit | Prepared, path: str | Path, *, extra: Mapping[str, Any] | None = None
+) -> None:
     """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
 
     A ledger in memory is kept in that folder too from then on; one that has a file goes on there.
@@ -54,9 +56,7 @@ def save_fit(fit: Fit | Prepared, path: str | Path, *, extra: Mapping[str, Any] 
         _kept_at(fit, path)
 
 
-def save_fit_in(
-    fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | None = None
-) -> None:
+def save_fit_in(fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write ``fit`` into a secret folder that the caller holds; the ledger's line comes last.
 
     Until it is there, nothing can be released from the folder.
@@ -110,9 +110,7 @@ def _kept_at(fit: Fit | Prepared, path: Path) -> None:
         fit.ledger.move(path / _LEDGER)
 
 
-def _files(
-    fit: Fit | Prepared, path: Path, extra: Mapping[str, Any] | None
-) -> tuple[bytes, bytes]:
+def _files(fit: Fit | Prepared, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
     """Return the contents of the two files of a fit that is saved at ``path``."""
     ledger = path / _LEDGER if fit.ledger.path is None else fit.ledger.path
     if isinstance(fit, Prepared):
@@ -233,9 +231,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
     return Prepared(model, data, guide.suited(model, data, None), kept)
 
 
-def _fit(
-    folder: Path, about: About, model: Model, guide: Guide, content: bytes, kept: Kept
-) -> Fit:
+def _fit(folder: Path, about: About, model: Model, guide: Guide, content: bytes, kept: Kept) -> Fit:
     """Return a fit of a guide."""
     assert about.guide is not None
     made, now = ({n: getattr(one, n) for n in _OF_GUIDE} for one in (about.guide, guide))

@@ -69,7 +69,7 @@ def test_what_was_spent_before_counts() -> None:
 def test_a_budget_refuses_before_anything_is_charged_or_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data, ledger = logistic_data(100, 2), Ledger(budget=Budget(0.5))
+    data, ledger = logistic_data(1000, 2), Ledger(budget=Budget(0.5))
     monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", None)
     with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.5"):
         fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
@@ -131,6 +131,7 @@ def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "release.json").read_text())["receipt"]["temperature"] is None
 
 
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 def test_neighbouring_tables_pay_the_same_and_differ_by_one_gradient() -> None:
     """Whether there is a draw, and what it costs, does not depend on the records."""
     data = logistic_data(20, 2)
