@@ -369,7 +369,11 @@ def _about(folder: Path) -> tuple[About, Ledger]:
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
     ledger = _ledger(folder, content, about)
-    if not ledger.holds(_digest(content)):
+    try:
+        bound = ledger.holds(_digest(content))
+    except ValueError as error:
+        raise ValueError(f"{file} has a ledger that cannot be used: {error}") from error
+    if not bound:
         raise ValueError(
             f"{ledger.path} was not made for {file} as it is: one of the two was changed or "
             "exchanged. Put back the one that belongs to the other, or fit again"

@@ -296,7 +296,7 @@ def test_a_new_out_starts_nothing_anew(
 ) -> None:
     assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
     assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
-    assert "epsilon=1 is spent on this table; 1 charges were made" in capsys.readouterr().err
+    assert "epsilon=1 is spent on this table; 2 charges were made" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
     fit = tmp_path / "fit"
     assert run("fit", "--data", table, "--target", "sick", "--out", fit, "--quiet") == 0
