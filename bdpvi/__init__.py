@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from bdpvi.accounting.book import Charge
     from bdpvi.accounting.ledger import Ledger
     from bdpvi.accounting.settings import Accounting
-    from bdpvi.dp.deep import make_private
+    from bdpvi.dp.deep import DPSGDSettings, make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
+    from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
     from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
+    from bdpvi.recipes.noisy_scores import NoisyScores
     from bdpvi.recipes.objective import ObjectivePerturbation
     from bdpvi.recipes.pipeline import TooFewRecordsError
     from bdpvi.recipes.private import private
@@ -49,14 +51,16 @@ _WHERE = {
     # Dataset from there too: it carries a ledger.
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
     "accounting.settings": ("Accounting",),
-    "dp.deep": ("make_private",),
+    "dp.deep": ("DPSGDSettings", "make_private"),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
+    "models.regression": ("BayesianLinearRegression", "BayesianPoissonRegression"),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
     "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
+    "recipes.noisy_scores": ("NoisyScores",),
     "recipes.pipeline": ("TooFewRecordsError",),
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
@@ -78,17 +82,21 @@ __all__ = [
     "Add",
     "BayesianAccountant",
     "BayesianDP",
+    "BayesianLinearRegression",
     "BayesianLogisticRegression",
+    "BayesianPoissonRegression",
     "Budget",
     "BudgetExceededError",
     "Charge",
     "Coupled",
+    "DPSGDSettings",
     "Dataset",
     "Diagnostics",
     "Exposure",
     "FederatedFit",
     "Fit",
     "Ledger",
+    "NoisyScores",
     "ObjectivePerturbation",
     "Optimum",
     "Prepared",

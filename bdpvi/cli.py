@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._runtime import log, validate
-from bdpvi.commands import fit, ledger, options, private, release, show
+from bdpvi.commands import fit, ledger, options, private, release, show, summary
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ for command in (
     release.release,
     release.spent,
     release.predict,
+    summary.summary,
 ):
     app.command(cls=Command)(command)
 for name in ("compare", "tune"):  # by name: of the extra "bench" nothing else knows

@@ -35,10 +35,8 @@ from bdpvi._runtime.keys import Key
 from bdpvi.bench import hyperparameters
 from bdpvi.datasets.constants import read_constants
 from bdpvi.datasets.reading import read_table
-from bdpvi.dp.federated import Federation
 from bdpvi.dp.opacus import BDPAccountant
 from bdpvi.dp.private import Private
-from bdpvi.dp.updates import Rounds
 from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
@@ -258,7 +256,8 @@ def states(data: Dataset) -> Iterator[Reader]:
         return bdpvi.make_private(
             module, torch.optim.SGD(module.parameters(), lr=0.1),
             loss=F.cross_entropy, data=(data.x.float(), data.y.long()),
-            noise_multiplier=1.0, clip=1.0, rate=0.2, seed=0,
+            noise_multiplier=1.0, max_grad_norm=1.0, rate=0.2,
+            settings=bdpvi.DPSGDSettings(seed=0),
         )  # fmt: skip
 
     run = network()
@@ -268,13 +267,6 @@ def states(data: Dataset) -> Iterator[Reader]:
     yield Reader(
         "state of a network", whole, lambda s: network().load_state_dict(s), (exchanged,), True
     )
-    rounds = Rounds(clients=9, size=3, clip=1.0, noise_multiplier=1.0, client_rate=0.5, seed=0)
-    federation = Federation(rounds)
-    federation.sampled(1)
-    yield Reader(
-        "state of a federation", federation.state_dict(),
-        lambda s: Federation(rounds).load_state_dict(s), (exchanged,), True,
-    )  # fmt: skip
     accountant = BDPAccountant()
     accountant.step(noise_multiplier=1.0, sample_rate=0.1)
     yield Reader(

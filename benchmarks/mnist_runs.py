@@ -122,10 +122,12 @@ def rows(
         torch.optim.SGD(module.parameters(), lr=plan.learning_rate),
         loss=F.cross_entropy,
         data=(x[:rest], y[:rest]),
-        panel=(x[rest : rest + plan.panel], y[rest : rest + plan.panel]),
         rate=plan.batch / rest,
-        clip=1.0,
+        max_grad_norm=1.0,
         noise_multiplier=noise,
+        settings=bdpvi.DPSGDSettings(
+            panel=(x[rest : rest + plan.panel], y[rest : rest + plan.panel])
+        ),
     )
     begun = time.monotonic()
     for _ in range(plan.steps):

@@ -73,7 +73,8 @@ def ours(mode: GradSampleMode, x: torch.Tensor, y: torch.Tensor) -> Callable[[],
     panel = torch.randn(PANEL, 1, 28, 28, generator=generator), y[:PANEL]
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=F.cross_entropy, data=(x, y),
-        panel=panel, rate=1.0, clip=1.0, noise_multiplier=1.0, grad_sample_mode=mode,
+        rate=1.0, max_grad_norm=1.0, noise_multiplier=1.0,
+        settings=bdpvi.DPSGDSettings(panel=panel, grad_sample_mode=mode),
     )  # fmt: skip
     return private.step
 

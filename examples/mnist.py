@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.optim.SGD(module.parameters(), lr=1.0),
         loss=F.cross_entropy,
         data=(x[: -given.panel], y[: -given.panel]),
-        panel=(x[-given.panel :], y[-given.panel :]),
-        rate=given.batch / (len(x) - given.panel), clip=1.0, noise_multiplier=given.noise,
+        rate=given.batch / (len(x) - given.panel), max_grad_norm=1.0, noise_multiplier=given.noise,
+        settings=bdpvi.DPSGDSettings(panel=(x[-given.panel :], y[-given.panel :])),
     )  # fmt: skip
     print(f"step  minutes  accuracy  worst-case ε at δ = {DELTA:g}")
     begun, printed = time.monotonic(), 0.0

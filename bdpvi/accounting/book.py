@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
@@ -19,8 +20,7 @@ from bdpvi.accounting.events import (
     SampledGaussian,
     Threshold,
 )
-from bdpvi.accounting.worst_case import epsilon
-from bdpvi.types import Budget, WorstCase
+from bdpvi.types import Budget
 
 FORMAT = 2
 ROW = "row"
@@ -29,6 +29,7 @@ Priced = SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
 _EVENTS = (SampledGaussian, PerturbedObjective, ExponentialMechanism, Threshold)
 KINDS = ("draws", "constants", "release", "steps", "rounds")
 _HEX = re.compile("[0-9a-f]{0,64}")
+EMPTY: Counter[Any] = Counter()
 
 
 class Origin(str, Enum):
@@ -108,13 +109,16 @@ class Entry:
             if not isinstance(text := getattr(self, name), str) or not _HEX.fullmatch(text):
                 raise ValueError(f"{name} must be hexadecimal digits, got {text!r:.80}")
 
-    def __str__(self) -> str:
-        times = f" × {self.count}" if self.count > 1 else ""
+    @property
+    def once(self) -> str:
+        """What was charged ``count`` times, in words."""
         if self.charge is None:
-            return f"{self.kind}{times}"
+            return self.kind
         found = ", found from the data" if self.charge.from_data else ""
-        at = f"{self.charge.draws} draws at temperature {self.charge.temperature:.4g}"
-        return f"{at}{found}{times}"
+        return f"{self.charge.draws} draws at temperature {self.charge.temperature:.4g}{found}"
+
+    def __str__(self) -> str:
+        return self.once + (f" × {self.count}" if self.count > 1 else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types, without what is not given."""
@@ -168,6 +172,8 @@ class Book:
         unit: whose charges these are: a row, or the column that names persons.
         rows: how many rows one unit has at most.
         entries: in the order they were charged.
+        counts: how often something of each fit, network or federation was charged.
+        events: everything that the worst case is composed of, how often; None where it has no end.
         marks: ids of the fits of which a temperature was found from the data.
         fits: digests of the fits that were saved.
         file: the lines; what they do not prove is in its ``rest``.
@@ -178,20 +184,17 @@ class Book:
     unit: str = ROW
     rows: int = 1
     entries: tuple[Entry, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    events: Counter[Priced] | None = field(default_factory=Counter)
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
     file: Chain = field(default_factory=Chain)
 
     @cached_property
-    def events(self) -> Counter[Priced] | None:
-        """Everything that the worst case is composed of, how often; None where it has no end."""
-        found: Counter[Priced] = Counter()
-        for entry in self.entries:
-            if entry.events is None:
-                return None
-            for event in entry.events:
-                found[event] += entry.count
-        return found
+    def merged(self) -> tuple[Priced, ...]:
+        """Everything that the worst case is composed of, see :func:`merged`."""
+        assert self.events is not None
+        return merged(for_unit(self.events, self.rows))
 
     @property
     def header(self) -> dict[str, Any]:
@@ -217,15 +220,21 @@ class Book:
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
         """Return the book with more lines, of :func:`read_line`, which make this file of it."""
-        entries, marks, fits = list(self.entries), set(self.marks), set(self.fits)
+        added: list[Entry] = []
+        marks, fits = set(self.marks), set(self.fits)
         for kind, one in lines:
             if isinstance(one, Entry):
-                entries.append(one)
+                added.append(one)
             else:
                 (marks if kind == "mark" else fits).add(one)
+        counts = Counter(self.counts)
+        for entry in added:
+            counts[entry.of] += entry.count
         return replace(
             self,
-            entries=tuple(entries),
+            entries=(*self.entries, *added),
+            counts=counts,
+            events=tally(added, self.events),
             marks=frozenset(marks),
             fits=frozenset(fits),
             file=file,
@@ -246,8 +255,23 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
     return kind, said
 
 
-def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase | None:
-    """Return the guarantee of everything together, each event so many times, in any order.
+def tally(
+    entries: Iterable[Entry], before: Counter[Priced] | None = EMPTY
+) -> Counter[Priced] | None:
+    """Return how often each event was charged, ``before`` included; None where one has no price."""
+    if before is None:
+        return None
+    found = before.copy()
+    for entry in entries:
+        if entry.events is None:
+            return None
+        for event in entry.events:
+            found[event] += entry.count
+    return found
+
+
+def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
+    """Yield events, each so many times, as they are for a unit of several rows.
 
     A Gaussian mechanism of distance μ costs k rows at most what one of distance kμ costs one (Dong,
     Roth and Su 2022, Theorem 2.14), and a choice within a range η k rows at most kη. A threshold is
@@ -255,23 +279,12 @@ def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase 
 
     Args:
         events: and how often each was.
-        delta: δ of everything.
         rows: k, of one unit.
-
-    Returns:
-        None where ε is infinite, or nothing is left of δ.
 
     Raises:
         ValueError: if a unit has several rows and an event samples them one by one, which no
-            formula here prices; or if events are for different units.
-
-    >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
-    >>> round(together(Counter([one, two]), 1e-5).distance, 12)
-    0.5
-    >>> together(Counter({one: 4}), 1e-5).epsilon == together(Counter([one]), 1e-5, rows=2).epsilon
-    True
+            formula here prices.
     """
-    found: list[Priced] = []
     for one, count in events.items():
         if isinstance(one, SampledGaussian):
             if rows > 1 and not one.rate == one.presence == 1:
@@ -281,17 +294,49 @@ def together(events: Counter[Priced], delta: float, rows: int = 1) -> WorstCase 
                 )
             steps, noise = count * one.steps, one.noise_multiplier / rows
             rounding = count * one.rounding
-            found.append(replace(one, noise_multiplier=noise, steps=steps, rounding=rounding))
+            yield replace(one, noise_multiplier=noise, steps=steps, rounding=rounding, norms=None)
         elif isinstance(one, PerturbedObjective) and rows > 1:
             raise ValueError(
                 f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
                 "rows of one unit; release draws from a fit instead"
             )
         elif isinstance(one, ExponentialMechanism):
-            found += [ExponentialMechanism(rows * one.range)] * count
+            yield from [ExponentialMechanism(rows * one.range)] * count
         else:
-            found += [one] * count
-    return epsilon(found, delta)
+            yield from [one] * count
+
+
+def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
+    """Return events that cost the same together, in an order that theirs does not decide.
+
+    Steps that are alike add up, and so do the variances of losses of Gaussian mechanisms (Dong,
+    Roth and Su 2022, Corollary 2).
+
+    >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
+    >>> merged([one, two])[0].noise_multiplier
+    2.0
+    """
+    alike: dict[tuple[Any, ...], list[SampledGaussian]] = {}
+    others: list[Priced] = []
+    for one in events:
+        if isinstance(one, SampledGaussian):
+            noise = 0.0 if one.rate == one.presence == 1 else one.noise_multiplier
+            key = (one.relation.value, one.unit, one.rate, one.presence, noise)
+            alike.setdefault(key, []).append(one)
+        else:
+            others.append(one)
+    found: list[Priced] = []
+    for *_, noise in sorted(alike):
+        same = alike[(*_, noise)]
+        if len(same) == 1:
+            found.append(same[0])
+            continue
+        rounding, steps = math.fsum(one.rounding for one in same), sum(one.steps for one in same)
+        if not noise:
+            precision = math.fsum(one.steps / one.noise_multiplier**2 for one in same)
+            steps, noise = 1, precision**-0.5
+        found.append(replace(same[0], noise_multiplier=noise, steps=steps, rounding=rounding))
+    return (*found, *sorted(others, key=repr))
 
 
 def checked(budget: Budget | None, unit: str, rows: int) -> None:

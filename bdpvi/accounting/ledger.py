@@ -7,12 +7,12 @@ streams write to it what they do, before they draw. In a file it is a chain of J
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import threading
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -31,12 +31,15 @@ from bdpvi.accounting.book import (
     Priced,
     checked,
     follow,
+    for_unit,
+    merged,
     read_line,
-    together,
+    tally,
 )
+from bdpvi.accounting.worst_case import common_relation, epsilon
 from bdpvi.types import Budget, BudgetExceededError, Dataset, People, WorstCase
 
-__all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin", "repair"]
+__all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin"]
 
 _SHOWN = 5
 """Charges that a refusal names."""
@@ -231,7 +234,10 @@ class Ledger:
                 store.write(self.path, chained(wanted.header, *book.file.said[1:]))
 
     def worst_case(
-        self, delta: float, planned: Sequence[Priced] | None = (), without: str | None = None
+        self,
+        delta: float,
+        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        without: str | None = None,
     ) -> WorstCase | None:
         """Return what everything cost together, with ``planned`` on top.
 
@@ -240,15 +246,20 @@ class Ledger:
 
         Args:
             delta: δ of everything.
-            planned: what may come; None where it has no guarantee.
+            planned: what may come, or how often each of it; None where it has no guarantee.
             without: what is of this fit, network or federation does not count.
+
+        Raises:
+            ValueError: if charges are for different units, or one has no price for the unit.
         """
         book = self.book()
         if without is not None:
-            book = replace(book, entries=tuple(e for e in book.entries if e.of != without))
+            events = tally(e for e in book.entries if e.of != without)
+            book = replace(book, events=events)
         if planned is None or book.events is None:
             return None
-        return together(book.events + Counter(planned), delta, book.rows)
+        more = for_unit(Counter(planned), book.rows)
+        return epsilon(merged((*book.merged, *more)), delta)
 
     def spend(self, entry: Entry, what: str) -> None:
         """Append a charge if the budget has it, by the worst case.
@@ -259,12 +270,11 @@ class Ledger:
 
         Raises:
             BudgetExceededError: if everything together would cost more. Nothing is charged.
-            ValueError: as :meth:`charge`.
+            ValueError: as :meth:`charge` and :meth:`worst_case`.
         """
         with self.locked():
             if (limit := self.budget) is not None:
-                events = None if entry.events is None else entry.events * entry.count
-                total = self.worst_case(limit.delta, events)
+                total = self.worst_case(limit.delta, tally([entry]))
                 if total is None or total.epsilon > limit.epsilon:
                     raise BudgetExceededError(
                         f"{what} would bring the total to {total}, over the budget of ε = "
@@ -273,28 +283,56 @@ class Ledger:
                     )
             self.charge(entry)
 
+    def affordable(self, event: Priced, most: int) -> int:
+        """Return how many more of an event the budget has, at most ``most``; it may be 0.
+
+        Raises:
+            ValueError: as :meth:`worst_case`.
+
+        >>> from bdpvi.accounting.events import SampledGaussian
+        >>> one = SampledGaussian(noise_multiplier=10.0)
+        >>> Ledger(budget=Budget(1.0)).affordable(one, 1000)
+        7
+        """
+        if (limit := self.budget) is None:
+            return most
+
+        def over(count: int) -> bool:
+            total = self.worst_case(limit.delta, {event: count})
+            return total is None or total.epsilon > limit.epsilon
+
+        return most if not over(most) else bisect_left(range(1, most), True, key=over)
+
+    def check(self, event: Priced) -> None:
+        """Raise ValueError unless a total of all charges and this event can be given."""
+        book = self.book()
+        before = () if book.events is None else book.merged
+        common_relation((*before, *for_unit({event: 1}, book.rows)))
+
     def said(self, without: str | None = None) -> str:
         """Return in words what was charged before."""
-        entries = [one for one in self.entries() if without is None or one.of != without]
-        counted = Counter(str(one) for one in entries)
+        counted: Counter[str] = Counter()
+        for one in self.entries():
+            if without is None or one.of != without:
+                counted[one.once] += one.count
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
             names[_SHOWN:] = [f"{len(names) - _SHOWN} others"]
-        number = sum(one.count for one in entries)
-        return f"{number} charges were made before" + ": " * bool(names) + "; ".join(names)
+        return f"{counted.total()} charges were made before" + ": " * bool(names) + "; ".join(names)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes and threads out: what is checked inside holds when it is charged."""
         if self.path is None and self._owner != os.getpid():
             raise ValueError(
-                "fit: its ledger is in the memory of another process or a copy of that, and what "
-                "were charged here would be forgotten; save the fit and load it where it is used"
+                "the ledger is in the memory of another process or a copy of that, and what were "
+                "charged here would be forgotten; keep it in a file (Ledger.at), or save the fit "
+                "and load it where it is used"
             )
         with (
             self._threads if self.path is None else nullcontext(),
             # Looked at again: the ledger may have become a file while this thread waited.
-            nullcontext() if self.path is None else _lock(self.path),
+            nullcontext() if self.path is None else lock(self.path),
         ):
             yield
 
@@ -314,7 +352,7 @@ class Ledger:
         """
         if self.path is None:
             return self._kept
-        content = _read(self.path)
+        content = read(self.path)
         if content != self._content or not content:
             known = self._kept if self._content and content.startswith(self._content) else None
             book = follow(self.path, content, known)
@@ -330,7 +368,7 @@ class Ledger:
         """Return a ledger in memory with what the file proves."""
         assert self.path is not None
         made = Ledger()
-        made._kept = follow(self.path, _read(self.path))
+        made._kept = follow(self.path, read(self.path))
         return made
 
     def _write(self, content: dict[str, Any]) -> None:
@@ -346,50 +384,14 @@ class Ledger:
 People.make = Ledger
 
 
-def repair(
-    path: str | Path, entries: Sequence[Entry] = (), receipts: Sequence[Entry] = ()
-) -> tuple[Entry, ...]:
-    """Make a ledger whole again; return what was charged on top of what is proven.
-
-    Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
-    that died, and nothing was drawn for it. The old file stays beside the new one, as
-    ``ledger.damaged-1.jsonl``.
-
-    Args:
-        path: the file.
-        entries: what the owner reports after the lines that are proven, instead of the rest of
-            the file. On a file that is whole they are added.
-        receipts: charges that the lines that are proven lack, as secret receipts tell of them.
-
-    Raises:
-        ValueError: if the first line is damaged, or there are lines that prove nothing and no
-            ``entries`` are given for them.
-    """
-    path = Path(path).resolve()
-    with _lock(path):
-        book = follow(path, _read(path))
-        found, added = book.file, tuple(entries) or tuple(receipts)
-        if found.rest and not found.torn and not added:
-            said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
-            raise ValueError(
-                f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.entries)} charges are "
-                "proven. What follows is not, and only the fit's owner can know what was released: "
-                f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
-            )
-        if added or found.rest:
-            names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
-            store.write(next(name for name in names if not name.exists()), path.read_bytes())
-            lines = ({"charge": one.to_dict()} for one in added)
-            store.write(path, chained(*found.said, *lines))
-    return added
-
-
-def _lock(path: Path) -> FileLock:
-    _read(path)  # or the lock would create the folder
+def lock(path: Path) -> FileLock:
+    """Return what keeps others out of a ledger's file; errors as of :func:`read`."""
+    read(path)  # or the lock would create the folder
     return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
+    """Return a ledger's file, or raise ValueError if there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -243,7 +243,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
     """
     validate.probability("delta", delta)
     flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]
-    relation = _common_relation(flat)
+    relation = common_relation(flat)
     variances = [_variance(one) for one in flat]
     if any(v is None for v in variances):
         return None
@@ -279,7 +279,8 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
     return WorstCase(found_epsilon, delta, name, relation, rounding=rounding)
 
 
-def _common_relation(events: Sequence[object]) -> str:
+def common_relation(events: Sequence[object]) -> str:
+    """Return the neighbours that all events are for, in words; ValueError if they differ."""
     found = {ADD_OR_REMOVE} if not events else set()
     for one in events:
         steps = one if isinstance(one, SampledGaussian) else None

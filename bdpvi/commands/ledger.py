@@ -49,14 +49,14 @@ def repair(
     Lines up to the first damage are kept. A last line that was cut off is charged in full. All else
     only the owner of the fit can decide, by --charge: in doubt give too much.
     """
-    from bdpvi.accounting import ledger
+    from bdpvi.accounting.repair import repair as repaired
     from bdpvi.releasing import receipts, storage
 
     kept = storage.open_ledger(folder)
     assert kept.path is not None
     given = [_charge(text, storage.name_of(folder)) for text in charge or ()]
     told = () if given else receipts.missing(folder, kept.mended()).values()
-    added = ledger.repair(kept.path, given, tuple(told))
+    added = repaired(kept.path, given, tuple(told))
     _print(folder, as_json, len(added))
 
 

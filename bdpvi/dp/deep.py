@@ -9,22 +9,76 @@ worst-case ε stands what a panel of held-out records paid on the path that ran.
 from __future__ import annotations
 
 import math
+import secrets
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.solve import smallest
+from bdpvi.dp.charges import Steps
 from bdpvi.dp.gradients import GradSampleMode, Loss, make_gradients, trainable
-from bdpvi.dp.mechanism import NoisySum, affordable
+from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.private import Private
 from bdpvi.dp.records import Records, Source, check_panel
 from bdpvi.dp.refusals import check_loss, check_module, check_optimizer
-from bdpvi.types import Budget
+from bdpvi.types import Dataset
 
 _TRIED = 8
 """Records that module and loss are tried on before the first step; the panel's, if there is one."""
+_MOST_NOISE = 100.0
+"""Times the noise of an empty ledger: with more, the steps could have a hundredth of ε."""
+BLOCK = 10
+"""Steps that are charged at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDSettings:
+    """What :func:`make_private` can do without.
+
+    Attributes:
+        ledger: what everything that is spent on the people of the data is written to. By default
+            the data's own, if they are a :class:`bdpvi.Dataset`; else one in memory.
+        epsilon, steps: in place of ``noise_multiplier``: the least noise with which so many steps
+            cost at most ε at ``delta``, in the worst case, with all that the ledger has. Further
+            steps are refused.
+        delta: δ of ``epsilon``.
+        records: N as it is declared, by which the expected batch size is qN. By default the length
+            of the data, which then counts as public.
+        panel: 100 records or more of the same kind, never trained on or tested with: their
+            gradients, taken at every step, say what records such as these paid on the path that
+            ran. A diagnostic, usually 0 to 10 % below the worst-case ε. By default there is none.
+        seed: None for any network that leaves your hands. A number makes an experiment, which
+            repeats: whoever knows it can subtract the noise.
+        physical_batch: records whose gradients are held in memory at a time; it changes no result
+            beyond rounding.
+        grad_sample_mode: "functorch" (torch.func, any module), or with the extra ``bdpvi[opacus]``
+            "hooks" and "ghost" (no gradients of single records in memory).
+    """
+
+    ledger: Ledger | None = None
+    epsilon: float | None = None
+    steps: int | None = None
+    delta: float = 1e-5
+    records: int | None = None
+    panel: Source | None = None
+    seed: int | None = None
+    physical_batch: int | None = None
+    grad_sample_mode: GradSampleMode = "functorch"
+
+    def __post_init__(self) -> None:
+        validate.probability("delta", self.delta)
+        if self.steps is not None:
+            validate.positive_int("steps", self.steps)
+        if self.epsilon is not None:
+            validate.positive("epsilon", self.epsilon)
+
+
+_USUAL = DPSGDSettings()
 
 
 def make_private(
@@ -32,19 +86,11 @@ def make_private(
     optimizer: Optimizer,
     *,
     loss: Loss,
-    data: Source,
-    panel: Source | None = None,
+    data: Source | Dataset,
     rate: float,
-    clip: float,
-    records: int | None = None,
+    max_grad_norm: float,
     noise_multiplier: float | None = None,
-    epsilon: float | None = None,
-    steps: int | None = None,
-    delta: float = 1e-5,
-    budget: Budget | None = None,
-    seed: int | None = None,
-    physical_batch: int | None = None,
-    grad_sample_mode: GradSampleMode = "functorch",
+    settings: DPSGDSettings = _USUAL,
 ) -> Private:
     """Prepare a network for private training by DP-SGD.
 
@@ -56,25 +102,13 @@ def make_private(
             follow from public constants.
         loss: of outputs and targets, such as ``F.cross_entropy``, for one record at a time.
         data: tensors (x, y), or a torch Dataset of pairs with a fixed length; x is a tuple of
-            tensors for a module of several inputs.
-        records: N as it is declared, by which the expected batch size is qN. By default the length
-            of ``data``, which then counts as public.
-        panel: 100 records or more of the same kind, never trained on or tested with: their
-            gradients, taken at every step, say what records such as these paid on the path that
-            ran. A diagnostic, usually 0 to 10 % below the worst-case ε. By default there is none.
+            tensors for a module of several inputs. Of a :class:`bdpvi.Dataset` both take the type
+            of the weights.
         rate: Poisson sampling rate q; qN is the expected batch size.
-        clip: C, bound on the L2 norm of each record's gradient. Chosen from public knowledge.
+        max_grad_norm: C, bound on the L2 norm of each record's gradient. Chosen from public
+            knowledge.
         noise_multiplier: z; the sum of a batch's gradients gets noise of standard deviation zC.
-        epsilon, steps: in place of ``noise_multiplier``: the least noise with which so many steps
-            cost at most ε at ``delta``, in the worst case. Further steps are refused.
-        delta: δ of ``epsilon``.
-        budget: limits the worst-case ε.
-        seed: None for any network that leaves your hands. A number makes an experiment, which
-            repeats: whoever knows it can subtract the noise.
-        physical_batch: records whose gradients are held in memory at a time; it changes no result
-            beyond rounding.
-        grad_sample_mode: "functorch" (torch.func, any module), or with the extra ``bdpvi[opacus]``
-            "hooks" and "ghost" (no gradients of single records in memory).
+        settings: the ledger, a panel, and all else.
 
     Returns:
         An object whose ``step()`` trains.
@@ -84,51 +118,75 @@ def make_private(
         ImportError: if Opacus is asked for and not there.
 
     >>> generator = torch.Generator().manual_seed(0)
-    >>> x = torch.randn(1100, 4, generator=generator)
+    >>> x = torch.randn(1000, 4, generator=generator)
     >>> y = (x[:, 0] > 0).long()
     >>> module = nn.Linear(4, 2)
     >>> optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     >>> private = make_private(
-    ...     module, optimizer, loss=nn.functional.cross_entropy, data=(x[:1000], y[:1000]),
-    ...     panel=(x[1000:], y[1000:]), rate=0.1, clip=1.0, noise_multiplier=2.0,
+    ...     module, optimizer, loss=nn.functional.cross_entropy, data=(x, y),
+    ...     rate=0.1, max_grad_norm=1.0, noise_multiplier=2.0,
     ... )
-    >>> for _ in range(3):
+    >>> for _ in range(10):
     ...     private.step()
-    >>> spent = private.spent(delta=1e-5)
-    >>> spent.epsilon <= spent.worst_case.epsilon
+    >>> private.worst_case(delta=1e-5) == private.ledger.worst_case(delta=1e-5)
     True
     """
-    validate.positive("clip", clip)
+    validate.positive("max_grad_norm", max_grad_norm)
     validate.rate("rate", rate)
-    validate.probability("delta", delta)
-    allowed = math.inf
-    if noise_multiplier is None and epsilon is not None and steps is not None:
-        allowed = steps
-        noise_multiplier = calibrate(
-            PrivacyLossAccountant(), epsilon=epsilon, delta=delta, rate=rate, steps=steps
-        )
-    elif noise_multiplier is None or epsilon is not None or steps is not None:
-        raise ValueError("give noise_multiplier, or both epsilon and steps")
+    weights, ledger = trainable(module), settings.ledger
+    if isinstance(data, Dataset):
+        ledger = data.ledger if ledger is None else ledger
+        kind = weights[0].dtype if weights else torch.float32
+        data = (data.x.to(kind), data.y.to(kind), data.ids)
+    ledger = ledger or Ledger()
     held = Records.of_source("data", data)
     mechanism = NoisySum(
         rate=rate,
-        clip=clip,
-        noise_multiplier=noise_multiplier,
-        size=max(1, sum(weight.numel() for weight in trainable(module))),
-        records=len(held) if records is None else records,
+        clip=max_grad_norm,
+        noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+        size=max(1, sum(weight.numel() for weight in weights)),
+        records=len(held) if settings.records is None else settings.records,
         length=len(held),
-        seed=seed,
+        seed=settings.seed,
     )
+    if noise_multiplier is None:
+        mechanism = replace(mechanism, noise_multiplier=_least_noise(mechanism, ledger, settings))
+    elif settings.epsilon is not None:
+        raise ValueError("give noise_multiplier, or both epsilon and steps in settings")
     counted: Records | None = None
-    if panel is not None:
-        counted = Records.of_source("panel", panel)
+    if settings.panel is not None:
+        counted = Records.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
     tried = held if counted is None else counted
-    some = tried.take(torch.arange(_TRIED) % len(tried), trainable(module)[0].device)
+    some = tried.take(torch.arange(_TRIED) % len(tried), weights[0].device)
     check_module(module, some)
     check_loss(loss, module, some)
-    gradients = make_gradients(grad_sample_mode, module, loss, physical_batch, some)
-    if budget is not None:
-        allowed = min(allowed, affordable(mechanism, budget))
-    return Private(module, optimizer, gradients, held, counted, mechanism, allowed)
+    batch = settings.physical_batch
+    gradients = make_gradients(settings.grad_sample_mode, module, loss, batch, some)
+    name = {"kind": "steps", "of": secrets.token_hex(8)}
+    charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
+    return Private(module, optimizer, gradients, held, counted, mechanism, charged)
+
+
+def _least_noise(mechanism: NoisySum, ledger: Ledger, settings: DPSGDSettings) -> float:
+    """Return the noise multiplier with which ``steps`` cost ε, with all that the ledger has."""
+    epsilon, steps, delta = settings.epsilon, settings.steps, settings.delta
+    if epsilon is None or steps is None:
+        raise ValueError("give noise_multiplier, or both epsilon and steps in settings")
+    rounding = mechanism.event(1).rounding
+
+    def cost(noise: float) -> float:
+        step = SampledGaussian(noise_multiplier=noise, rate=mechanism.rate, rounding=rounding)
+        found = ledger.worst_case(delta, {step: steps})
+        return math.inf if found is None else found.epsilon
+
+    # That of one Gaussian mechanism of distance q√T: right within a factor of about 2.
+    guess = mechanism.rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
+    try:
+        return smallest(cost, epsilon, guess, slack=0.005, most=_MOST_NOISE * guess)
+    except ArithmeticError as error:
+        raise ValueError(
+            f"epsilon={epsilon!r} cannot be reached at delta={delta!r}: any noise costs at least "
+            f"{error.args[0]:.4g}; {ledger.said()}"
+        ) from None

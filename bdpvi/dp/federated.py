@@ -9,42 +9,42 @@ What this does not hide: how long a round takes, and who talks to the server.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import store, validate
-from bdpvi._runtime.checkpoint import sealed, unsealed
-from bdpvi._runtime.schema import require_same
+from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.rounds import PUBLIC, Observer
-from bdpvi.dp.mechanism import affordable
-from bdpvi.dp.private import as_experiment
+from bdpvi.accounting.worst_case import epsilon
+from bdpvi.dp.charges import Steps
+from bdpvi.dp.private import as_experiment, experimental
 from bdpvi.dp.updates import Message, Released, Rounds
-from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
+from bdpvi.types import Spent, WorstCase
 
 NOBODY = -1
 """Stands in ``Released.refused`` for whoever sent something that is no message."""
 
 
 class Federation:
-    """The server's side of all rounds, with the ledger of what was charged.
+    """The server's side of all rounds.
 
     Args:
         rounds: what is the same in all of them.
-        ledger: a file that charges are written to before anything is drawn. If it is there, its
-            rounds stay charged, and one that was not finished is over.
-        budget: limits the worst-case ε of a client, to the public.
+        ledger: of the clients; rounds are written to it before anything is drawn. By default one in
+            memory. What it has of a federation with the same settings is this one: its rounds stay
+            charged, and one that was not finished is over. Its budget limits the worst-case ε of a
+            client, to the public, with all else that it has.
 
     Raises:
-        ValueError: if the ledger is of other settings.
+        ValueError: if the ledger has charges of other units than clients.
 
     >>> rounds = Rounds(clients=10, size=2, clip=1.0, noise_multiplier=2.0, client_rate=0.5)
     >>> federation = Federation(rounds)
@@ -59,27 +59,31 @@ class Federation:
     'client'
     """
 
-    def __init__(
-        self, rounds: Rounds, ledger: str | Path | None = None, budget: Budget | None = None
-    ) -> None:
+    def __init__(self, rounds: Rounds, ledger: Ledger | None = None) -> None:
         self.rounds = rounds
-        priced = replace(rounds.mechanism, rate=rounds.priced_rate)
-        self._allowed = None if budget is None else affordable(priced, budget)
-        self._charged = self._last = 0
+        settings = json.dumps(asdict(rounds), sort_keys=True).encode()
+        self._charged = Steps(
+            ledger or Ledger(),
+            rounds.event(1).client(PUBLIC),
+            kind="rounds",
+            of=hashlib.sha256(settings).hexdigest()[:16],
+        )
         self._asked: frozenset[int] | None = None
-        self._ledger = None if ledger is None else Path(ledger)
-        if self._ledger is not None and self._ledger.exists():
-            self.load_state_dict(store.read_json(self._ledger))
+
+    @property
+    def ledger(self) -> Ledger:
+        """Everything that is spent on the clients, these rounds among it."""
+        return self._charged.ledger
 
     @property
     def charged(self) -> int:
         """How many rounds were charged, finished or not."""
-        return self._charged
+        return self._charged.taken
 
     @property
     def next_round(self) -> int:
         """The number of the next round, from 1 on; it was never used before."""
-        return self._last + 1
+        return self.charged + 1
 
     def sampled(self, round: int) -> tuple[int, ...]:
         """Charge a round, then draw its clients, perhaps none.
@@ -87,25 +91,27 @@ class Federation:
         A round that is still open is over: it stays charged, and answers to it are stale.
 
         Args:
-            round: its number, above those of all rounds before: :attr:`next_round`.
+            round: its number, :attr:`next_round`.
 
         Raises:
             BudgetExceededError: if it would cost more than is left. Nothing is charged or drawn.
-            ValueError: if the number was used or passed over, or the ledger has charges of
-                somebody else.
+            ValueError: if it is another number, or another server has charged rounds of these
+                settings to the ledger.
         """
         validate.positive_int("round", round)
-        if round <= self._last:
+        if round != self.next_round:
+            said = "was charged" if round <= self.charged else "passes over another"
             raise ValueError(
-                f"round={round} was charged, or passed over; a number is used once, take "
-                f"next_round={self.next_round}"
+                f"round={round} {said}; a number is used once, take next_round={self.next_round}"
             )
-        if self._allowed is not None and self._charged >= self._allowed:
-            raise BudgetExceededError(
-                f"budget: round {round} would cost more than is left. Nothing was charged"
-            )
-        self._write(round)
-        self._charged, self._last = self._charged + 1, round
+        with self.ledger.locked():
+            if self._charged.charged != self.charged:
+                raise ValueError(
+                    f"the ledger has {self._charged.charged} rounds of these settings, and "
+                    f"{self.charged} were charged here: another server uses it. Make a new "
+                    "Federation from it"
+                )
+            self._charged.take()
         self._asked = frozenset(self.rounds.mechanism.batch(round).tolist())
         return tuple(sorted(self._asked))
 
@@ -124,7 +130,7 @@ class Federation:
         Raises:
             ValueError: if the round is not open.
         """
-        if self._asked is None or round != self._last:
+        if self._asked is None or round != self.charged:
             raise ValueError(
                 f"round={round} is not open: it was not drawn here, or it is finished; draw "
                 f"next_round={self.next_round}"
@@ -201,14 +207,16 @@ class Federation:
         Raises:
             ValueError: before the first round, or as :class:`~bdpvi.accounting.rounds.RoundEvent`.
         """
-        if not self._charged:
+        if not self.charged:
             raise ValueError("nothing was charged yet: call sampled() first")
-        return self.rounds.event(self._charged).view(unit, observer, norms)
+        return self.rounds.event(self.charged).view(unit, observer, norms)
 
     def worst_case(
         self, delta: float, unit: str = "client", observer: Observer = PUBLIC
     ) -> WorstCase:
         """Return the guarantee to publish: it follows from the settings and the rounds alone.
+
+        A client's to the public is of all that the ledger has; others are of these rounds.
 
         Args:
             delta: δ.
@@ -217,12 +225,17 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if no finite ε can be promised.
         """
-        found = self.spent(delta, unit, observer).worst_case
+        view = self.event(unit, observer)
+        if unit == "client" and observer == PUBLIC:
+            found = self.ledger.worst_case(delta, (view,), without=self._charged.of)
+        else:
+            found = epsilon((view,), delta)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={self.rounds.noise_multiplier:g} has no finite ε; use more"
             )
-        return found
+        found = _seen(found, observer)
+        return found if self.rounds.seed is None else experimental(found)
 
     def spent(
         self,
@@ -231,7 +244,7 @@ class Federation:
         observer: Observer = PUBLIC,
         norms: NormCounts | None = None,
     ) -> Spent:
-        """Return what all rounds cost: the worst-case ε, and with norms what their path cost.
+        """Return what these rounds cost: the worst-case ε, and with norms what their path cost.
 
         Args:
             delta: δ of both.
@@ -244,48 +257,9 @@ class Federation:
         accountant.step(self.event(unit, observer, norms))
         found = replace(accountant.spent(delta), observer=observer.name)
         if found.worst_case is not None:
-            says = f"{found.worst_case.accountant}, seen by {observer.name}"
-            found = replace(found, worst_case=replace(found.worst_case, accountant=says))
+            found = replace(found, worst_case=_seen(found.worst_case, observer))
         return found if self.rounds.seed is None else as_experiment(found)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the ledger, as JSON types: settings and charges."""
-        state = {"rounds": asdict(self.rounds), "charged": self._charged, "last": self._last}
-        return sealed(state)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the rounds of ``state``; one that was open is over and stays charged.
-
-        Raises:
-            ValueError: if the settings differ, more was charged here than there, or it is not what
-                :meth:`state_dict` returns.
-        """
-        settings, charged, last = (state.get(name) for name in ("rounds", "charged", "last"))
-        if not (isinstance(settings, dict) and isinstance(charged, int) and isinstance(last, int)):
-            raise ValueError(
-                f"state has {sorted(state)}, and not the settings and charges of a federation; "
-                "take what state_dict() returned"
-            )
-        unsealed(state)
-        now = asdict(self.rounds)
-        require_same("state", settings, now, "make Rounds as they were made before")
-        if not self._charged <= charged <= last or last < self._last:
-            raise ValueError(
-                f"state has {charged} charged rounds up to {last}, and {self._charged} up to "
-                f"{self._last} were charged here: charges would be lost"
-            )
-        self._charged, self._last, self._asked = charged, last, None
-
-    def _write(self, round: int) -> None:
-        """Put the charge of a round on the disk."""
-        if self._ledger is None:
-            return
-        state = self.state_dict()
-        if self._ledger.exists() and store.read_json(self._ledger) != json.loads(json.dumps(state)):
-            raise ValueError(
-                f"ledger={str(self._ledger)!r} has other charges than this federation: another "
-                "server uses it. Make a new Federation from it"
-            )
-        content = unsealed(state)
-        ahead = sealed({**content, "charged": self._charged + 1, "last": round})
-        store.write(self._ledger, json.dumps(ahead).encode())
+def _seen(found: WorstCase, observer: Observer) -> WorstCase:
+    return replace(found, accountant=f"{found.accountant}, seen by {observer.name}")

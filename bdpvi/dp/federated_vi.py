@@ -45,6 +45,7 @@ from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.rounds import PUBLIC, Observer
+from bdpvi.dp.charges import Steps
 from bdpvi.dp.dpvi import chain_rule
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.noise import Stream
@@ -304,8 +305,9 @@ def fit_federated(
         guide: MeanField or FullRank, of :mod:`bdpvi.guides`. Its start counts as public.
         clients: a table for each client, with the same columns. A table may be empty: to refuse it
             would tell it from a neighbour with one record.
-        federation: settings, ledger and budget. ``clip`` bounds what a whole client does,
-            ``record_clip`` what a record does. One seed decides everything.
+        federation: settings, and the ledger of clients. ``clip`` bounds what a whole client does,
+            ``record_clip`` what a record does. One seed decides everything. What it does to records
+            is charged to the ledgers of the tables, round by round, too.
         rounds: their number, public.
         optim: a Pyro optimiser, by default Adam whose learning rate falls from 0.1 to 0.001. Its
             settings must not come from the records.
@@ -350,7 +352,12 @@ def fit_federated(
     # From the mean over expected clients to the sum over all records.
     scale = settings.clients / (settings.record_rate or 1.0)
     track = bars.bar if progress else bars.silent
+    name, ledgers = secrets.token_hex(8), {id(data.ledger): data.ledger for data in clients}
+    event = settings.record_event()
+    spent = [Steps(one, event, kind="rounds", of=name) for one in ledgers.values()]
     for _ in track(range(rounds), "rounds"):
+        for table in spent:
+            table.take()
         number, point = federation.next_round, server.point()
         asked = federation.sampled(number)
         answers = [Message(one, number, there[one].answer(number, point)) for one in asked]

@@ -14,9 +14,7 @@ from torch import Tensor
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.accounting.worst_case import epsilon
 from bdpvi.inference.plan import Plan
-from bdpvi.types import Budget
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
@@ -159,30 +157,4 @@ def deviation_for(
     return most / (1 - share)
 
 
-def affordable(one: NoisySum, budget: Budget) -> int:
-    """Return the largest number of steps whose worst-case ε is within the budget.
-
-    It can be 0; beyond 2²⁴ it is not looked for.
-
-    >>> one = NoisySum(rate=0.01, clip=1.0, noise_multiplier=1.0, size=10, records=1000)
-    >>> steps = affordable(one, Budget(1.0, 1e-5))
-    >>> epsilons = [epsilon([one.event(t)], 1e-5).epsilon for t in (steps, steps + 1)]
-    >>> epsilons[0] <= 1.0 < epsilons[1]
-    True
-    """
-
-    def within(steps: int) -> bool:
-        found = epsilon([one.event(steps)], budget.delta)
-        return found is not None and found.epsilon <= budget.epsilon
-
-    low, high = 0, 1
-    while high <= _MOST and within(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
-
-
-_MOST = 2**24
 _SHARE = 0.5

@@ -40,7 +40,8 @@ MANY = 1e5
 MOST_RIDGE = 0.25
 """λ/N from which on the ridge outweighs what N records say of a standardised feature, at most ¼."""
 _PRICES = (0.03, 0.05)
-_FEWEST, _MOST = 10.0, 1e12
+FEWEST, MOST = 10.0, 1e12
+"""Numbers of rows that settings can be made for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +245,7 @@ def magnitude(rows: float) -> float:
     >>> magnitude(39_073), magnitude(1.3e6)
     (50000.0, 1000000.0)
     """
-    if not _FEWEST <= validate.positive("rows", rows) <= _MOST:
+    if not FEWEST <= validate.positive("rows", rows) <= MOST:
         raise ValueError(f"rows must be from 10 to 1e12, got {rows!r}")
     power = 10.0 ** math.floor(math.log10(rows))
     return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))

@@ -97,7 +97,7 @@ class WeightedObjective:
     def gradient(self, w: Tensor) -> Tensor:
         """Return the gradient at w, (d,)."""
         pull = -(self.weights * torch.sigmoid(-(self.signed @ w)).clamp_(max=self.k))
-        return _exact_sum(pull, self.signed) + self.ridge * (w - self.centre)
+        return exact_sum(pull, self.signed) + self.ridge * (w - self.centre)
 
     def curvature(self, w: Tensor) -> Tensor:
         """Return the second derivative at w, (d, d)."""
@@ -152,15 +152,23 @@ class WeightedObjective:
         )
 
 
-def _exact_sum(pull: Tensor, rows: Tensor) -> Tensor:
-    """Return pullᵀ rows, by blocks that are added in pairs."""
-    whole = len(pull) // _BLOCK * _BLOCK
-    sums = torch.bmm(
-        pull[:whole].view(-1, 1, _BLOCK), rows[:whole].view(-1, _BLOCK, rows.shape[1])
-    ).squeeze(1)
-    sums = torch.cat([sums, (pull[whole:] @ rows[whole:]).unsqueeze(0)])
+def exact_sum(left: Tensor, rows: Tensor) -> Tensor:
+    """Return leftᵀ rows, by blocks of 256 records that are added in pairs.
+
+    Args:
+        left: (N,), or (N, a).
+        rows: (N, b).
+
+    Returns:
+        (b,), or (a, b).
+    """
+    matrix = left if left.ndim == 2 else left[:, None]
+    whole = len(left) // _BLOCK * _BLOCK
+    blocks = matrix[:whole].reshape(-1, _BLOCK, matrix.shape[1]).transpose(1, 2)
+    sums = torch.bmm(blocks, rows[:whole].reshape(-1, _BLOCK, rows.shape[1]))
+    sums = torch.cat([sums, (matrix[whole:].T @ rows[whole:])[None]])
     while len(sums) > 1:
         if len(sums) % 2:
-            sums = torch.cat([sums, sums.new_zeros(1, sums.shape[1])])
+            sums = torch.cat([sums, torch.zeros_like(sums[:1])])
         sums = sums[::2] + sums[1::2]
-    return sums[0]
+    return sums[0] if left.ndim == 2 else sums[0, 0]

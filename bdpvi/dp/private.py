@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -16,10 +15,12 @@ from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.dp.charges import Steps
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.records import Records
-from bdpvi.types import BudgetExceededError, Exposure, Spent, WorstCase
+from bdpvi.types import Exposure, Spent, WorstCase
 
 EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
 
@@ -43,16 +44,16 @@ class Private:
         data: Records,
         counted: Records | None,
         mechanism: NoisySum,
-        allowed: float = math.inf,
+        charged: Steps,
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
-        self._gradients, self._allowed = gradients, allowed
+        self._gradients, self._charged = gradients, charged
         self._data, self._counted = data, counted
         self._weights = trainable(module)
         self._modes = [(layer, layer.training) for layer in module.modules()]
-        self._taken = 0
+        self._place = 0
         self._norms = None if counted is None else NormCounts.none(counted.ids)
         self._versions = self._now()
         self._stopped = ""
@@ -63,20 +64,32 @@ class Private:
         return self._mechanism
 
     @property
+    def ledger(self) -> Ledger:
+        """Everything that is spent on the data, these steps among it."""
+        return self._charged.ledger
+
+    @property
     def steps(self) -> int:
-        """The number of steps that were charged."""
-        return self._taken
+        """The number of steps that were begun; after a restart all that the ledger has of them."""
+        return self._charged.taken
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy draws coins of its own: two steps on one batch would cost more than two of their
+        # own batches.
+        return {**self.__dict__, "_mechanism": replace(self._mechanism)}
 
     def step(self) -> None:
         """Charge a step, then take it: Poisson batch, clipped gradients, noise, optimiser.
+
+        Steps are written to the ledger ten at a time, before the first of them.
 
         The network trains in the mode (``train`` or ``eval``) that each layer had at first.
 
         A gradient that is not finite counts as zero.
 
         Raises:
-            BudgetExceededError: if the step would cost more than is left. Nothing is charged or
-                drawn.
+            BudgetExceededError: if the step would cost more than the ledger's budget has left, with
+                what was charged before. Nothing is charged or drawn.
             ValueError: if the data have another length than at first, other weights are trainable,
                 or a weight was changed since the last step. Nothing is charged. Or if the forward
                 pass changes a weight: then the network must not be released.
@@ -86,17 +99,18 @@ class Private:
             raise ValueError(self._stopped)
         self._data.check_length("data")
         self._check_weights()
-        if self.steps >= self._allowed:
-            raise BudgetExceededError(
-                f"budget: step {self.steps + 1} would cost more than is left. Nothing was charged"
-            )
+        if self._counted is not None:
+            self._counted.check_length("panel")
+        self._charged.take()
         device = self._weights[0].device
         for layer, mode in self._modes:
             layer.training = mode
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            step = self.steps
+            # Coins are not drawn twice where a run went back to an earlier state.
+            step = self.steps - 1 if self.mechanism.seed is None else self._place
+            self._place += 1
             torch.manual_seed(self.mechanism.seed_of(step))
-            self._charge(device)
+            self._count(device)
             self.batch = self.mechanism.batch(step)
             taken = self._data.take(self.batch, device)
             total = self._gradients.clipped_sum(taken, self.mechanism.clip)
@@ -132,14 +146,17 @@ class Private:
                 "vouches that it was without looking at records. Nothing was charged"
             )
 
-    def _charge(self, device: torch.device) -> None:
-        """Charge a step, by the panel's norms if there is one."""
+    def _count(self, device: torch.device) -> None:
+        """Count the step at the norms of the panel's records, if there is a panel."""
         if self._counted is not None and self._norms is not None:
-            self._counted.check_length("panel")
             everybody = torch.arange(len(self._counted))
             norms = self._gradients.norms(self._counted.take(everybody, device))
-            self._norms = self._norms.add(self._in_clips(norms))
-        self._taken += 1
+            self._norms = self._at_largest(self.steps - 1).add(self._in_clips(norms))
+
+    def _at_largest(self, steps: int) -> NormCounts:
+        """Return the norms of so many steps; of those that were not seen here, the largest."""
+        assert self._norms is not None
+        return self._norms.add_largest(steps - self._norms.steps)
 
     def _in_clips(self, norms: Tensor) -> Tensor:
         """Return the norms after clipping, in units of the clip; one that is no number counts 1."""
@@ -154,10 +171,13 @@ class Private:
         """
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
-        return self.mechanism.event(self.steps, self._norms)
+        norms = None if self._norms is None else self._at_largest(self.steps)
+        return self.mechanism.event(self.steps, norms)
 
     def worst_case(self, delta: float) -> WorstCase:
-        """Return the guarantee to publish: it follows from rate, noise and steps alone.
+        """Return the guarantee to publish: of these steps and of all else that the ledger has.
+
+        It follows from rate, noise and steps alone.
 
         Args:
             delta: δ.
@@ -165,19 +185,22 @@ class Private:
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        found = self._accountant().worst_case(delta)
+        own = replace(self.event(), norms=None)
+        found = self.ledger.worst_case(delta, (own,), without=self._charged.of)
         if found is None:
             raise ValueError(
-                f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more"
+                f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more, "
+                f"or something else in the ledger has none: {self.ledger.said(self._charged.of)}"
             )
         return found if self.mechanism.seed is None else experimental(found)
 
     def spent(self, delta: float) -> Spent:
-        """Return what all steps cost: the worst-case ε, and with a panel what the path cost.
+        """Return what these steps cost: the worst-case ε, and with a panel what the path cost.
 
-        ``worst_case``, by privacy loss distributions, holds for every record and is the one to
-        publish. ``path_epsilon``, None without a panel, is what a random record like the panel's
-        paid on the path that this run took: a diagnostic, and no guarantee about the algorithm.
+        ``worst_case``, by privacy loss distributions, holds for every record; :meth:`worst_case` is
+        the one to publish. ``path_epsilon``, None without a panel, is what a random record like the
+        panel's paid on the path that this run took: a diagnostic, and no guarantee about the
+        algorithm.
 
         Args:
             delta: δ of both.
@@ -221,7 +244,7 @@ class Private:
         return accountant
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimiser, number of steps and counts, for ``torch.save``. Secret.
+        """Return weights, optimiser, numbers of steps and counts, for ``torch.save``. Secret.
 
         A seeded run goes on from it bit by bit as if it had not stopped, on one machine. An
         unseeded one goes on with fresh secret batches.
@@ -231,7 +254,9 @@ class Private:
                 "mechanism": self.mechanism.settings(),
                 "module": self.module.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "steps": self.steps,
+                "run": self._charged.of,
+                "steps": self._place,
+                "charged": self.steps,
                 "norms": None if self._norms is None else self._norms.state_dict(),
                 "stopped": self._stopped,
             }
@@ -240,6 +265,9 @@ class Private:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, of a run with the same module, data, panel and mechanism.
+
+        No charge is taken back: steps that were taken here stay charged, and so does all that the
+        ledger has of the run. What it lacks of the steps that the state tells of is charged.
 
         Raises:
             ValueError: naming what differs, or if the state was changed. Nothing is then changed.
@@ -255,8 +283,9 @@ class Private:
         if {n: v.shape for n, v in state["module"].items()} != {n: v.shape for n, v in own.items()}:
             raise ValueError("state has the weights of another module; make it as it was before")
         self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # refuses before it changes
+        self._charged.resume(state["run"], state["charged"])
         self.module.load_state_dict(state["module"])
-        self._taken, self._norms, self._stopped = state["steps"], norms, state["stopped"]
+        self._place, self._norms, self._stopped = state["steps"], norms, state["stopped"]
         self._versions = self._now()
 
     def __repr__(self) -> str:

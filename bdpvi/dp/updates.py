@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.rounds import PUBLIC, RoundEvent, check_records
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.mechanism import NoisySum
@@ -78,7 +79,7 @@ class Rounds:
 
         Args:
             epsilon, delta: ε and δ.
-            rounds: T; pass ``Budget(epsilon, delta)`` to :class:`Federation` to hold it there.
+            rounds: T; a ledger with ``Budget(epsilon, delta)`` holds a federation there.
             client_rate: q.
             settings: the other attributes.
 
@@ -130,6 +131,21 @@ class Rounds:
             record_clip=self.record_clip,
             noise_shares=self.noise_shares,
             rounding=messages * self.mechanism.event(rounds).rounding,
+        )
+
+    def record_event(self) -> SampledGaussian:
+        """Return a round as it is for a record of a client, to the public.
+
+        Where ``record_clip`` is None the client's clip bounds a record too: it moves an update of
+        norm C to another.
+        """
+        one = self.event(1)
+        if self.record_clip is not None:
+            return one.instance(PUBLIC)
+        return SampledGaussian(
+            noise_multiplier=self.noise_multiplier / 2,
+            presence=self.client_rate,
+            rounding=one.rounding,
         )
 
     def clip_update(self, update: Tensor) -> Tensor:

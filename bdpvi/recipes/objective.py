@@ -13,11 +13,14 @@ from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp import objective_plan
-from bdpvi.dp.objective_plan import Facts, ObjectivePlan, Rule
+from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.types import Dataset
+
+COUNT = 0.01
+"""Share of μ² for the noisy number of records, where the owner declares none."""
 
 if TYPE_CHECKING:  # settings are known before anything that releases is loaded
     from bdpvi.releasing.prepared import Left
@@ -84,9 +87,14 @@ class ObjectivePerturbation:
             return self
         return replace(self, sources=len(Encoding.from_dict(encoding).columns))
 
-    def counting(self, rows: float) -> ObjectivePerturbation:
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return COUNT if self.rows is None else 0.0
+
+    def of_rows(self, rows: float) -> ObjectivePerturbation:
         """Return the route for a noisy count of the rows."""
-        return replace(self, rows=rows, counted=True)
+        return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
 
     def with_draws(self, draws: int) -> ObjectivePerturbation:
         """Return the route with so many draws a release."""

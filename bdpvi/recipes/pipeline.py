@@ -26,7 +26,6 @@ from bdpvi.dp.objective_plan import magnitude
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.recipes.recommended import recommended, settings_for
 from bdpvi.releasing.guarantees import BAYESIAN, SPENT, Guarantee
-from bdpvi.releasing.prepared import inside
 from bdpvi.types import BudgetExceededError
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class Pipeline:
             )
             if self.expected_rows is None and found is not None and found.records is not None:
                 assert recipe.route is not None
-                route = recipe.route.counting(inside(found.records))
+                route = recipe.route.of_rows(found.records)
                 recipe = replace(recipe, route=route)
             return recipe
         more["guide"] = self.guide or MeanField

@@ -8,6 +8,8 @@ from bdpvi._runtime import log, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.releasing.prepared import Prepared, Route
 from bdpvi.releasing.released import Release
@@ -73,6 +75,8 @@ def _usual(model: Model) -> Route[Any]:
     """Return the best route that a model has."""
     if isinstance(model, BayesianLogisticRegression):
         return ObjectivePerturbation()
+    if isinstance(model, BayesianLinearRegression | BayesianPoissonRegression):
+        return NoisyScores()
     raise ValueError(
         f"model={model!r:.80} has no route that releases in one go; bdpvi.fit and bdpvi.release "
         "take any model"

@@ -26,7 +26,7 @@ from bdpvi.neighbours.optimum.elbo import Records
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
 from bdpvi.recipes.pipeline import Encoded, encode
 from bdpvi.recipes.private import Work
-from bdpvi.releasing.prepared import Left, inside
+from bdpvi.releasing.prepared import Left
 from bdpvi.releasing.released import Release
 from bdpvi.types import Dataset
 
@@ -192,8 +192,8 @@ def _solved(
     """Return minima as a release of these rows would have them, after what was spent before."""
     pipeline = work.pipeline
     route: Any = pipeline.chosen(work.whole, found).route
-    if route.rows is None:
-        route = route.counting(inside(float(len(train))))
+    if route.count:
+        route = route.of_rows(float(len(train)))
     route = route.suited(model, train, None)
     variance = math.fsum(one**2 for one in found.paid) if found else 0.0
     left = Left(pipeline.epsilon, pipeline.delta, variance)

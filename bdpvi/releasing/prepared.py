@@ -22,16 +22,18 @@ from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.answer import no_panel, nothing_spent
-from bdpvi.accounting.book import Book, Entry, together
+from bdpvi.accounting.book import Book, Entry, for_unit, merged, tally
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.solve import smallest
+from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
+from bdpvi.releasing.estimate import Estimate
 from bdpvi.releasing.guarantees import AIMED, WORST_CASE, Receipt
-from bdpvi.releasing.released import Release
+from bdpvi.releasing.released import Release, flat
 from bdpvi.types import (
     Budget,
     BudgetExceededError,
@@ -41,9 +43,9 @@ from bdpvi.types import (
     WorstCase,
 )
 
-COUNT = 0.01
-"""Share of μ² that buys the number of rows, where it was neither declared nor bought before."""
-FEWEST, MOST = 10.0, 1e12
+_MANY = 1e12
+_HIGHEST = 50.0
+"""Settings for a larger ε are those for this one: rounding would cost more than they gain."""
 _ROWS = hashlib.sha256(b"rows").hexdigest()
 _SLACK = 0.002
 
@@ -71,12 +73,15 @@ class Route(Protocol[P]):
     """
 
     @property
-    def rows(self) -> float | None:
-        """N, where it is known; elsewhere a noisy count is bought, see :meth:`counting`."""
-
-    @property
     def draws(self) -> int:
         """Number of draws that a release has."""
+
+    @property
+    def count(self) -> float:
+        """Share of μ² that buys a noisy number of records before there is a plan; 0 for none."""
+
+    def of_rows(self, rows: float) -> Route[P]:
+        """Return the route for about so many records, which were counted with noise."""
 
     def suited(self, model: Model, data: Dataset, guide: object) -> Route[P]:
         """Return the route with what the data's public constants say.
@@ -84,9 +89,6 @@ class Route(Protocol[P]):
         Raises:
             ValueError: if this model, data or guide cannot go this way.
         """
-
-    def counting(self, rows: float) -> Route[P]:
-        """Return the route for a noisy count of the rows."""
 
     def with_draws(self, draws: int) -> Route[P]:
         """Return the route with so many draws a release."""
@@ -103,8 +105,10 @@ class Route(Protocol[P]):
     def caution(self, plan: P, delta: float) -> str:
         """Return what speaks against the release, by public facts; "" if nothing does."""
 
-    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Mapping[str, Tensor]:
-        """Return the latent variables, each (k, ...), from noise of a secret key."""
+    def draw(
+        self, model: Model, data: Dataset, plan: P, key: Key
+    ) -> Mapping[str, Tensor] | Estimate:
+        """Return the latent variables, each (k, ...), or their posterior, from a key's noise."""
 
 
 class Left(NamedTuple):
@@ -236,9 +240,11 @@ class Prepared:
             total = self.spent(delta)
         if few := route.caution(plan, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
-        latents = route.draw(self.model, self.data, plan, key)
+        drawn = route.draw(self.model, self.data, plan, key)
+        latents = _latents(drawn, route.draws, key)
         receipts.keep(self.kept.folder, ledger, number, entry, total)
-        return self._released(latents, route, plan, total, epsilon, generator is not None)
+        made = self._released(latents, route, plan, total, epsilon, generator is not None)
+        return replace(made, estimate=drawn) if isinstance(drawn, Estimate) else made
 
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
         """Return draws as a release for ε would hold them, without charging: for the owner alone.
@@ -249,14 +255,15 @@ class Prepared:
             key: of all noise.
         """
         route, plan = self._exact(draws, epsilon, delta)
-        return dict(route.draw(self.model, self.data, plan, key))
+        return _latents(route.draw(self.model, self.data, plan, key), draws, key)
 
     def previews(
         self, releases: int, *, epsilon: float, delta: float, key: Key
     ) -> dict[str, Tensor]:
         """Return the one draw of each of several releases, as :meth:`preview`."""
         route, plan = self._exact(1, epsilon, delta)
-        each = [route.draw(self.model, self.data, plan, key.child(one)) for one in range(releases)]
+        keys = [key.child(one) for one in range(releases)]
+        each = [_latents(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
     def predicting(self, epsilon: float, delta: float) -> Model:
@@ -267,8 +274,8 @@ class Prepared:
     def _exact(self, draws: int, epsilon: float, delta: float) -> tuple[Route[Any], Any]:
         """Return route and settings for the owner's eyes: N need not be counted with noise."""
         route = self.route.with_draws(draws)
-        if route.rows is None:
-            route = route.counting(inside(float(self.records)))
+        if route.count:
+            route = route.of_rows(float(self.records))
         return route, planned(route, self, self.ledger.book(), epsilon, delta)
 
     def price(self, draws: int | None, epsilon: float, delta: float) -> tuple[Any, ...]:
@@ -282,7 +289,7 @@ class Prepared:
         book = self.ledger.book()
         for at, one in enumerate(book.entries):
             if purpose and (one.of, one.purpose) == (self.kept.name, purpose):
-                return one, replace(book, entries=book.entries[:at])
+                return one, _as_of(book, book.entries[:at])
         return None, None
 
     def _informed(
@@ -298,7 +305,7 @@ class Prepared:
         route, ledger = self.route, self.ledger
         if draws is not None:
             route = route.with_draws(draws)
-        if route.rows is not None:
+        if not route.count:
             return route
         entry = next(
             (one for one in ledger.entries() if (one.of, one.purpose) == (self.kept.name, _ROWS)),
@@ -306,7 +313,8 @@ class Prepared:
         )
         if entry is None:
             assert before is None, "a charge without the count that it was planned by"
-            deviation = (COUNT * room(ledger.book(), epsilon, delta)) ** -0.5
+            deviation = (route.count * room(ledger.book(), epsilon, delta)) ** -0.5
+            deviation *= ledger.rows_per_unit
             event = SampledGaussian(
                 noise_multiplier=deviation, rounding=exact.count_rounding(deviation)
             )
@@ -318,16 +326,16 @@ class Prepared:
                 key=(Key.fresh() if key is None else key.child("rows")).secret.hex(),
             )
             book = ledger.book()
-            counted = replace(book, entries=(*book.entries, entry))
+            counted = _as_of(book, (*book.entries, entry))
             if limits := [one for one in (budget, ledger.budget) if one is not None]:
-                dry = planned(route.counting(MOST), self, counted, epsilon, delta)
+                dry = planned(route.of_rows(_MANY), self, counted, epsilon, delta)
                 for limit in limits:  # of both charges: the first alone would buy nothing
                     within(ledger, limit, (event, dry.event), f"ε = {epsilon:g}")
             ledger.charge(entry)
         assert entry.events
         (event,) = entry.events  # type: ignore[assignment]
         noise = exact.count_noise(1, event.noise_multiplier, Key(bytes.fromhex(entry.key)))
-        return route.counting(inside(self.records + float(noise[0])))
+        return route.of_rows(self.records + float(noise[0]))
 
     def _released(
         self,
@@ -342,7 +350,7 @@ class Prepared:
         ledger, preprocessing = self.ledger, self.preprocessing
         meaning = guarantees.worst_case_meaning(ledger, preprocessing)
         return Release(
-            samples=torch.cat([one.reshape(draws, -1) for one in latents.values()], 1),
+            samples=flat(latents),
             latents=latents,
             receipt=Receipt(
                 guarantee=WORST_CASE,
@@ -366,13 +374,10 @@ class Prepared:
         )
 
 
-def inside(rows: float) -> float:
-    """Return a number of rows, cut off at what settings can be made for.
-
-    >>> inside(-3.0), inside(250.0)
-    (10.0, 250.0)
-    """
-    return min(max(rows, FEWEST), MOST)
+def _latents(drawn: Mapping[str, Tensor] | Estimate, draws: int, key: Key) -> dict[str, Tensor]:
+    if isinstance(drawn, Estimate):
+        return drawn.draws(draws, key.child("draws"))
+    return dict(drawn)
 
 
 def within(ledger: Ledger, limit: Budget | None, events: Any, what: str) -> None:
@@ -410,6 +415,7 @@ def planned(route: Route[P], fit: Prepared, book: Book, epsilon: float, delta: f
     Raises:
         ValueError: if nothing of ε is left.
     """
+    epsilon = min(epsilon, _HIGHEST)
     variance = largest_variance(epsilon, delta) - room(book, epsilon, delta)
     try:
         made = route.plan(fit.model, fit.data.x.shape[1], Left(epsilon, delta, variance))
@@ -427,7 +433,12 @@ def planned(route: Route[P], fit: Prepared, book: Book, epsilon: float, delta: f
 def _together(book: Book, delta: float, *events: Any) -> WorstCase | None:
     if book.events is None:
         return None
-    return together(book.events + Counter(events), delta, book.rows)
+    return worst_case(merged((*book.merged, *for_unit(Counter(events), book.rows))), delta)
+
+
+def _as_of(book: Book, entries: tuple[Entry, ...]) -> Book:
+    """Return the book with these entries."""
+    return replace(book, entries=entries, events=tally(entries))
 
 
 def _spent(book: Book, delta: float) -> float:
@@ -439,5 +450,5 @@ def _unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
     before = _together(book, delta)
     return ValueError(
         f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-        f"spent, by {len(book.entries)} charges"
+        f"spent; {sum(one.count for one in book.entries)} charges were made before"
     )

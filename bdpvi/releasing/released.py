@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi.models.contract import Model, predictive_means
+from bdpvi.releasing.estimate import Estimate
 from bdpvi.releasing.guarantees import Receipt
+from bdpvi.releasing.summary import Summary, summarised
 from bdpvi.types import Spent
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Release:
         feature_names: the columns that predictions expect, in order.
         preprocessing: the public constants that make those columns from raw ones; see
             :attr:`encoding`.
+        estimate: the posterior in numbers, where its route knows sampling and noise.
         secret: see :attr:`spent`.
     """
 
@@ -44,6 +47,7 @@ class Release:
     model: Model
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, object]
+    estimate: Estimate | None = None
     secret: Spent | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,6 +79,43 @@ class Release:
 
         written = self.preprocessing.get("encoding")
         return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
+
+    def summary(self, level: float = 0.95, *, odds: bool = False) -> Summary:
+        """Return a table of the coefficients: estimates, intervals, P(coefficient > 0).
+
+        With an :attr:`estimate` intervals cover the truth as often as ``level`` says, and the
+        table has the share of each standard deviation that privacy added. Without one they are
+        quantiles of the draws, and the table says what they leave out.
+
+        Args:
+            level: of the intervals.
+            odds: whether ``str`` shows odds ratios, or of counts rate ratios; ``to_dict`` and
+                ``to_frame`` have them always.
+
+        Raises:
+            ValueError: without an estimate and with fewer than 20 draws, or if ``level`` is no
+                probability.
+        """
+        return summarised(self, level, odds)
+
+    def with_draws(self, draws: int) -> Release:
+        """Return the release with so many fresh draws from its :attr:`estimate`, at no price.
+
+        Raises:
+            ValueError: if it has none: other releases have the draws that were paid for.
+        """
+        if self.estimate is None:
+            raise ValueError(
+                f"draws={draws}: each draw of this release had a price, so there are the "
+                f"{len(self.samples)} that were paid for; bdpvi.release draws more from its fit"
+            )
+        latents = self.estimate.draws(draws)
+        return replace(
+            self,
+            samples=flat(latents),
+            latents=latents,
+            receipt=replace(self.receipt, draws=draws),
+        )
 
     def predict_draws(self, x: object) -> Tensor:
         """Return each record's expected target by every sample, (k, N).
@@ -160,6 +201,11 @@ class Release:
             ValueError: as :meth:`predict_proba`.
         """
         return _like(x, (self._draws(x, binary=True).mean(0) > 0.5).to(torch.int64))
+
+
+def flat(latents: Mapping[str, Tensor]) -> Tensor:
+    """Return draws of unbounded latent variables side by side, (k, d)."""
+    return torch.cat([one.reshape(len(one), -1) for one in latents.values()], 1)
 
 
 def _named(frame: Any, names: tuple[str, ...]) -> Any:

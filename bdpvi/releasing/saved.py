@@ -19,6 +19,8 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.releasing.estimate import Estimate
 from bdpvi.releasing.guarantees import Receipt
 
 FORMAT = 6
@@ -116,6 +118,8 @@ class OfGuide:
 
 
 RELEASE_FORMAT = 3
+Known = BayesianLogisticRegression | BayesianLinearRegression | BayesianPoissonRegression
+"""Models that a release's file can say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +130,15 @@ class Shared:
         format: of the file.
         receipt, feature_names, preprocessing: as of :class:`bdpvi.Release`.
         model: if it is one that JSON can say.
+        estimate: as of :class:`bdpvi.Release`; files of earlier versions have none.
     """
 
     format: int = RELEASE_FORMAT
     receipt: Receipt
-    model: BayesianLogisticRegression | None
+    model: Known | None
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, Any]
+    estimate: Estimate | None = None
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Shared:
@@ -146,7 +152,7 @@ class Shared:
                 f"format must be {RELEASE_FORMAT}, got {content.get('format')!r}: another version "
                 "of bdpvi made it; release again"
             )
-        return schema.from_json(cls, content)
+        return schema.from_json(cls, {"estimate": None, **content})
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,11 +18,11 @@ from bdpvi._runtime import schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.releasing import receipts
 from bdpvi.releasing.prepared import Prepared, Route
 from bdpvi.releasing.released import Release
-from bdpvi.releasing.saved import About, Numbers, OfGuide, Place, Shared, rows
+from bdpvi.releasing.saved import About, Known, Numbers, OfGuide, Place, Shared, rows
 from bdpvi.types import Dataset, People
 
 ROOM = 2**20
@@ -273,6 +273,7 @@ ORIGINS = {
     "receipt.step": "public constants and the temperature",
     "receipt.given": "whether constants of the encoding were read from the table",
     "receipt.experiment": "false",
+    "estimate": "the mechanism's output, or null",
     "model": "hyper-parameters, chosen without looking at the data",
     "feature_names": "public constants of the encoding",
     "preprocessing": "public constants of the encoding",
@@ -302,9 +303,10 @@ def write_release(release: Release, path: Path) -> None:
     model = release.model
     shared = Shared(
         receipt=release.receipt,
-        model=model if isinstance(model, BayesianLogisticRegression) else None,
+        model=model if isinstance(model, Known) else None,
         feature_names=release.feature_names,
         preprocessing=release.preprocessing,
+        estimate=release.estimate,
     )
     numbers = {
         "samples": release.samples.tolist(),
@@ -315,7 +317,7 @@ def write_release(release: Release, path: Path) -> None:
 
 
 def load_release(path: str | Path, model: Model | None = None) -> Release:
-    """Read a release back; ``model`` is needed unless it is :class:`BayesianLogisticRegression`.
+    """Read a release back; ``model`` is needed unless it is one of bdpvi's regressions.
 
     Raises:
         ValueError: if the file is missing, truncated or not a release.
@@ -335,11 +337,16 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         names = shared.feature_names
         if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
             raise ValueError("samples must have shape (draws, d), and latents as many draws")
-        if isinstance(model, BayesianLogisticRegression):
+        if isinstance(model, Known):
             columns = model.design(samples.new_zeros(1, len(names))).shape[1]
             shapes = {name: tuple(value.shape) for name, value in latents.items()}
-            if shapes != {"w": (len(samples), columns)}:
+            wanted: dict[str, tuple[int, ...]] = {"w": (len(samples), columns)}
+            if isinstance(model, BayesianLinearRegression):
+                wanted["log_scale"] = (len(samples),)
+            if shapes != wanted:
                 raise ValueError(f"latents must be w of {columns} columns, got {shapes}")
+            if shared.estimate is not None and len(shared.estimate.mean) != columns:
+                raise ValueError(f"estimate must be of {columns} weights")
         return Release(
             samples=samples,
             latents=latents,
@@ -347,6 +354,7 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
             model=model,
             feature_names=names,
             preprocessing=shared.preprocessing,
+            estimate=shared.estimate,
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a release: {validate.why(error)}") from error

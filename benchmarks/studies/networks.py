@@ -30,7 +30,7 @@ from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.estimators import Estimate, student_t
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
-from bdpvi.dp.deep import make_private
+from bdpvi.dp.deep import DPSGDSettings, make_private
 from studies.study import DP, LINES, Finding, publish, sized
 
 DELTA = 1e-5
@@ -246,7 +246,8 @@ def _dp_sgd(
     module = _network(seed)
     private = make_private(
         module, torch.optim.SGD(module.parameters(), lr=rate), loss=F.cross_entropy,
-        data=data.train, panel=data.panel, rate=0.1, clip=clip, noise_multiplier=2.0, seed=seed,
+        data=data.train, rate=0.1, max_grad_norm=clip, noise_multiplier=2.0,
+        settings=DPSGDSettings(panel=data.panel, seed=seed),
     )  # fmt: skip
     for _ in range(steps):
         private.step()

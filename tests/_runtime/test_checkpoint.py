@@ -18,6 +18,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.optim import SGD
+from simulated import load
 from torch import Tensor
 
 import bdpvi.neighbours.coupled

@@ -8,19 +8,26 @@ import os
 import pickle
 import random
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import mpmath
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bdpvi import Budget, BudgetExceededError
+from bdpvi._runtime import chain
 from bdpvi._runtime.chain import chained, proven
-from bdpvi.accounting.book import Charge, Entry, Origin, Priced
+from bdpvi.accounting.book import Charge, Entry, Origin, Priced, follow
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import SampledGaussian, Threshold
-from bdpvi.accounting.ledger import Ledger, repair
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.repair import repair
+from bdpvi.accounting.worst_case import PrivacyLossAccountant, rounding_delta
 
 
 def draws(number: int, temperature: float, origin: Origin = Origin.OWNER) -> Entry:
@@ -395,22 +402,78 @@ def test_k_rows_of_one_unit_cost_k_distances() -> None:
         ledger.worst_case(1e-5)
 
 
-def test_ten_thousand_charges_are_usable(tmp_path: Path) -> None:
-    took = {}
-    for count in (10, 1_000, 10_000):
-        path = tmp_path / f"{count}.jsonl"
-        ledger = Ledger.at(path)
-        lines = ({"charge": gaussian(1e-3 * (1 + n % 7)).to_dict()} for n in range(count))
-        path.write_bytes(chained(ledger.book().header, *lines))
-        ledger = Ledger(path)
-        assert len(ledger.entries()) == count
-        start = time.process_time()
-        for _ in range(20):
-            ledger.charge(gaussian(2e-3))
-            assert ledger.worst_case(1e-5) is not None
-        took[count] = (time.process_time() - start) / 20
-    assert took[1_000] < took[10] + 0.03
-    assert took[10_000] < 0.5
+def test_a_charge_looks_at_no_line_but_its_own_and_equal_ones_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "people.jsonl"
+    lines = ({"charge": gaussian(1e-3 * (1 + n % 7)).to_dict()} for n in range(3_000))
+    path.write_bytes(chained(Ledger().book().header, *lines))
+    ledger = Ledger(path)
+    assert len(ledger.entries()) == 3_000
+    linked = Mock(side_effect=chain.link)
+    monkeypatch.setattr(chain, "link", linked)
+    for _ in range(5):
+        ledger.charge(gaussian(2e-3))
+        assert ledger.worst_case(1e-5) is not None
+    assert linked.call_count == 5
+    events = ledger.book().events
+    assert events is not None
+    assert (len(events), events.total(), len(ledger.book().merged)) == (7, 3_005, 1)
+
+
+noises = st.sampled_from([3.0, 5.0, 7.5])
+charges = st.one_of(
+    st.builds(lambda mu, n: gaussian(mu, n), st.floats(0.001, 0.2), st.integers(1, 5)),
+    st.builds(lambda mu, d: gaussian(mu, delta=d), st.floats(0.001, 0.2), st.floats(1e-8, 1e-7)),
+    st.builds(
+        lambda z, q, t, n: Entry(
+            kind="steps", count=n,
+            events=(SampledGaussian(noise_multiplier=z, rate=q, steps=t, rounding=t * 1e-12),),
+        ),
+        noises, st.sampled_from([0.05, 0.1]), st.integers(1, 9), st.integers(1, 9),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(charges, min_size=2, max_size=8), st.randoms())
+def test_every_order_and_a_restart_give_the_exact_composition(
+    made: list[Entry], rng: random.Random
+) -> None:
+    totals = []
+    for _ in range(3):
+        rng.shuffle(made)
+        ledger = Ledger()
+        for one in made:
+            ledger.charge(one)
+        restarted = follow(Path("people.jsonl"), ledger.content())
+        assert restarted.events == ledger.book().events
+        assert restarted.merged == ledger.book().merged
+        total = ledger.worst_case(1e-5)
+        assert total is not None
+        totals.append(total.epsilon)
+    assert max(totals) == pytest.approx(min(totals), rel=1e-12)
+    # All steps at once: each kind to the power of its number, by dp_accounting.
+    counted: Counter[tuple[float, float]] = Counter()
+    thresholds, variance = 0.0, mpmath.mpf(0)
+    for entry in made:
+        for event in (entry.events or ()) * entry.count:
+            if isinstance(event, Threshold):
+                thresholds += event.delta
+            elif isinstance(event, SampledGaussian) and event.rate < 1:
+                counted[event.noise_multiplier, event.rate] += event.steps
+            elif isinstance(event, SampledGaussian):
+                variance += mpmath.mpf(event.noise_multiplier) ** -2
+    theta = 1e-12 * sum(counted.values())
+    delta = 1e-5 - thresholds - rounding_delta(theta, totals[0])
+    if not counted:
+        exact = delta_of(totals[0], mpmath.sqrt(variance))
+        assert exact == pytest.approx(delta, rel=1e-9)
+        return
+    runs = [SampledGaussian(noise_multiplier=z, rate=q, steps=t) for (z, q), t in counted.items()]
+    if variance:
+        runs.append(SampledGaussian(noise_multiplier=float(variance**-0.5)))
+    assert totals[0] == pytest.approx(PrivacyLossAccountant().together(runs, delta), rel=1e-9)
 
 
 def test_only_the_owner_can_say_what_edited_lines_were(file: Path) -> None:

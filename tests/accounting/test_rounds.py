@@ -14,7 +14,6 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
-from bdpvi._runtime.checkpoint import sealed
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.losses import OfRuns
@@ -42,8 +41,8 @@ def event(**options: Any) -> RoundEvent:
 
 def spent_by(made: Rounds, times: int) -> Federation:
     federation = Federation(made)
-    state = {"rounds": dataclasses.asdict(made), "charged": times, "last": times}
-    federation.load_state_dict(sealed(state))
+    for _ in range(times):
+        federation.sampled(federation.next_round)
     return federation
 
 

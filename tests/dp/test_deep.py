@@ -7,7 +7,7 @@ import io
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from bdpvi import Budget, BudgetExceededError, make_private
+from bdpvi import Budget, BudgetExceededError, DPSGDSettings, Ledger, make_private
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
 from bdpvi.dp.gradients import make_gradients
 from bdpvi.dp.mechanism import NoisySum
@@ -40,13 +40,16 @@ def run(module: nn.Module | None = None, optimizer: Any = None, **options: Any) 
     torch.manual_seed(0)
     module = module or nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 2))
     optimizer = optimizer or torch.optim.Adam(module.parameters(), lr=0.1)
-    given = {
+    given: dict[str, Any] = {
         "loss": F.cross_entropy, "data": simulated(400), "panel": simulated(100, seed=1),
-        "rate": Q, "clip": 1.0, "noise_multiplier": Z, "seed": 0,
+        "rate": Q, "max_grad_norm": 1.0, "noise_multiplier": Z, "seed": 0,
     }  # fmt: skip
     if "epsilon" in options:
         given.pop("noise_multiplier")
-    return make_private(module, optimizer, **{**given, **options})
+    given |= options
+    named = {one.name for one in fields(DPSGDSettings)} & given.keys()
+    settings = DPSGDSettings(**{name: given.pop(name) for name in named})
+    return make_private(module, optimizer, **given, settings=settings)
 
 
 def weights(private: Private) -> Tensor:
@@ -217,7 +220,7 @@ def test_empty_batches_release_noise_and_are_charged() -> None:
 
 def test_the_budget_refuses_before_anything_is_charged() -> None:
     budget = Budget(PrivacyLossAccountant().epsilon(Z, Q, 3, 1e-5) + 1e-9, 1e-5)
-    private = run(budget=budget)
+    private = run(ledger=Ledger(budget=budget))
     for _ in range(3):
         private.step()
     before = weights(private)
@@ -241,7 +244,7 @@ def test_epsilon_and_steps_give_the_noise() -> None:
 def test_norms_are_counted_at_the_level_above() -> None:
     module = nn.Linear(5, 2)
     x, y = simulated(100, seed=1)
-    private = run(module, torch.optim.SGD(module.parameters(), lr=0.1), clip=2.0)
+    private = run(module, torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm=2.0)
     each = [own_gradient(module, a, b) for a, b in zip(x, y, strict=True)]
     norms = torch.stack([g.norm() for g in each]).double() / 2.0
     private.step()
@@ -547,7 +550,7 @@ TIED = simulated(400)
         ({"loss": lambda out, y: F.cross_entropy(out - out.mean(0), y)}, "loss mixes records"),
         ({"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))}, "loss mixes records"),
         ({"loss": lambda out, y: out}, "loss has 2 values for one record"),
-        ({"clip": 0.0}, "clip must be .* got 0.0"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be .* got 0.0"),
         ({"noise_multiplier": 0.0}, "noise_multiplier must be .* got 0.0"),
         ({"noise_multiplier": None}, "give noise_multiplier, or both epsilon and steps"),
         ({"noise_multiplier": None, "steps": 5}, "give noise_multiplier, or both"),
@@ -595,7 +598,7 @@ def test_dropout_is_a_records_own_draw() -> None:
     module = nn.Sequential(nn.Linear(5, 500), nn.Dropout(0.5), nn.Linear(500, 2))
     x, y = simulated(1)
     panel = x.expand(100, 5), y.expand(100)
-    private = run(module, panel=panel, clip=100.0)
+    private = run(module, panel=panel, max_grad_norm=100.0)
     private.step()
     norms = private.event().norms
     assert norms is not None

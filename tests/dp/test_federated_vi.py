@@ -17,7 +17,7 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Dataset, Optimum
+from bdpvi import BayesianLogisticRegression, Dataset, Ledger, Optimum
 from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.dp.dpvi import DPVISettings, train
 from bdpvi.dp.federated import Federation
@@ -26,7 +26,7 @@ from bdpvi.dp.noise import Run
 from bdpvi.dp.updates import Message, Released, Rounds
 from bdpvi.guides import FullRank, LowRank, MeanField
 from bdpvi.inference.svi import default_optimiser
-from bdpvi.types import Budget, BudgetExceededError
+from bdpvi.types import Budget, BudgetExceededError, People
 
 MODEL = BayesianLogisticRegression()
 DATA = logistic_data(200, 3)
@@ -352,10 +352,31 @@ def test_what_does_not_fit_is_named_before_a_charge(
 
 def test_a_budget_ends_it() -> None:
     limit = Budget(epsilon=reference(3.0, 1.0, 5, 1e-2) * 1.01, delta=1e-2)
-    federation = Federation(settings(), budget=limit)
+    federation = Federation(settings(), Ledger(budget=limit))
     with pytest.raises(BudgetExceededError):
         fitted(UNEVEN, settings(), federation=federation)
     assert federation.charged == 5
+
+
+def test_the_tables_ledgers_are_charged_what_it_does_to_records() -> None:
+    """Once for a table, however it is divided; where no clip of records is known, by 2C."""
+    for clip, noise, rate in ((0.5, 3.0 * 4, 0.5), (None, 3.0 / 2, 1.0)):
+        rounds = settings(clip=2.0, noise_multiplier=3.0, client_rate=0.5, record_clip=clip,
+                          record_rate=None if clip is None else 0.5)  # fmt: skip
+        table = Dataset(DATA.x, DATA.y)
+        other = Dataset(DATA.x, DATA.y)
+        tables = [table.select(torch.arange(20)), table.select(torch.arange(20, 40)), other]
+        fitted([*tables, other], rounds)
+        for own in (table, other):
+            (event,) = own.ledger.book().events
+            assert sum(entry.count for entry in own.ledger.entries()) == 20
+            found = (event.noise_multiplier, event.rate, event.presence, event.unit)
+            assert found == (noise, rate, 0.5, "record")
+    limited = Dataset(DATA.x, DATA.y).of_people(People(Ledger(budget=Budget(0.1))))
+    federation = Federation(settings())
+    with pytest.raises(BudgetExceededError, match=r"round \d would bring the total"):
+        fitted([limited] * 4, settings(), federation=federation)
+    assert federation.charged == sum(one.count for one in limited.ledger.entries()) < 20
 
 
 def test_bad_points_and_sums_are_named() -> None:

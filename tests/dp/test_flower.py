@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
 import random
@@ -38,6 +37,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import bdpvi.dp.flower
 from bdpvi.accounting.events import NormCounts
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.rounds import SERVER_OF_SUMS
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg, client_mod
@@ -252,7 +252,7 @@ def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.json"
+    ledger = Ledger.at(tmp_path / "clients.jsonl")
     settings = rounds(client_rate=0.9)
     nodes = Nodes(client_app(settings))
     one = strategy(settings, ledger=ledger)
@@ -261,9 +261,10 @@ def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -
         3, one.arrays, ConfigRecord(), nodes
     )  # the server dies in round 3
     late = reply_with(open_.content["arrays"], open_)
-    assert json.loads(ledger.read_text())["charged"] == 3
+    assert sum(entry.count for entry in Ledger(ledger.path).entries()) == 3
 
-    again = strategy(settings, ledger=ledger)
+    assert ledger.path is not None
+    again = strategy(settings, ledger=Ledger(ledger.path))
     again.start(Nodes(client_app(settings)), one.arrays, num_rounds=2)
     assert again.federation.charged == 5
     fresh = strategy(settings)
@@ -336,7 +337,7 @@ def test_other_strategies_see_the_noisy_mean_alone(kind: Any) -> None:
 
 
 def test_the_budget_stops_it_and_leaves_the_weights() -> None:
-    one = strategy(rounds(noise_multiplier=4.0), budget=Budget(1.0, 1e-3))
+    one = strategy(rounds(noise_multiplier=4.0), ledger=Ledger(budget=Budget(1.0, 1e-3)))
     with pytest.raises(BudgetExceededError):
         one.start(Nodes(client_app(one.federation.rounds)), first(), num_rounds=50)
     assert one.worst_case(1e-3).epsilon <= 1.0

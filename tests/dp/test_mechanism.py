@@ -17,6 +17,7 @@ from bdpvi import BayesianLogisticRegression
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import sum_rounding, sum_slack, sum_step
+from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
@@ -30,7 +31,7 @@ from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import Client
-from bdpvi.dp.mechanism import NoisySum, affordable, deviation_for
+from bdpvi.dp.mechanism import NoisySum, deviation_for
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
@@ -52,7 +53,7 @@ def dp_sgd() -> Private:
         loss=nn.functional.cross_entropy,
         data=(DATA.x.float(), DATA.y.long()),
         rate=0.5,
-        clip=1.0,
+        max_grad_norm=1.0,
         noise_multiplier=2.0,
     )
     private.step()
@@ -197,16 +198,17 @@ def test_rounding_is_paid_out_of_delta() -> None:
 
 
 def test_a_budget_pays_for_rounding_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = affordable(SUM, Budget(1.0, 1e-5))
+    ledger = Ledger(budget=Budget(1.0))
+    steps = ledger.affordable(SUM.event(1), 1000)
     monkeypatch.setattr(secure, "sum_rounding", lambda size: 1e-8 * size)
-    assert 0 < affordable(SUM, Budget(1.0, 1e-5)) < steps
+    assert 0 < ledger.affordable(SUM.event(1), 1000) < steps < 1000
     private = dp_sgd()
     price = private.worst_case(1e-5)
     assert price.rounding == pytest.approx(8e-8)
     rest = 1e-5 - rounding_delta(price.rounding, price.epsilon)
     assert price.epsilon == PrivacyLossAccountant().epsilon(2.0, 0.5, 1, rest)
     monkeypatch.setattr(secure, "sum_rounding", lambda size: 1e-5 * size)
-    assert affordable(SUM, Budget(1.0, 1e-5)) == 0
+    assert ledger.affordable(SUM.event(1), 1000) == 0
 
 
 def test_runs_without_noise_stay_as_they_are() -> None:

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from bdpvi import Ledger
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg
 from federated_mnist.task import accuracy, load, network, rounds
@@ -22,9 +23,8 @@ def main(grid: Grid, context: Context) -> None:
     given = context.run_config
     state = Path(str(given["state"])) if given["state"] else None
     delta, clients = float(given["delta"]), int(given["clients"])
-    if state is not None:
-        state.mkdir(parents=True, exist_ok=True)
-    federation = Federation(rounds(context), state and state / "ledger.json")
+    ledger = Ledger() if state is None else Ledger.at(state / "ledger.jsonl")
+    federation = Federation(rounds(context), ledger)
     strategy = BayesianFedAvg(FedAvg(min_available_nodes=clients), federation)
     weights = state and state / "weights.pt"
     first = network().state_dict()

@@ -1,0 +1,40 @@
+"""``bdpvi summary``: the coefficients of a release, with their intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bdpvi.commands import options
+from bdpvi.commands.options import Json
+
+
+def summary(
+    released: Annotated[Path, typer.Argument(help="File with a release.")],
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    odds: Annotated[
+        bool, typer.Option("--odds", help="Show odds ratios, or rate ratios of counts.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="File for a forest plot, such as forest.png.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show coefficients with intervals, and whether they can be relied on.
+
+    Intervals of a release for intervals (bdpvi private --for intervals) know of sampling and of
+    privacy's noise. Of other releases they are quantiles of the draws, and a line says what they
+    leave out.
+    """
+    from bdpvi.releasing import storage
+
+    found = storage.load_release(released).summary(level, odds=odds)
+    if plot is not None:
+        found.plot(plot)
+    if as_json:
+        options.print_json(found.to_dict())
+    else:
+        print(found)

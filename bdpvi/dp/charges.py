@@ -1,0 +1,127 @@
+"""Steps of a network and rounds of a federation, charged before they are taken."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from bdpvi._runtime import validate
+from bdpvi.accounting.book import Entry, Priced
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.types import BudgetExceededError
+
+
+class Steps:
+    """The steps of one run, all at one price, and the ledger that they are charged to.
+
+    A block of steps is charged at once, before the first of them draws anything. So an interruption
+    can cost steps that were never taken, and none that was taken is forgotten. A run that goes on
+    elsewhere counts all that the ledger has of it.
+
+    Args:
+        ledger: of the people.
+        event: what one step is in the worst case.
+        kind: "steps" or "rounds".
+        of: what the ledger calls the run. What it has of that name counts as taken.
+        block: how many are charged at once.
+        most: how many there may be; None if only the budget decides.
+
+    Attributes:
+        taken: steps that were begun.
+
+    Raises:
+        ValueError: if the ledger has charges that no total can be given of with these steps, those
+            of another unit for one.
+
+    >>> from bdpvi.accounting.events import SampledGaussian
+    >>> one = SampledGaussian(noise_multiplier=1.0, rate=0.1)
+    >>> steps = Steps(Ledger(), one, kind="steps", of="network", block=10)
+    >>> for _ in range(12):
+    ...     steps.take()
+    >>> steps.taken, [entry.count for entry in steps.ledger.entries()]
+    (12, [10, 10])
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        event: Priced,
+        *,
+        kind: str,
+        of: str,
+        block: int = 1,
+        most: int | None = None,
+    ) -> None:
+        self.ledger, self.of, self.block, self.most = ledger, of, block, most
+        self._event, self._entry = event, Entry(kind=kind, of=of, events=(event,))
+        self._owner: int | None = os.getpid()
+        self.taken, self._ahead = self.charged, 0
+        self._room, self._seen = 0, -1
+        ledger.check(event)
+
+    @property
+    def charged(self) -> int:
+        """How many the ledger has of this run."""
+        return self.ledger.book().counts.get(self.of, 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was charged ahead is taken once, and not by a copy as well.
+        return {**self.__dict__, "_ahead": 0, "_owner": None}
+
+    def take(self) -> None:
+        """Begin one more step, which is charged when this returns.
+
+        Raises:
+            BudgetExceededError: if it would cost more than is left. Nothing is charged.
+            ValueError: in a forked process, or as :meth:`bdpvi.Ledger.charge`.
+        """
+        if self._owner is None:
+            self._owner = os.getpid()
+        if self._owner != os.getpid():
+            raise ValueError(
+                "this process was forked from the one that trains, and would draw what that draws; "
+                "make the run anew here, and load its state"
+            )
+        if self.most is not None and self.taken >= self.most:
+            raise BudgetExceededError(
+                f"{self._entry.kind}={self.most} were asked for and are taken. Nothing was charged"
+            )
+        if not self._ahead:
+            self._pay()
+        self._ahead -= 1
+        self.taken += 1
+
+    def resume(self, of: str, taken: int) -> None:
+        """Count steps that were taken before, by the run that is called so, and forget none here.
+
+        What the ledger lacks of them is charged, whatever the budget is.
+        """
+        validate.positive_int("taken", taken, least=0)
+        with self.ledger.locked():
+            if of != self.of and not self.taken:
+                self.of, self._entry = of, replace(self._entry, of=of)
+                taken = max(taken, self.charged)
+            elif of != self.of:
+                taken += self.taken
+            if taken > self.charged:
+                self.ledger.charge(replace(self._entry, count=taken - self.charged))
+            self.taken = max(self.taken, taken)
+            self._ahead = min(self._ahead, self.charged - self.taken)
+
+    def _pay(self) -> None:
+        """Charge a block of steps, or as many as there may be."""
+        with self.ledger.locked():
+            wanted = self.block
+            if self.most is not None:
+                wanted = min(wanted, self.most - self.taken)
+            if self._room < wanted or self._seen != len(self.ledger.entries()):
+                # As far ahead as the run is long, so that this is looked for a few times in a run.
+                self._room = self.ledger.affordable(self._event, max(wanted, self.taken))
+            count = min(self._room, wanted)
+            if count:
+                self.ledger.charge(replace(self._entry, count=count))
+            else:
+                self.ledger.spend(self._entry, f"{self._entry.kind[:-1]} {self.taken + 1}")
+            self._ahead, self._room = max(count, 1), self._room - count
+            self._seen = len(self.ledger.entries())

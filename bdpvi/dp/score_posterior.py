@@ -1,0 +1,203 @@
+"""The posterior of a generalised linear model, given noisy scores: what was released, nothing else.
+
+Rounds t released g_t = S_t + noise and H_t = Σ h xxᵀ + noise at points β_t. For parameters β
+E S_t = H̄_t(β − β_t), with H̄_t = (H_t + H_T)/2 by the trapezoid rule from β_t to the last point.
+With weights ρ_t in proportion to 1/σ_t², t = Σ ρ_t(g_t + H̄_tβ_t) and A = Σ ρ_tH̄_t,
+
+    t − Aβ ~ N(0, V),   V = φA + (Σ 1/σ_t²)⁻¹ I + Σ_t τ_t²/2 (|d_t|² I + d_td_tᵀ)
+
+is sampling (the same records in all rounds, φ their dispersion), the scores' noise and the
+matrices', of deviation τ on the diagonal and τ/√2 off it; d_t is what H_t's noise multiplies:
+ρ_t(β − β_t)/2, and of the last round (β − β_T)/2 for each ρ besides. :func:`log_density` is
+that as a density of β, with the matrices' noise integrated out. :func:`closed_form` puts β's mean
+and spread into V until nothing moves: N(m, C) with C = (AV⁻¹A + P)⁻¹, V having Στ²/2 (tr C I + C)
+more, P the prior's precision. Rounds far from the answer bend too much for the trapezoid: they are
+left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+
+NEAR = 0.5
+"""Rounds within this of the answer count, in standardised units, and the last one always."""
+_STEPS = 15
+_FLOOR = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one round released, and its public noise.
+
+    Attributes:
+        point: β_t, (k,).
+        score: g_t, (k,).
+        curvature: H_t, (k, k).
+        score_noise, curvature_noise: σ_t and τ_t.
+        square, square_noise: Σ wψ², of linear regression, and its deviation; ``clip``: κ.
+    """
+
+    point: Tensor
+    score: Tensor
+    curvature: Tensor
+    score_noise: float
+    curvature_noise: float
+    square: float = 0.0
+    square_noise: float = 0.0
+    clip: float = math.inf
+
+    def times(self, factor: float) -> Round:
+        """Return the round with its matrix in other units."""
+        return replace(
+            self,
+            curvature=factor * self.curvature,
+            curvature_noise=factor * self.curvature_noise,
+        )
+
+    def of(self, columns: Tensor) -> Round:
+        """Return the round of some columns alone."""
+        return replace(
+            self,
+            point=self.point[columns],
+            score=self.score[columns],
+            curvature=self.curvature[columns[:, None], columns],
+        )
+
+
+class Prior(NamedTuple):
+    """N(mean, precision⁻¹)."""
+
+    mean: Tensor
+    precision: Tensor
+
+
+class Combined(NamedTuple):
+    """Rounds as one: t, A, (Σ 1/σ²)⁻¹, and of each matrix its share of β, constant and noise.
+
+    ``within`` is the least eigenvalue of A as it was released, over what noise alone may give it.
+    """
+
+    total: Tensor
+    curvature: Tensor
+    score_variance: float
+    shares: tuple[tuple[float, Tensor, float], ...]
+    within: float
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """N(mean, covariance), and what is known of it.
+
+    Attributes:
+        mean, covariance: (k,) and (k, k).
+        sampling: what the covariance would be without privacy's noise, (k, k).
+        signal: least eigenvalue of the matrix over its noise.
+        far: distance of the mean from the last point, in standardised units.
+        log_scale: of the target's noise, mean and standard deviation; linear regression alone.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    sampling: Tensor
+    signal: float
+    far: float = 0.0
+    log_scale: tuple[float, float] | None = None
+
+
+def at_least(matrix: Tensor, floor: float) -> Tensor:
+    """Return a symmetric matrix with eigenvalues of at least ``floor``."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * values.clamp(min=floor)) @ vectors.T  # type: ignore[no-any-return]
+
+
+def combined(rounds: Sequence[Round]) -> Combined:
+    """Return t, A and the noise of the rounds together; see the module."""
+    last, k = rounds[-1], len(rounds[-1].point)
+    precision = [one.score_noise**-2 for one in rounds]
+    rho = [one / sum(precision) for one in precision]
+    means = [(one.curvature + last.curvature) / 2 for one in rounds]
+    pairs = list(zip(rho, rounds, means, strict=True))
+    total = torch.stack([p * (one.score + h @ one.point) for p, one, h in pairs]).sum(0)
+    raw = torch.stack([p * h for p, _, h in pairs]).sum(0)
+    shares = [(p / 2, p / 2 * one.point, one.curvature_noise) for p, one, _ in pairs]
+    of_last, to_last, noise = shares[-1]
+    points = torch.stack([p / 2 * one.point for p, one, _ in pairs]).sum(0)
+    shares[-1] = (of_last + 0.5, to_last + points, noise)
+    deviation = math.sqrt(sum((share * noise) ** 2 for share, _, noise in shares))
+    least = float(torch.linalg.eigvalsh(raw)[0])
+    within = least / max(deviation * math.sqrt(k), 1e-300)
+    return Combined(total, at_least(raw, _FLOOR), 1 / sum(precision), tuple(shares), within)
+
+
+def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) -> Posterior:
+    """Return the normal posterior; see the module.
+
+    Args:
+        rounds: at least one.
+        prior: of β.
+        dispersion: φ, a bound on the variance of scores over A.
+    """
+    made = combined(rounds)
+    a, eye = made.curvature, torch.eye(len(made.total), dtype=torch.float64)
+    fixed = dispersion * a + made.score_variance * eye
+    squared = sum((share * noise) ** 2 for share, _, noise in made.shares)
+    pull, v = prior.precision @ prior.mean, fixed
+    for _ in range(_STEPS):
+        weighed = torch.linalg.solve(v, a).T  # A V⁻¹
+        covariance = torch.linalg.inv(weighed @ a + prior.precision)
+        covariance = (covariance + covariance.T) / 2
+        mean = covariance @ (weighed @ made.total + pull)
+        v = fixed + squared / 2 * (covariance.trace() * eye + covariance)
+        for share, constant, noise in made.shares:
+            d = share * mean - constant
+            v = v + noise**2 / 2 * (d @ d * eye + torch.outer(d, d))
+    sampling = torch.linalg.inv(a / dispersion + prior.precision)
+    return Posterior(mean, covariance, sampling, made.within)
+
+
+def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:
+    """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
+    a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
+    v = dispersion * a + made.score_variance * eye
+    for share, constant, noise in made.shares:
+        d = share * beta - constant
+        v = v + noise**2 / 2 * (d @ d * eye + torch.outer(d, d))
+    law = dist.MultivariateNormal(a @ beta, v, validate_args=False)
+    return law.log_prob(made.total)  # type: ignore[no-any-return]
+
+
+def pyro_model(
+    rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0
+) -> Callable[[], Tensor]:
+    """Return a Pyro model without data: a prior of β, ``beta``, and one factor; for NUTS.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> one = Round(0 * eye[0], 5 * eye[0], 100 * eye, 1.0, 0.1)
+    >>> pyro.poutine.trace(pyro_model([one], Prior(0 * eye[0], eye))).get_trace().nodes["beta"][
+    ...     "value"
+    ... ].shape
+    torch.Size([2])
+    """
+    made = combined(rounds)
+
+    def model() -> Tensor:
+        normal = dist.MultivariateNormal(prior.mean, precision_matrix=prior.precision)
+        beta: Tensor = pyro.sample("beta", normal)
+        pyro.factor("scores", log_density(beta, made, dispersion))
+        return beta
+
+    return model
+
+
+def near(rounds: Sequence[Round], mean: Tensor, radius: float = NEAR) -> list[Round]:
+    """Return the rounds that count for an answer: those near it, and the last."""
+    distance = [float(torch.linalg.vector_norm(one.point - mean)) for one in rounds[:-1]]
+    return [one for one, far in zip(rounds, distance, strict=False) if far < radius] + [rounds[-1]]

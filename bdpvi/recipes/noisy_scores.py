@@ -1,0 +1,208 @@
+"""The route of noisy scores: intervals that cover, from four Gaussian rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bdpvi._runtime import validate
+from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.datasets.columns import OneHot
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.dp import noisy_scores
+from bdpvi.dp.noisy_scores import FAR, SIGNAL, ScorePlan
+from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
+from bdpvi.dp.score_posterior import Posterior, Prior
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.recipes.pipeline import TooFewRecordsError
+from bdpvi.releasing.estimate import Estimate
+
+if TYPE_CHECKING:
+    from bdpvi._runtime.keys import Key
+    from bdpvi.releasing.prepared import Left
+    from bdpvi.types import Dataset
+
+COUNT = 0.01
+"""Share of μ² for the noisy number of records, where the owner declares none."""
+LEAST = 4.0
+"""Expected signal below which nearly all tables are refused, so that nothing is charged."""
+ASSUMED = (
+    "intervals assume that the model is true: of a wrong one they are about its best fit, with "
+    "records far out weighted down"
+)
+_BASE = "base level"
+_RARE = "too rare to be estimated: counts as the base level"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyScores:
+    """Logistic, linear or Poisson regression whose intervals know of sampling and of the noise.
+
+    Four Gaussian rounds release weighted scores and their matrices at points that were released
+    (:mod:`bdpvi.dp.noisy_scores`); the posterior follows from these alone, so draws cost nothing.
+    Features should be of about unit size, by public scales. The model's prior counts, a clip has no
+    part. Of a column of categories in the encoding the first is the base level, with weight 0, and
+    so is one that is too rare for the noise.
+
+    Args:
+        rows: N as the owner declares it, within a factor of 3. Without it a noisy number is bought
+            for 1 % of the price.
+        draws: number of posterior draws; any number has the same price.
+    """
+
+    rows: float | None = None
+    draws: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            validate.positive("rows", self.rows)
+        validate.positive_int("draws", self.draws)
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return COUNT if self.rows is None else 0.0
+
+    def of_rows(self, rows: float) -> NoisyScores:
+        """Return the route for a table of about so many records."""
+        return replace(self, rows=max(rows, 1.0))
+
+    def with_draws(self, draws: int) -> NoisyScores:
+        """Return the route with so many draws a release."""
+        return replace(self, draws=draws)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> NoisyScores:
+        """Return the route; raise ValueError unless the model is one of the three regressions."""
+        family_of(model)
+        if guide is not None:
+            raise ValueError(
+                f"guide={guide!r:.80}: route=NoisyScores() has a posterior of its own and takes "
+                "none; leave it out"
+            )
+        if data.x.shape[1] == 0:
+            raise ValueError("x has no columns: there is nothing to regress on")
+        model.check(data)  # type: ignore[attr-defined]
+        return self
+
+    def plan(self, model: Model, features: int, left: Left) -> ScorePlan:
+        """Return the settings: a function of public numbers.
+
+        Raises:
+            TooFewRecordsError: if the release would be unreliable when it was paid for.
+        """
+        distance = math.sqrt(largest_variance(left.epsilon, left.delta) - left.variance)
+        rows = self.rows or 0.0
+        made = ScorePlan.of(family_of(model), features + 1, distance, rows)
+        if self.rows is not None and made.signal(rows) < LEAST:
+            raise TooFewRecordsError(_too_few(made, rows, left.epsilon))
+        return made
+
+    def predicting(self, model: Model, plan: ScorePlan) -> Model:
+        """Return the model: it makes the features as it is."""
+        return model
+
+    def said(self, plan: ScorePlan) -> str:
+        """Return nothing: what was assumed stands in the estimate."""
+        return ""
+
+    def caution(self, plan: ScorePlan, delta: float) -> str:
+        """Return nothing: the estimate says whether it is reliable."""
+        return ""
+
+    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Estimate:
+        """Return the posterior, from noise of a secret key."""
+        known: Any = model
+        used = _used(data)
+        plan = replace(plan, columns=int(used.sum()))
+        design = known.design(data.x.detach().cpu().double())
+        mean = torch.zeros(design.shape[1], dtype=torch.float64)
+        mean[-1] = known.intercept_mean
+        precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
+        found = noisy_scores.measure(
+            plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision)
+        )
+        return _estimate(found.of_features(), used, found.kept)
+
+
+def family_of(model: Model) -> Family:
+    """Return the family of a model.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    if isinstance(model, BayesianLinearRegression):
+        return Linear(model.largest)
+    if isinstance(model, BayesianPoissonRegression):
+        return Poisson(model.largest)
+    if not isinstance(model, BayesianLogisticRegression):
+        raise ValueError(
+            "route=NoisyScores() is for BayesianLogisticRegression, BayesianLinearRegression and "
+            f"BayesianPoissonRegression, got model={model!r:.80}; bdpvi.fit takes any model"
+        )
+    if not model.intercept or model.correlation:
+        raise ValueError(
+            f"intercept={model.intercept!r}, correlation={model.correlation!r}: "
+            "route=NoisyScores() needs intercept=True, and standardises features itself, so "
+            "correlation=0"
+        )
+    return Logistic()
+
+
+def _used(data: Dataset) -> Tensor:
+    """Return which columns of the design are used: all but base levels, (d + 1,)."""
+    used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
+    written = data.preprocessing.get("encoding")
+    encoding = None if written is None else Encoding.from_dict(written)
+    places = {name: at for at, name in enumerate(data.feature_names)}
+    for column in encoding.columns if encoding else ():
+        if isinstance(column, OneHot) and column.features and column.features[0] in places:
+            used[places[column.features[0]]] = False
+    return used
+
+
+def _estimate(found: Posterior, used: Tensor, kept: Tensor) -> Estimate:
+    """Return the posterior of all weights, with what was left out."""
+    place = torch.eye(len(used), dtype=torch.float64)[:, used]
+    spread = place @ found.covariance @ place.T
+    left_out = [""] * len(used)
+    columns = used.nonzero()[:, 0].tolist()
+    estimated = {columns[at] for at in kept.tolist()}
+    for at in range(len(used)):
+        left_out[at] = "" if at in estimated else _RARE if used[at] else _BASE
+    reasons = []
+    if found.signal <= SIGNAL:
+        reasons.append(
+            f"the matrix is {found.signal:.1f} times its noise, and {SIGNAL:g} are needed: there "
+            "are too few records for this ε, or columns that follow from others"
+        )
+    if found.far >= FAR:
+        reasons.append(
+            f"the answer lies {found.far:.2f} standardised units from where scores were taken, and "
+            f"{FAR:g} is the most: there are too few records for this ε"
+        )
+    return Estimate(
+        mean=tuple((place @ found.mean).tolist()),
+        covariance=tuple(map(tuple, ((spread + spread.T) / 2).tolist())),
+        sampling=tuple((place @ found.sampling @ place.T).diagonal().clamp(min=0).sqrt().tolist()),
+        log_scale=found.log_scale,
+        reliable=not reasons,
+        reason="; ".join(reasons) or ASSUMED,
+        left_out=tuple(left_out),
+    )
+
+
+def _too_few(plan: ScorePlan, rows: float, epsilon: float) -> str:
+    share = LEAST / max(plan.signal(rows), 1e-12)
+    return (
+        f"about {rows:.0f} records: at ε = {epsilon:g} intervals for {plan.columns - 1} columns "
+        f"need about {share * rows:.2g}. Three ways: about {share:.2g} times ε; fewer columns, as "
+        "the need goes with their number to the power 1.5; or a release without intervals, "
+        "route=ObjectivePerturbation(). Nothing was charged but, unless rows= was declared, "
+        f"{100 * COUNT:g} % of the price, for a noisy number of records"
+    )

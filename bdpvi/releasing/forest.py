@@ -1,0 +1,46 @@
+"""The forest plot of a summary; it needs matplotlib, which the extra ``bdpvi[report]`` brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bdpvi.releasing.summary import Summary
+
+
+def forest(summary: Summary, path: Path) -> Path:
+    """Draw estimates and intervals, one line for each coefficient; return ``path``.
+
+    Ratios are on a logarithmic axis. Coefficients that were left out are not drawn.
+
+    Args:
+        summary: of a release.
+        path: where the figure goes; its ending says in which format.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("matplotlib is not installed: pip install 'bdpvi[report]'") from error
+    rows = [one for one in summary.coefficients if not one.left_out]
+    ratios = summary.odds and bool(summary.ratio)
+    values = [one.ratio() if ratios else (one.mean, one.low, one.high) for one in rows]
+    figure = Figure(figsize=(7, 1.2 + 0.3 * len(rows)), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(1.0 if ratios else 0.0, color="0.6", lw=1)
+    for at, (middle, low, high) in enumerate(values):
+        axes.plot([low, high], [at, at], color="C0", lw=1.5)
+        axes.plot([middle], [at], "o", color="C0")
+    if ratios:
+        axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [one.name for one in rows])
+    axes.invert_yaxis()
+    trust = {None: "", True: ", reliable", False: ", NOT reliable"}[summary.reliable]
+    what = summary.ratio if ratios else "coefficient"
+    axes.set_xlabel(f"{what}, {100 * summary.level:g} % intervals{trust}")
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path)
+    return path

@@ -1,0 +1,264 @@
+"""A release as a table of coefficients: estimates, intervals, ratios, and what they leave out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from scipy.special import ndtr, ndtri
+from torch import Tensor
+
+from bdpvi._runtime import validate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi.releasing.released import Release
+
+FEWEST = 20
+"""Draws from which on their quantiles are shown."""
+_RATIOS = {"linear": "", "poisson": "rate ratio"}
+_DRAWN = (
+    "draws of a private posterior: privacy's noise, which moves all draws together, and the pull "
+    "of a clip are not in these intervals, which may cover much less often than they say. "
+    "fit_private(..., route=NoisyScores()) has intervals that know of both"
+)
+_MINIMA = (
+    "draws of perturbed minima: their spread is privacy's noise alone, and what another sample of "
+    "records would have given is not in these intervals. fit_private(..., route=NoisyScores()) has "
+    "intervals that know of both"
+)
+_LARGEST = 700.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coefficient:
+    """One row of a summary; ratios are exponentials, (estimate, low, high).
+
+    Attributes:
+        name: of the feature.
+        mean, sd, low, high: of the coefficient, per public scale of the feature.
+        positive: P(coefficient > 0).
+        privacy: share of the sd that privacy's noise added, None where it is not known.
+        scale: units of the raw column in one public scale; 1 where there is none.
+        left_out: why it was not estimated and is 0, or "".
+    """
+
+    name: str
+    mean: float
+    sd: float
+    low: float
+    high: float
+    positive: float
+    privacy: float | None = None
+    scale: float = 1.0
+    left_out: str = ""
+
+    def ratio(self, per_unit: bool = False) -> tuple[float, float, float]:
+        """Return the ratio of odds or rates, per public scale or per unit of the raw column."""
+        by = self.scale if per_unit else 1.0
+        ends = (self.mean, self.low, self.high)
+        low, middle, high = sorted(math.exp(min(one / by, _LARGEST)) for one in ends)
+        return middle, low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A table of coefficients; ``str`` prints it. See :meth:`bdpvi.Release.summary`.
+
+    Attributes:
+        coefficients: in the order of the weights.
+        level: of the intervals.
+        ratio: what exponentials of coefficients are: "odds ratio", "rate ratio" or nothing.
+        reliable: whether the intervals can be relied on; None where that is not known.
+        reason: why not, and what they leave out or assume.
+        guarantee: the receipt in words.
+        noise: standard deviation of the target's noise: estimate, low, high; or None.
+        odds: whether ``str`` shows ratios.
+    """
+
+    coefficients: tuple[Coefficient, ...]
+    level: float
+    ratio: str
+    reliable: bool | None
+    reason: str
+    guarantee: str
+    noise: tuple[float, float, float] | None = None
+    odds: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types, ratios included."""
+        rows = []
+        for one in self.coefficients:
+            row = asdict(one)
+            if self.ratio:
+                row |= {"ratio": one.ratio(), "ratio_per_unit": one.ratio(per_unit=True)}
+            rows.append(row)
+        return asdict(self) | {"coefficients": rows}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the coefficients as a frame, one row for each name."""
+        import pandas as pd
+
+        rows = []
+        for one in self.coefficients:
+            row = asdict(one)
+            for per, unit in (("", False), ("_per_unit", True)) if self.ratio else ():
+                kinds = ("ratio", "ratio_low", "ratio_high")
+                values = one.ratio(per_unit=unit)
+                row |= {f"{kind}{per}": v for kind, v in zip(kinds, values, strict=True)}
+            rows.append(row)
+        return pd.DataFrame(rows).set_index("name")
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw a forest plot: estimates and intervals; needs the extra ``bdpvi[report]``."""
+        from bdpvi.releasing.forest import forest
+
+        return forest(self, Path(path))
+
+    def __str__(self) -> str:
+        units = any(one.scale != 1 for one in self.coefficients)
+        head = ["", "mean", "sd", "from", "to", "P(> 0)", "privacy"]
+        if self.odds and self.ratio:
+            head += [self.ratio, "from", "to"]
+            head += ["per unit", "from", "to"] if units else []
+        lines = [head]
+        for one in self.coefficients:
+            lines.append([one.name, *self._cells(one, units)])
+        widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
+        table = [
+            "  ".join(
+                cell.ljust(width) if place == 0 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths, strict=False))
+            ).rstrip()
+            for line in lines
+        ]
+        trust = {None: "", True: "; reliable: yes", False: "; reliable: no"}[self.reliable]
+        said = [f"{100 * self.level:g} % intervals{trust}", *table]
+        if self.noise is not None:
+            middle, low, high = self.noise
+            said.append(f"sd of the target's noise: {middle:.3g}, from {low:.3g} to {high:.3g}")
+        if self.reason:
+            said.append(self.reason[0].upper() + self.reason[1:])
+        return "\n".join([*said, self.guarantee])
+
+    def _cells(self, one: Coefficient, units: bool) -> list[str]:
+        if one.left_out:
+            return [one.left_out]
+        privacy = "" if one.privacy is None else f"{100 * one.privacy:.0f} %"
+        cells = [f"{v:.3g}" for v in (one.mean, one.sd, one.low, one.high)]
+        cells += [f"{one.positive:.3f}", privacy]
+        if self.odds and self.ratio:
+            cells += [f"{v:.3g}" for v in one.ratio()]
+            cells += [f"{v:.4g}" for v in one.ratio(per_unit=True)] if units else []
+        return cells
+
+
+def summarised(release: Release, level: float, odds: bool) -> Summary:
+    """Return the summary; see :meth:`bdpvi.Release.summary`."""
+    validate.probability("level", level)
+    names, scales = _names(release)
+    made = _of_estimate if release.estimate is not None else _of_draws
+    rows = made(release, level, names, scales)
+    ratio = _RATIOS.get(getattr(release.model, "kind", ""), "odds ratio")
+    ratio = ratio if hasattr(release.model, "design") else ""
+    given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
+    given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
+    if (known := release.estimate) is None:
+        reason = _MINIMA if release.receipt.temperature is None else _DRAWN
+        return Summary(**given, reliable=None, reason=reason)
+    if known.log_scale is not None:
+        mean, sd = known.log_scale
+        half = sd * float(ndtri((1 + level) / 2))
+        given["noise"] = tuple(math.exp(one) for one in (mean, mean - half, mean + half))
+    return Summary(**given, reliable=known.reliable, reason=known.reason)
+
+
+def _of_estimate(
+    release: Release, level: float, names: Sequence[str], scales: Sequence[float]
+) -> list[Coefficient]:
+    known = release.estimate
+    assert known is not None
+    quantile = float(ndtri((1 + level) / 2))
+    rows = []
+    sds = known.spread.diagonal().clamp(min=0).sqrt().tolist()
+    parts = zip(names, known.mean, sds, known.sampling, scales, known.left_out, strict=True)
+    for name, mean, sd, sampling, scale, left_out in parts:
+        row = Coefficient(
+            name=name,
+            mean=mean,
+            sd=sd,
+            low=mean - quantile * sd,
+            high=mean + quantile * sd,
+            positive=float(ndtr(mean / sd)) if sd else 0.5,
+            privacy=max(0.0, 1 - sampling / sd) if sd else None,
+            scale=scale,
+            left_out=left_out,
+        )
+        rows.append(row)
+    return rows
+
+
+def _of_draws(
+    release: Release, level: float, names: Sequence[str], scales: Sequence[float]
+) -> list[Coefficient]:
+    if len(release.samples) < FEWEST:
+        raise ValueError(
+            f"a release of {len(release.samples)} draws has no intervals: at least {FEWEST} are "
+            "needed, and those do not know of privacy's noise. fit_private(..., "
+            "route=NoisyScores()), or bdpvi private --for intervals, gives intervals that cover"
+        )
+    values = _weights(release)
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = values.quantile(ends.to(values), dim=0).tolist()
+    rows = zip(
+        names,
+        values.mean(0).tolist(),
+        values.std(0).tolist(),
+        low,
+        high,
+        (values > 0).double().mean(0).tolist(),
+        scales,
+        strict=True,
+    )
+    return [
+        Coefficient(name=n, mean=m, sd=s, low=lo, high=hi, positive=p, scale=u)
+        for n, m, s, lo, hi, p, u in rows
+    ]
+
+
+def _weights(release: Release) -> Tensor:
+    """Return draws of the features' coefficients, or of all latent variables, (k, d)."""
+    model = release.model
+    if not hasattr(model, "design") or set(release.latents) - {"w", "log_scale"}:
+        return torch.cat([one.flatten(1) for one in release.latents.values()], 1)
+    w = release.latents["w"]
+    if not getattr(model, "correlation", 0.0):
+        return w
+    plain: Any = replace(model, limit=None)  # type: ignore[type-var]
+    basis = torch.eye(len(release.feature_names), dtype=w.dtype)
+    slopes = plain.design(basis)[:, : len(basis)] @ w[:, : len(basis)].T
+    return torch.cat([slopes.T, w[:, len(basis) :]], 1)
+
+
+def _names(release: Release) -> tuple[list[str], list[float]]:
+    """Return the names of the coefficients, and units of the raw columns in one of theirs."""
+    model = release.model
+    if not hasattr(model, "design") or set(release.latents) - {"w", "log_scale"}:
+        names = [
+            name if value.ndim == 1 else f"{name}[{at}]"
+            for name, value in release.latents.items()
+            for at in range(value[0].numel())
+        ]
+        return names, [1.0] * len(names)
+    names = [*release.feature_names, *(["intercept"] if getattr(model, "intercept", False) else [])]
+    encoding = release.encoding
+    known: dict[str, float] = {}
+    for column in encoding.columns if encoding else ():
+        if hasattr(column, "sd"):
+            known[column.features[0]] = column.sd
+    return names, [known.get(name, 1.0) for name in names]
