@@ -27,7 +27,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets.split import permutation
 from bdpvi.dp.federated_vi import Client
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.recipes.pipeline import Pipeline, Rows
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression

@@ -30,12 +30,7 @@ from bdpvi.dp.score_posterior import Posterior, Prior, Round, at_least, closed_f
 
 SLACK = 2.0**-18
 """What rounding of sums of up to 5e7 records adds to a bound, as a share of it."""
-SIGNAL = 2.0
-FAR = 0.4
-"""The gate: least signal, and how far from the last point an answer may lie."""
 _LEAST = 0.02
-_RARE = 3.0
-"""A column is kept if its second moment is so many deviations of its noise, or N is not thrice."""
 _WIDE, _STRONG = 1.25, 25.0
 _SMALLEST = 0.05
 _SATURATED, _FARTHEST = 0.5, 100.0
@@ -79,18 +74,21 @@ class ScorePlan:
         """Return the noise multiplier of each round."""
         return [self.event.noise_multiplier / math.sqrt(one) for one in self.family.shares]
 
-    def length(self, columns: int) -> float:
-        """Return R for so many columns."""
-        return self.radius * math.sqrt(columns)
+    @property
+    def length(self) -> float:
+        """R."""
+        return self.radius * math.sqrt(self.columns)
 
     def signal(self, rows: float) -> float:
-        """Return about what :attr:`Posterior.signal` will be, of standardised features.
+        """Return about what the least eigenvalue of A over √k deviations of its noise will be.
+
+        It is for standardised features; 2 are needed.
 
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
         7.3
         """
-        unit = self.family.unit(self.columns, self.length(self.columns))
+        unit = self.family.unit(self.columns, self.length)
         shares = [one / sum(self.family.shares[1:]) / 2 for one in self.family.shares[1:]]
         shares[-1] += 0.5
         noises = [unit * one for one in self.multipliers()[1:]]
@@ -104,31 +102,20 @@ class Measured:
 
     Attributes:
         rounds: those that the posterior is of, in order.
-        kept: columns that were not too rare for the first round, of which the rounds are.
-        back: W: coefficients of the kept columns are W times those of standardised features.
+        back: W, (k, k): coefficients are W times those of standardised features.
         prior, posterior: of the standardised coefficients.
         dispersion: φ.
-        columns: k.
     """
 
     rounds: tuple[Round, ...]
-    kept: Tensor
     back: Tensor
     prior: Prior
     posterior: Posterior
     dispersion: float
-    columns: int
 
     def of_features(self) -> Posterior:
-        """Return the posterior of all columns' coefficients: exactly 0 of those not kept."""
-        found, w, size = self.posterior, self.back, self.columns
-        place = torch.eye(size, dtype=torch.float64)[:, self.kept] @ w
-        return replace(
-            found,
-            mean=place @ found.mean,
-            covariance=place @ found.covariance @ place.T,
-            sampling=place @ found.sampling @ place.T,
-        )
+        """Return the posterior of the features' own coefficients."""
+        return self.posterior.turned(self.back)
 
 
 def measure(
@@ -149,19 +136,17 @@ def measure(
     >>> plan = ScorePlan.of(Logistic(), 2, distance=0.3)
     >>> y = (torch.arange(5000) * 0.618 % 1 < torch.sigmoid(x[:, 0])).double()
     >>> found = measure(plan, x, y, prior, Key.of_seed(0)).of_features()
-    >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.signal > SIGNAL
+    >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
     (True, True)
     """
     key, family, multipliers = key or Key.fresh(), plan.family, plan.multipliers()
-    radius = plan.length(plan.columns)
+    radius = plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
     parts = family.first(x, y, radius)
     first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
-    kept = _common(first)
-    prior = Prior(prior.mean[kept], prior.precision[kept[:, None], kept])
-    point, moments, noise, variance = _start(family, first.of(kept), radius, prior)
+    point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
-    white, point, radius = x[:, kept] @ back, forth @ point, plan.length(len(kept))
+    white, point = x @ back, forth @ point
     prior = Prior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
     if isinstance(family, Linear):
@@ -176,19 +161,7 @@ def measure(
             clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
-    return Measured(
-        found.rounds, kept, back, prior, found.posterior, found.dispersion, plan.columns
-    )
-
-
-def _common(first: Round) -> Tensor:
-    """Return the columns that the first round saw, the last included; all where it saw little.
-
-    The noise would make values up for a column that is 0 nearly everywhere.
-    """
-    size, noise = first.curvature.diagonal(), first.curvature_noise
-    rare = (size < _RARE * noise) & (size[-1] > 3 * _RARE * noise)
-    return (~rare).nonzero()[:, 0]
+    return Measured(found.rounds, back, prior, found.posterior, found.dispersion)
 
 
 def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Key) -> Round:
@@ -318,9 +291,7 @@ def _answer(
     for _ in range(2):
         found = closed_form(used, prior)
         used = near(rounds, found.mean)
-    found = closed_form(used, prior)
-    far = float((found.mean - rounds[-1].point).norm())
-    return _Answer(replace(found, far=far), tuple(used), 1.0, variance)
+    return _Answer(closed_form(used, prior), tuple(used), 1.0, variance)
 
 
 def _of_squares(
@@ -342,7 +313,7 @@ def _of_squares(
         far2 = float((mean - last.point).square().sum())
         total = _deviation_of(last.square / number, last.clip) ** 2
         variance = _within(total - far2, math.inf, family.largest)
-    far = math.sqrt(far2 / variance)
+    far = found.far / math.sqrt(variance)
     if last.square > _SATURATED * number * last.clip**2:
         far = _FARTHEST
     error = _log_error(last, number, math.sqrt(variance))

@@ -13,6 +13,10 @@ that as a density of β, with the matrices' noise integrated out. :func:`closed_
 and spread into V until nothing moves: N(m, C) with C = (AV⁻¹A + P)⁻¹, V having Στ²/2 (tr C I + C)
 more, P the prior's precision. Rounds far from the answer bend too much for the trapezoid: they are
 left out.
+
+Directions in which A is not above its noise are not measured, as of columns that follow from others
+or are 0 nearly everywhere. The prior is all that is known of them, and V knows it. The gate: at
+least half of the directions are measured, and in these the answer is near the last point.
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ from torch import Tensor
 
 NEAR = 0.5
 """Rounds within this of the answer count, in standardised units, and the last one always."""
+SIGNAL = 2.0
+"""Eigenvalue of A from which on a direction is measured, over √k deviations of its noise."""
+FAR = 0.4
+"""How far from the last point an answer may lie, in standardised units."""
 _STEPS = 15
 _FLOOR = 1e-3
 
@@ -62,15 +70,6 @@ class Round:
             curvature_noise=factor * self.curvature_noise,
         )
 
-    def of(self, columns: Tensor) -> Round:
-        """Return the round of some columns alone."""
-        return replace(
-            self,
-            point=self.point[columns],
-            score=self.score[columns],
-            curvature=self.curvature[columns[:, None], columns],
-        )
-
 
 class Prior(NamedTuple):
     """N(mean, precision⁻¹)."""
@@ -82,14 +81,14 @@ class Prior(NamedTuple):
 class Combined(NamedTuple):
     """Rounds as one: t, A, (Σ 1/σ²)⁻¹, and of each matrix its share of β, constant and noise.
 
-    ``within`` is the least eigenvalue of A as it was released, over what noise alone may give it.
+    ``seen`` projects on the directions that are measured.
     """
 
     total: Tensor
     curvature: Tensor
     score_variance: float
     shares: tuple[tuple[float, Tensor, float], ...]
-    within: float
+    seen: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,17 +98,32 @@ class Posterior:
     Attributes:
         mean, covariance: (k,) and (k, k).
         sampling: what the covariance would be without privacy's noise, (k, k).
-        signal: least eigenvalue of the matrix over its noise.
-        far: distance of the mean from the last point, in standardised units.
+        unseen: part of the covariance in directions that are not measured, (k, k).
+        measured: number of directions that are.
+        far: distance of the mean from the last point in these, in standardised units.
         log_scale: of the target's noise, mean and standard deviation; linear regression alone.
     """
 
     mean: Tensor
     covariance: Tensor
     sampling: Tensor
-    signal: float
-    far: float = 0.0
+    unseen: Tensor
+    measured: int
+    far: float
     log_scale: tuple[float, float] | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether the gate lets it through; see the module."""
+        return self.far < FAR and 2 * self.measured >= len(self.mean)
+
+    def turned(self, back: Tensor) -> Posterior:
+        """Return the posterior of W β."""
+        parts = {name: back @ getattr(self, name) @ back.T for name in _MATRICES}
+        return replace(self, mean=back @ self.mean, **parts)
+
+
+_MATRICES = ("covariance", "sampling", "unseen")
 
 
 def at_least(matrix: Tensor, floor: float) -> Tensor:
@@ -132,9 +146,10 @@ def combined(rounds: Sequence[Round]) -> Combined:
     points = torch.stack([p / 2 * one.point for p, one, _ in pairs]).sum(0)
     shares[-1] = (of_last + 0.5, to_last + points, noise)
     deviation = math.sqrt(sum((share * noise) ** 2 for share, _, noise in shares))
-    least = float(torch.linalg.eigvalsh(raw)[0])
-    within = least / max(deviation * math.sqrt(k), 1e-300)
-    return Combined(total, at_least(raw, _FLOOR), 1 / sum(precision), tuple(shares), within)
+    values, vectors = torch.linalg.eigh((raw + raw.T) / 2)
+    strong = vectors[:, values > SIGNAL * deviation * math.sqrt(k)]
+    a, seen = (vectors * values.clamp(min=_FLOOR)) @ vectors.T, strong @ strong.T
+    return Combined(total, a, 1 / sum(precision), tuple(shares), seen)
 
 
 def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) -> Posterior:
@@ -160,7 +175,10 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
             d = share * mean - constant
             v = v + noise**2 / 2 * (d @ d * eye + torch.outer(d, d))
     sampling = torch.linalg.inv(a / dispersion + prior.precision)
-    return Posterior(mean, covariance, sampling, made.within)
+    blind = eye - made.seen
+    unseen, measured = blind @ covariance @ blind, round(float(made.seen.trace()))
+    far = float(torch.linalg.vector_norm(made.seen @ (mean - rounds[-1].point)))
+    return Posterior(mean, covariance, sampling, unseen, measured, far)
 
 
 def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:

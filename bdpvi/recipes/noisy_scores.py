@@ -14,9 +14,9 @@ from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp import noisy_scores
-from bdpvi.dp.noisy_scores import FAR, SIGNAL, ScorePlan
+from bdpvi.dp.noisy_scores import ScorePlan
 from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
-from bdpvi.dp.score_posterior import Posterior, Prior
+from bdpvi.dp.score_posterior import FAR, Posterior, Prior
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -32,12 +32,14 @@ COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
 LEAST = 4.0
 """Expected signal below which nearly all tables are refused, so that nothing is charged."""
+_MOSTLY = 0.5
+"""Share of a variance in directions that are not measured, from which on a note says so."""
 ASSUMED = (
     "intervals assume that the model is true: of a wrong one they are about its best fit, with "
     "records far out weighted down"
 )
 _BASE = "base level"
-_RARE = "too rare to be estimated: counts as the base level"
+_UNSEEN = "hardly measured: mostly the prior"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,7 @@ class NoisyScores:
     Four Gaussian rounds release weighted scores and their matrices at points that were released
     (:mod:`bdpvi.dp.noisy_scores`); the posterior follows from these alone, so draws cost nothing.
     Features should be of about unit size, by public scales. The model's prior counts, a clip has no
-    part. Of a column of categories in the encoding the first is the base level, with weight 0, and
-    so is one that is too rare for the noise.
+    part. Of a column of categories in the encoding the first is the base level, with weight 0.
 
     Args:
         rows: N as the owner declares it, within a factor of 3. Without it a noisy number is bought
@@ -127,7 +128,7 @@ class NoisyScores:
         found = noisy_scores.measure(
             plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision)
         )
-        return _estimate(found.of_features(), used, found.kept)
+        return _estimate(found.of_features(), used)
 
 
 def family_of(model: Model) -> Family:
@@ -166,20 +167,21 @@ def _used(data: Dataset) -> Tensor:
     return used
 
 
-def _estimate(found: Posterior, used: Tensor, kept: Tensor) -> Estimate:
-    """Return the posterior of all weights, with what was left out."""
+def _estimate(found: Posterior, used: Tensor) -> Estimate:
+    """Return the posterior of all weights, with a note where it is of no use."""
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
-    spread = place @ found.covariance @ place.T
-    left_out = [""] * len(used)
-    columns = used.nonzero()[:, 0].tolist()
-    estimated = {columns[at] for at in kept.tolist()}
-    for at in range(len(used)):
-        left_out[at] = "" if at in estimated else _RARE if used[at] else _BASE
-    reasons = []
-    if found.signal <= SIGNAL:
+    whole, reasons = found.turned(place), []
+    sizes = whole.covariance.diagonal()
+    unseen = whole.unseen.diagonal() > _MOSTLY * sizes
+    notes = [
+        _UNSEEN if blind else "" if one else _BASE
+        for one, blind in zip(used.tolist(), unseen.tolist(), strict=True)
+    ]
+    if 2 * found.measured < len(found.mean):
         reasons.append(
-            f"the matrix is {found.signal:.1f} times its noise, and {SIGNAL:g} are needed: there "
-            "are too few records for this ε, or columns that follow from others"
+            f"in {found.measured} of {len(found.mean)} directions the matrix stands out from its "
+            "noise, and half are needed: there are too few records for this ε, or columns that "
+            "follow from others or are 0 nearly everywhere"
         )
     if found.far >= FAR:
         reasons.append(
@@ -187,13 +189,13 @@ def _estimate(found: Posterior, used: Tensor, kept: Tensor) -> Estimate:
             f"{FAR:g} is the most: there are too few records for this ε"
         )
     return Estimate(
-        mean=tuple((place @ found.mean).tolist()),
-        covariance=tuple(map(tuple, ((spread + spread.T) / 2).tolist())),
-        sampling=tuple((place @ found.sampling @ place.T).diagonal().clamp(min=0).sqrt().tolist()),
+        mean=tuple(whole.mean.tolist()),
+        covariance=tuple(map(tuple, ((whole.covariance + whole.covariance.T) / 2).tolist())),
+        sampling=tuple(whole.sampling.diagonal().clamp(min=0).sqrt().tolist()),
         log_scale=found.log_scale,
-        reliable=not reasons,
+        reliable=found.passes,
         reason="; ".join(reasons) or ASSUMED,
-        left_out=tuple(left_out),
+        notes=tuple(notes),
     )
 
 

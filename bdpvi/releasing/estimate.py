@@ -26,7 +26,7 @@ class Estimate:
         log_scale: mean and standard deviation of the logarithm of the targets' noise, or None.
         reliable: whether the approximations behind it hold, by public numbers.
         reason: why not, and what they assume.
-        left_out: of each weight why it is 0 and was not estimated, or "".
+        notes: a word on each weight, such as that it is the base level, or "".
 
     Raises:
         ValueError: if shapes disagree, or the covariance is none.
@@ -42,17 +42,15 @@ class Estimate:
     log_scale: tuple[float, float] | None = None
     reliable: bool
     reason: str = ""
-    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         d, matrix = len(self.mean), self.covariance
-        if not self.left_out:
-            object.__setattr__(self, "left_out", ("",) * d)
-        parts = (matrix, self.sampling, self.left_out, *matrix)
+        if not self.notes:
+            object.__setattr__(self, "notes", ("",) * d)
+        parts = (matrix, self.sampling, self.notes, *matrix)
         if not d or any(len(one) != d for one in parts):
-            raise ValueError(
-                f"covariance, sampling and left_out must be of {d} weights, as mean is"
-            )
+            raise ValueError(f"covariance, sampling and notes must be of {d} weights, as mean is")
         full = torch.tensor(matrix, dtype=torch.float64)
         values = torch.linalg.eigvalsh(full)
         symmetric = bool(((full - full.T).abs() <= REST * full.abs().max()).all())

@@ -25,7 +25,7 @@ def forest(summary: Summary, path: Path) -> Path:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("matplotlib is not installed: pip install 'bdpvi[report]'") from error
-    rows = [one for one in summary.coefficients if not one.left_out]
+    rows = [one for one in summary.coefficients if one.sd]
     ratios = summary.odds and bool(summary.ratio)
     values = [one.ratio() if ratios else (one.mean, one.low, one.high) for one in rows]
     figure = Figure(figsize=(7, 1.2 + 0.3 * len(rows)), dpi=120, layout="constrained")

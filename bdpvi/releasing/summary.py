@@ -45,7 +45,7 @@ class Coefficient:
         positive: P(coefficient > 0).
         privacy: share of the sd that privacy's noise added, None where it is not known.
         scale: units of the raw column in one public scale; 1 where there is none.
-        left_out: why it was not estimated and is 0, or "".
+        note: such as that it is the base level, or hardly measured; or "".
     """
 
     name: str
@@ -56,7 +56,7 @@ class Coefficient:
     positive: float
     privacy: float | None = None
     scale: float = 1.0
-    left_out: str = ""
+    note: str = ""
 
     def ratio(self, per_unit: bool = False) -> tuple[float, float, float]:
         """Return the ratio of odds or rates, per public scale or per unit of the raw column."""
@@ -126,13 +126,15 @@ class Summary:
         if self.odds and self.ratio:
             head += [self.ratio, "from", "to"]
             head += ["per unit", "from", "to"] if units else []
+        head.append("")
         lines = [head]
         for one in self.coefficients:
-            lines.append([one.name, *self._cells(one, units)])
+            cells = self._cells(one, units) if one.sd else [""] * (len(head) - 2)
+            lines.append([one.name, *cells, one.note])
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
         table = [
             "  ".join(
-                cell.ljust(width) if place == 0 else cell.rjust(width)
+                cell.ljust(width) if place in (0, len(head) - 1) else cell.rjust(width)
                 for place, (cell, width) in enumerate(zip(line, widths, strict=False))
             ).rstrip()
             for line in lines
@@ -147,8 +149,6 @@ class Summary:
         return "\n".join([*said, self.guarantee])
 
     def _cells(self, one: Coefficient, units: bool) -> list[str]:
-        if one.left_out:
-            return [one.left_out]
         privacy = "" if one.privacy is None else f"{100 * one.privacy:.0f} %"
         cells = [f"{v:.3g}" for v in (one.mean, one.sd, one.low, one.high)]
         cells += [f"{one.positive:.3f}", privacy]
@@ -186,8 +186,8 @@ def _of_estimate(
     quantile = float(ndtri((1 + level) / 2))
     rows = []
     sds = known.spread.diagonal().clamp(min=0).sqrt().tolist()
-    parts = zip(names, known.mean, sds, known.sampling, scales, known.left_out, strict=True)
-    for name, mean, sd, sampling, scale, left_out in parts:
+    parts = zip(names, known.mean, sds, known.sampling, scales, known.notes, strict=True)
+    for name, mean, sd, sampling, scale, note in parts:
         row = Coefficient(
             name=name,
             mean=mean,
@@ -197,7 +197,7 @@ def _of_estimate(
             positive=float(ndtr(mean / sd)) if sd else 0.5,
             privacy=max(0.0, 1 - sampling / sd) if sd else None,
             scale=scale,
-            left_out=left_out,
+            note=note,
         )
         rows.append(row)
     return rows

@@ -15,7 +15,7 @@ from torch import Tensor
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp import noisy_scores
-from bdpvi.dp.noisy_scores import FAR, SIGNAL, SLACK, Measured, ScorePlan, measure
+from bdpvi.dp.noisy_scores import SLACK, Measured, ScorePlan, measure
 from bdpvi.dp.score_families import (
     FREE,
     Family,
@@ -250,7 +250,7 @@ def test_intervals_cover(name: str, n: int, epsilon: float) -> None:
         made, beta = measured(name, n, 2, epsilon, seed)
         found = made.of_features()
         z.append((found.mean - beta) / found.covariance.diagonal().sqrt())
-        passed.append(found.signal > SIGNAL and found.far < FAR)
+        passed.append(found.passes)
         if found.log_scale is not None:
             middle, error = found.log_scale
             inside.append(abs(middle - math.log(0.7)) < 1.96 * error)
@@ -270,22 +270,30 @@ def test_more_records_make_narrower_intervals_and_few_do_not_pass() -> None:
         assert float(ratio.max()) < 1
     assert widths[1] < 0.4 * widths[0]
     for seed in range(10):
-        few = measured("logistic", 1_000, 5, 0.2, seed)[0].of_features()
-        assert few.signal < SIGNAL or few.far > FAR
+        assert not measured("logistic", 1_000, 5, 0.2, seed)[0].posterior.passes
 
 
-def test_a_column_that_is_nearly_always_0_is_left_out() -> None:
-    x, y, _ = table("logistic", 20_000, 3, 0)
-    x[:, 1] = 0
-    x[:5, 1] = 1
-    plan = ScorePlan.of(Logistic(), 4, 0.268, 20_000)
-    zero, eye = torch.zeros(4).double(), torch.eye(4).double()
-    made = measure(plan, x, y, Prior(zero, eye / 25), Key.of_seed(0))
-    assert made.kept.tolist() == [0, 2, 3]
-    found = made.of_features()
-    assert found.mean[1] == 0
-    assert float(found.covariance[1].abs().max()) == 0
-    assert found.signal > SIGNAL
+def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() -> None:
+    for kind in ("zero", "twice"):
+        x, y, beta = table("logistic", 10_000, 3, 0)
+        x[:, 1] = 0 if kind == "zero" else x[:, 0]
+        y = (torch.rand(10_000, generator=generator(1)) < torch.sigmoid(x @ beta)).double()
+        plan = ScorePlan.of(Logistic(), 4, 0.268, 10_000)
+        zero, eye = torch.zeros(4).double(), torch.eye(4).double()
+        found = measure(plan, x, y, Prior(zero, eye / 25), Key.of_seed(0)).of_features()
+        assert found.measured == 3
+        assert found.passes
+        sd = found.covariance.diagonal().sqrt()
+        unseen = (found.unseen.diagonal() / sd**2 > 0.5).tolist()
+        assert unseen == (
+            [False, True, False, False] if kind == "zero" else [True, True, False, False]
+        )
+        assert float(sd[1]) > 3
+        assert float(sd[2:].max()) < 0.06
+        assert float(((found.mean - beta) / sd)[2:].abs().max()) < 4
+    both = torch.tensor([1.0, 1.0, 0.0, 0.0]).double()  # of twice the same the sum is known
+    assert float((both @ found.covariance @ both).sqrt()) < 0.1
+    assert abs(float(both @ (found.mean - beta))) < 0.4
 
 
 def test_nuts_samples_the_model_without_data() -> None:

@@ -33,7 +33,7 @@ def known(release: Release, **changes: object) -> Release:
         "covariance": ((0.04, 0.01, 0.0), (0.01, 0.09, 0.0), (0.0, 0.0, 0.0)),
         "sampling": (0.15, 0.3, 0.0),
         "reliable": True,
-        "left_out": ("", "", "base level"),
+        "notes": ("", "", "base level"),
     }
     return replace(release, estimate=Estimate(**(given | changes)))  # type: ignore[arg-type]
 
@@ -46,7 +46,7 @@ def test_intervals_and_shares_are_those_of_the_normal_posterior(minima: Release)
     assert one.positive == pytest.approx(law.sf(0.0))
     assert one.privacy == pytest.approx(0.25)
     assert two.privacy == 0
-    assert three.left_out == "base level"
+    assert three.note == "base level"
     assert three.privacy is None
     assert one.ratio() == pytest.approx(tuple(map(math.exp, (1.0, one.low, one.high))))
     assert [c.name for c in summary.coefficients] == ["x0", "x1", "intercept"]
