@@ -321,7 +321,8 @@ ODD = {
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
 def test_odd_tables_are_released(kind: str, epsilon: float) -> None:
     data = logistic_data(500, 3)
-    x, y = ODD[kind](data.x, data.y)
+    made: Any = ODD[kind]
+    x, y = made(data.x, data.y)
     recipe = bdpvi.recommended(epsilon, expected_rows=500)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
@@ -364,8 +365,8 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
             each = torch.sigmoid(model.design(fresh) @ drawn.T).T
             gains = [(log_score(one, chance) - base) / most for one in each]
             shares[rows, epsilon] = sum(gains) / len(gains)
-    for (rows, epsilon), share in shares.items():
-        assert shares.get((10 * rows, epsilon), 1.0) >= share - 0.02
-        assert all(shares[rows, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
+    for (size, epsilon), share in shares.items():
+        assert shares.get((10 * size, epsilon), 1.0) >= share - 0.02
+        assert all(shares[size, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
     assert shares[100_000, 1.0] > 0.995
     assert shares[100_000, 0.05] > 0.98
