@@ -260,13 +260,13 @@ def _scores(work: Work, released: Release) -> Scores | None:
 def _report(released: Release, where: dict[str, Path]) -> None:
     print(f"Public: {released.receipt}")
     print(f"  {released.receipt.meaning}")
-    print(f"For the owner only: {released.spent}")
+    print(f"For the owner only: {released.cost}")
     print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret", flush=True)
 
 
 def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
     public = {"out": where["out"], "receipt": released.receipt.to_dict()}
-    secret = {"folder": where["secret"], "spent": released.spent.to_dict()}
+    secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:
         secret["scores"] = found.to_dict()
     options.print_json({"public": public, "secret": secret})

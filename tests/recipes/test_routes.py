@@ -45,8 +45,8 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert found is not None
     assert 0.998 <= found.epsilon <= 1.0
     assert data.people.ledger.worst_case(1e-5) == found
-    assert release.receipt.epsilon == 1.0
-    assert release.receipt.guarantee == "worst-case DP"
+    assert release.receipt.bound.epsilon == 1.0
+    assert release.receipt.bound.kind.value == "worst-case DP"
     (event,) = entry.events
     plan = route.plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
     assert isinstance(event, PerturbedObjective)
@@ -246,7 +246,7 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
         (lambda fit: bdpvi.release(fit), "epsilon=None: Every release solves anew"),
         (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
         (lambda fit: bdpvi.release(fit, bdpvi.Charge(1, 2.0), epsilon=1.0), "draws=Charge"),
-        (lambda fit: bdpvi.spent(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
+        (lambda fit: bdpvi.cost(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
         (
             lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
             "guarantee=Bayesian DP: the noise",
@@ -261,7 +261,7 @@ def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
         call(fit)
     assert data.ledger.entries() == ()
     assert bdpvi.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
-    assert bdpvi.spent(fit).epsilon == 0
+    assert str(bdpvi.cost(fit).worst_case).startswith("worst-case DP: ε = 0 ")
     assert data.ledger.entries() == ()
 
 
@@ -305,7 +305,7 @@ def test_several_rows_of_one_person_are_released_from_a_guide() -> None:
             frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
         )
     assert release.receipt.temperature is not None
-    assert "at most 2, with one value of 'who'" in release.receipt.relation
+    assert "at most 2, with one value of 'who'" in release.receipt.bound.neighbours
 
 
 ODD = {
