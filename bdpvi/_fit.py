@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,21 @@ class Kept:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     folder: Path | None = None
     generators: set[str] = field(default_factory=set)
+
+    def use_once(self, generator: torch.Generator) -> Key:
+        """Return the key that a generator's state leads to.
+
+        Raises:
+            ValueError: if it was used in this state: the noise of two samples would cancel.
+        """
+        state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+        if state in self.generators:
+            raise ValueError(
+                "generator is in a state that samples of this fit were drawn from before: the "
+                "noise of both is the same, and their difference shows the mean"
+            )
+        self.generators.add(state)
+        return Key.of_seed(int(state, 16))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +182,9 @@ def fit(
         neighbours: how the fits with a record left out are found. By default ``Optimum()``, every
             record left out once with proven errors, where it applies: a full-rank or mean-field
             guide of logistic regression, rate 1, no optimiser of one's own. It goes straight to the
-            maximum of the ELBO, so steps and seed do not matter. Elsewhere ``Coupled()``: every record
-            left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes on
-            after an interruption.
+            maximum of the ELBO, so steps and seed do not matter. Elsewhere ``Coupled()``: every
+            record left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes
+            on after an interruption.
         accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
         ledger: what everything that is spent on this table is written to, with its budget,
             ``Ledger(budget=Budget(1.0))``; by default the ledger that came with ``data``, so that

@@ -20,7 +20,7 @@ from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unk
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi import Fit, Release
+    from bdpvi import Fit, Prepared, Release
     from bdpvi.releasing.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
@@ -94,7 +94,8 @@ def release(
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
     noise scale, ε is a worst-case one and the temperature follows from public constants; a reliable
-    Bayesian ε stands beside it.
+    Bayesian ε stands beside it. From a folder of `bdpvi private` every release is solved anew from
+    the rows that are kept there, and takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
     from the records. After an interruption the same command makes the same draws and pays nothing
@@ -116,7 +117,6 @@ def release(
         )
         draws = chosen.draws if draws is None else draws
         accounting = accounting or chosen.accounting
-    draws = 1 if draws is None else draws
     if large_delta:
         warnings.filterwarnings("ignore", "delta=")
     store.make_folder(out.parent)
@@ -142,8 +142,9 @@ def release(
         _report(fitted, released, out)
 
 
-def _report(fitted: Fit, released: Release, out: Path) -> None:
-    print(f"{released.receipt.draws} draws at temperature {released.receipt.temperature:.4g}")
+def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
+    tau = released.receipt.temperature
+    print(f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"))
     print(f"Public: {released.receipt}")
     print(f"For the owner only: {released.cost}")
     if released.cost.exposure is not None:
@@ -160,7 +161,7 @@ def _report(fitted: Fit, released: Release, out: Path) -> None:
 
 
 @contextmanager
-def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
+def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
     """Let an interruption say whether the release was charged, and what there is of it."""
     before = len(fitted.ledger.entries())
     try:

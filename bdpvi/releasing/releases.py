@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import warnings
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
@@ -12,13 +10,14 @@ import torch
 from torch import Tensor
 
 from bdpvi._fit import Fit
-from bdpvi._runtime import log, secure, store, validate
+from bdpvi._runtime import log, secure, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge, Entry
 from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.guarantees import Guarantee
+from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import AIMED, COMPUTED, PUBLIC, Receipt, Release
 from bdpvi.types import Budget, BudgetExceededError
 
@@ -31,8 +30,8 @@ ADVICE = (
 
 
 def release(
-    fit: Fit,
-    draws: int | Charge = 1,
+    fit: Fit | Prepared,
+    draws: int | Charge | None = None,
     *,
     temperature: float | None = None,
     epsilon: float | None = None,
@@ -43,9 +42,13 @@ def release(
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
+    From what a recipe with a route prepared, solve once for each draw instead: for an ``epsilon``,
+    under a worst-case guarantee, without a temperature.
+
     Args:
         fit: where to draw from.
-        draws: number of samples k; or what :func:`calibrate` returned, which says the temperature.
+        draws: number of samples k, by default 1 or as the route says; or what :func:`calibrate`
+            returned, which says the temperature.
         temperature: τ; higher costs less and predicts worse. A number counts as public: it must not
             be chosen by looking at what the records cost. Once a temperature was found from the
             data, every number counts as found from them. S is the guide's covariance, or what its
@@ -99,7 +102,7 @@ class Asked:
             from the key that their charge was written down with, and nothing is charged.
     """
 
-    draws: int | Charge = 1
+    draws: int | Charge | None = None
     temperature: float | None = None
     epsilon: float | None = None
     guarantee: Guarantee | None = None
@@ -121,7 +124,7 @@ class Asked:
         assert not isinstance(self.draws, Charge)
         return calibrate(
             fit,
-            self.draws,
+            1 if self.draws is None else self.draws,
             epsilon=self.epsilon,
             delta=self.delta,
             guarantee=guarantee,
@@ -129,8 +132,20 @@ class Asked:
         )
 
 
-def carried_out(fit: Fit, asked: Asked) -> Release:
+def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
     """Return what :func:`release` returns, for a purpose too."""
+    if isinstance(fit, Prepared):
+        _check_solved(asked)
+        assert asked.epsilon is not None
+        assert not isinstance(asked.draws, Charge)
+        with log.step("release"):
+            return fit.release(
+                asked.draws,
+                epsilon=asked.epsilon,
+                delta=asked.delta,
+                generator=asked.generator,
+                purpose=asked.purpose,
+            )
     with log.step("release"), fit.ledger.locked():
         receipts.check(fit.kept.folder, fit.ledger)
         guarantee = asked.guarantee or guarantees.usual(fit)
@@ -152,7 +167,7 @@ def carried_out(fit: Fit, asked: Asked) -> Release:
             for limit in filter(None, (asked.limit, fit.ledger.budget)):
                 _check(limit, guarantee, fit, charge, asked.accounting)
             if asked.generator is not None:
-                _use_once(fit, asked.generator)
+                fit.kept.use_once(asked.generator)
             fit.ledger.charge(entry)
         number = 1 + fit.ledger.entries().index(entry) if before else len(fit.ledger.entries())
     key = Key(bytes.fromhex(entry.key)) if entry.key else Key.fresh()
@@ -170,13 +185,13 @@ def carried_out(fit: Fit, asked: Asked) -> Release:
         preprocessing=fit.preprocessing,
         secret=total,
     )
-    _keep_receipt(fit, number, entry, total)
+    receipts.keep(fit.kept.folder, fit.ledger, number, entry, total)
     return released
 
 
 @log.step("accounting")
 def cost(
-    fit: Fit,
+    fit: Fit | Prepared,
     *,
     delta: float = 1e-5,
     planned: Charge | None = None,
@@ -193,6 +208,10 @@ def cost(
         accounting: as for :func:`release`.
     """
     validate.probability("delta", delta)
+    if isinstance(fit, Prepared):
+        if planned is not None:
+            raise ValueError(f"planned={planned}: {SOLVED}")
+        return fit.cost(delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit))
     if planned is not None:
         planned = fit.ledger.as_it_is(planned)
@@ -207,16 +226,34 @@ def cost(
 
 
 def preview(
-    fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
+    fit: Fit | Prepared,
+    draws: int = 1,
+    *,
+    temperature: float = 1.0,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
-    """Return samples as a release would hold them, without charging: for the owner's eyes only."""
+    """Return samples as a release would hold them, without charging: for the owner's eyes only.
+
+    Args:
+        fit, draws: as for :func:`release`.
+        temperature: of draws from a guide.
+        epsilon, delta: of draws that are solved for, which have no temperature.
+        generator: for experiments that must repeat.
+    """
+    if isinstance(fit, Prepared):
+        _check_solved(Asked(temperature=None if temperature == 1 else temperature, epsilon=epsilon))
+        assert epsilon is not None
+        key = Key.fresh() if generator is None else fit.kept.use_once(generator)
+        return fit.preview(draws, epsilon=epsilon, delta=delta, key=key)
     lattice = fit.guide.lattice(temperature)
     return _unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))
 
 
 @log.step("calibration")
 def calibrate(
-    fit: Fit,
+    fit: Fit | Prepared,
     draws: int = 1,
     *,
     epsilon: float,
@@ -253,6 +290,8 @@ def calibrate(
     validate.positive("epsilon", epsilon)
     validate.probability("delta", delta)
     validate.positive("least", least)
+    if isinstance(fit, Prepared):
+        raise ValueError(f"fit: nothing is to be calibrated. {SOLVED}")
     guarantee = guarantee or guarantees.usual(fit)
     guarantees.check_delta(fit, delta, guarantee)
     return guarantee.calibrated(
@@ -260,10 +299,30 @@ def calibrate(
     )
 
 
-def _asked(draws: int | Charge, temperature: float | None) -> Charge:
+SOLVED = (
+    "Every release solves anew for its ε, and has no temperature: bdpvi.release(fit, epsilon=…). "
+    "bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
+)
+
+
+def _check_solved(asked: Asked) -> None:
+    """Refuse what a release that is solved for does not have."""
+    draws, guarantee = asked.draws, asked.guarantee
+    if isinstance(draws, Charge) or asked.temperature is not None or asked.epsilon is None:
+        tau = f"temperature={asked.temperature!r}"
+        given = f"draws={draws}" if isinstance(draws, Charge) else tau
+        raise ValueError(f"{'epsilon=None' if asked.epsilon is None else given}: {SOLVED}")
+    if guarantee is not None and guarantee.name != guarantees.WORST_CASE:
+        raise ValueError(
+            f"guarantee={guarantee.name}: the noise of this release is for every conceivable "
+            "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
+        )
+
+
+def _asked(draws: int | Charge | None, temperature: float | None) -> Charge:
     """Return the draws that were asked for."""
     if not isinstance(draws, Charge):
-        return Charge(draws, 1.0 if temperature is None else temperature)
+        return Charge(1 if draws is None else draws, 1.0 if temperature is None else temperature)
     if temperature is not None:
         raise ValueError(f"{draws} and temperature={temperature!r} were both given; give one")
     return draws
@@ -298,34 +357,6 @@ def _check(
             f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
             f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
         )
-
-
-def _keep_receipt(fit: Fit, number: int, entry: Entry, total: Cost) -> None:
-    """Write the secret receipt of charge ``number`` to the fit's folder, if it has one."""
-    if fit.kept.folder is None:
-        return
-    file = fit.kept.folder / f"release-{number}.json"
-    proof = {"ledger": fit.ledger.id, "number": number, "charge": entry.to_dict()}
-    try:
-        content = store.json_text(proof | {"cost": total.to_dict()}, indent=1)
-        store.write(file, content.encode())
-    except OSError as error:  # what is charged and drawn must not be lost
-        warnings.warn(
-            f"the release is charged and valid, but its secret receipt {file} could not be "
-            f"written: {error}",
-            stacklevel=3,
-        )
-
-
-def _use_once(fit: Fit, generator: torch.Generator) -> None:
-    """Refuse a generator in a state that it was used in: the noise of two samples would cancel."""
-    state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
-    if state in fit.kept.generators:
-        raise ValueError(
-            "generator is in a state that samples of this fit were drawn from before: the noise of "
-            "both is the same, and their difference shows the mean"
-        )
-    fit.kept.generators.add(state)
 
 
 def _receipt(fit: Fit, charge: Charge, bound: Bound, aimed: float | None, seeded: bool) -> Receipt:

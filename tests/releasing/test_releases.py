@@ -260,7 +260,8 @@ def test_a_ledger_that_cannot_be_written_draws_nothing(
         (lambda fit: bdpvi.release(fit, 1, delta=0.0), "delta must lie .* got 0.0"),
         (lambda fit: bdpvi.calibrate(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
         (lambda fit: bdpvi.calibrate(fit, 1, epsilon=1.0, delta=-1e-5), "delta must lie .* -1e-05"),
-        (lambda fit: bdpvi.release(fit, temperature=1.0, epsilon=1.0), "both given"),
+        (lambda fit: bdpvi.release(fit, Charge(1, 2.0), temperature=1.0), "both given"),
+        (lambda fit: bdpvi.release(fit, temperature=1e-9, epsilon=1.0), "over the budget|finite"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_charged(

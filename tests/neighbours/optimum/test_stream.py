@@ -29,6 +29,7 @@ from bdpvi import (
     Optimum,
     Remove,
     Table,
+    Training,
     calibrate,
     cost,
     fit,
@@ -374,7 +375,7 @@ def test_what_needs_the_records_in_memory_is_refused(tmp_path: Path) -> None:
 
     refused("neighbours=Coupled needs the records in memory", neighbours=Coupled())
     refused("of a Table records are left out", neighbours=Optimum(Add(data)))
-    refused("rate=0.5 must be 1", rate=0.5)
+    refused("rate=0.5 must be 1", training=Training(rate=0.5))
     refused("FullRank and mean-field|full-rank and mean-field", guide=LowRank)
 
     class Two(Alone):
