@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -97,9 +96,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         coef_samples_, intercept_samples_: (k, d) and (k,), of each draw.
         classes_: the two labels, sorted.
         center_, scale_: (d,), what X was standardised by.
-        epsilon_, delta_: of constants and release together; ε is +inf for an experiment.
+        bound_: the :class:`bdpvi.Bound` that is promised, of constants and release together:
+            ``bound_.kind``, ``bound_.epsilon``, ``bound_.reliable``. An experiment's is not
+            reliable.
         guarantee_: what is promised, in words.
-        reliable_: whether ε can be relied on.
         release_: the :class:`bdpvi.Release` that may be shared, of standardised features.
         n_features_in_: d.
         feature_names_in_: names of the d columns, if X has any.
@@ -410,11 +410,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.intercept_ = self.intercept_samples_.mean(keepdims=True)
         self.classes_ = classes
         self.center_, self.scale_ = center, scale
-        bound = receipt.bound
-        self.epsilon_ = math.inf if receipt.experiment else bound.epsilon
-        self.delta_ = bound.delta
+        self.bound_ = receipt.bound
         self.guarantee_ = str(receipt)
         if not receipt.experiment:
             self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
-        self.reliable_ = not receipt.experiment and bound.reliable
         self.release_: Any = release

@@ -99,7 +99,7 @@ def test_predictions_are_those_of_the_release() -> None:
 
 
 def test_bounds_are_four_deviations_wide() -> None:
-    x, y = table(50)
+    x, y = table(2000)
     bounds = (CENTER - 2 * SCALE, CENTER + 2 * SCALE)
     model = PrivateLogisticRegression(bounds=bounds, classes=("no", "yes")).fit(x, y)
     np.testing.assert_allclose(model.center_, CENTER)
@@ -120,7 +120,7 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     x, y = table(5000)
     file = str(tmp_path / "people.jsonl")
     model = PrivateLogisticRegression(0.9, classes=("no", "yes"), ledger=file).fit(x, y)
-    assert model.epsilon_ == 0.9
+    assert model.bound_.epsilon == 0.9
     assert GIVEN not in model.guarantee_
     assert "bought from the table, which ε covers" in model.guarantee_
     # Medians with noise: not the means, and within a few of the scales that they hide.
@@ -170,7 +170,7 @@ def test_a_seed_makes_an_experiment() -> None:
     x, y = table(200)
     with pytest.warns(PrivacyLeakWarning, match="random_state=3 makes an experiment"):
         model = PrivateLogisticRegression(**PUBLIC, random_state=3).fit(x, y)
-    assert (model.epsilon_, model.reliable_) == (math.inf, False)
+    assert not model.bound_.reliable
     assert "EXPERIMENT" in model.guarantee_
     with pytest.warns(PrivacyLeakWarning):
         again = clone(model).fit(x, y)
@@ -187,7 +187,8 @@ def test_the_guarantee_is_the_one_asked_for() -> None:
     x, y = table(500)
     worst = PrivateLogisticRegression(0.7, **PUBLIC, delta=1e-6).fit(x, y)
     assert worst.guarantee_.startswith("worst-case DP ε = 0.7 (aimed at) at δ = 1e-06")
-    assert (worst.epsilon_, worst.delta_, worst.reliable_) == (0.7, 1e-6, True)
+    assert worst.bound_.kind.value == "worst-case DP"
+    assert (worst.bound_.epsilon, worst.bound_.delta) == (0.7, 1e-6)
     bayesian = PrivateLogisticRegression(0.7, **PUBLIC, guarantee=bdpvi.BayesianDP()).fit(x, y)
     assert bayesian.guarantee_.startswith("Bayesian DP ε = 0.7")
     guided = PrivateLogisticRegression(0.7, **PUBLIC, guide="mean-field", delta=1e-6).fit(x, y)
@@ -213,7 +214,7 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
         for number in values.flatten().tolist():
             assert np.float64(number).tobytes() not in stored
     fitted = {"coef_", "coef_samples_", "intercept_", "intercept_samples_", "classes_", "center_"}
-    fitted |= {"scale_", "epsilon_", "delta_", "guarantee_", "reliable_", "release_"}
+    fitted |= {"scale_", "bound_", "guarantee_", "release_"}
     assert set(vars(model)) - set(model.get_params()) == fitted | {"n_features_in_"}
     for tensor in (model.release_.samples, *model.release_.latents.values()):
         assert tensor.untyped_storage().nbytes() == 2 * 4 * 8  # a view would bring all behind it

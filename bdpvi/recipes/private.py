@@ -103,7 +103,7 @@ def private(
         PrivacyUtilityWarning: if there are few records.
 
     >>> import pandas as pd
-    >>> frame = pd.DataFrame({"age": range(20, 70), "sick": ["no", "yes"] * 25})
+    >>> frame = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
     >>> from bdpvi.datasets import constants_of
     >>> public = constants_of({"source": "By law.", "age": [18, 80]})
     >>> release = private(frame, target="sick", positive="yes", epsilon=1.0, constants=public)

@@ -32,6 +32,7 @@ from bdpvi.recipes import files
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.routes import fit_private
 from bdpvi.releasing.prepared import Left
+from bdpvi.releasing.releases import Asked, carried_out
 
 MODEL = BayesianLogisticRegression(limit=2.0, intercept=True)
 
