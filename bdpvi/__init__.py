@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
     from bdpvi.recipes.noisy_scores import NoisyScores
-    from bdpvi.recipes.pipeline import PrivacyUtilityWarning, TooFewRecordsError
+    from bdpvi.recipes.objective import ObjectivePerturbation
+    from bdpvi.recipes.pipeline import TooFewRecordsError
     from bdpvi.recipes.private import private
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended
-    from bdpvi.recipes.routes import ObjectivePerturbation, fit_private
+    from bdpvi.recipes.routes import fit_private
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
+    from bdpvi.releasing.prepared import Prepared
     from bdpvi.releasing.released import Release
     from bdpvi.releasing.releases import calibrate, preview, release, spent
     from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         Dataset,
         Diagnostics,
         Exposure,
+        PrivacyUtilityWarning,
         Spent,
         Split,
         WorstCase,
@@ -58,12 +61,14 @@ _WHERE = {
     "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
     "recipes.noisy_scores": ("NoisyScores",),
-    "recipes.pipeline": ("PrivacyUtilityWarning", "TooFewRecordsError"),
+    "recipes.pipeline": ("TooFewRecordsError",),
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
     "recipes.recommended": ("recommended",),
-    "recipes.routes": ("ObjectivePerturbation", "fit_private"),
+    "recipes.objective": ("ObjectivePerturbation",),
+    "recipes.routes": ("fit_private",),
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
+    "releasing.prepared": ("Prepared",),
     "releasing.released": ("Release",),
     "releasing.releases": ("calibrate", "preview", "release", "spent"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
@@ -94,6 +99,7 @@ __all__ = [
     "NoisyScores",
     "ObjectivePerturbation",
     "Optimum",
+    "Prepared",
     "PrivacyUtilityWarning",
     "Recipe",
     "Release",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,21 @@ class Kept:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     folder: Path | None = None
     generators: set[str] = field(default_factory=set)
+
+    def use_once(self, generator: torch.Generator) -> Key:
+        """Return the key that a generator's state leads to.
+
+        Raises:
+            ValueError: if it was used in this state: the noise of two samples would cancel.
+        """
+        state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+        if state in self.generators:
+            raise ValueError(
+                "generator is in a state that samples of this fit were drawn from before: the "
+                "noise of both is the same, and their difference shows the mean"
+            )
+        self.generators.add(state)
+        return Key.of_seed(int(state, 16))
 
 
 @dataclass(frozen=True, eq=False)

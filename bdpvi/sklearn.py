@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,11 @@ except ImportError:  # scikit-learn 1.5
 
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import BayesianLogisticRegression, Dataset, Fit, Release
+    from bdpvi import Dataset, Fit, Prepared, Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.book import Charge, Priced
+    from bdpvi.accounting.book import Priced
     from bdpvi.recipes.arrays import Standard
-    from bdpvi.recipes.pipeline import Pipeline
+    from bdpvi.recipes.pipeline import Encoded, Pipeline
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
 
@@ -74,16 +74,20 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             ``guarantee_`` then says so.
         classes: the two labels. Without them they are taken from y, with a
             :class:`PrivacyLeakWarning`.
-        guide: "mean-field" or "full-rank".
+        expected_rows: about how many rows there are, as is publicly known, within a factor of 3. It
+            is published, rounded. Without it a noisy count is bought.
+        guide: "mean-field" or "full-rank" to release draws from a guide instead.
         ledger: path of a file that every ``fit`` writes its price to, before anything is drawn;
             ``guarantee_`` then says what all of them cost together. Keep it secret, and give one to
             each table of people. It is made if it is not there.
         random_state: None draws from the operating system's secure randomness. A seed makes an
             experiment: who knows it can subtract the noise, so nothing is promised.
 
-    ``clip``, ``prior_scale``, ``limit`` and ``noise_scale`` are those of :func:`bdpvi.recommended`
-    where they are None. All arguments count as public: choose them without looking at the data.
-    Few records are no error: bought constants are then rough, and a
+    A private minimum is released (:class:`bdpvi.ObjectivePerturbation`), which goes to the one
+    without privacy as rows are added. With a ``guide``, ``clip``, ``prior_scale`` or
+    ``noise_scale``, or for Bayesian DP, draws from a guide are; what is None is then as of
+    :func:`bdpvi.recommended`. All arguments count as public: choose them without looking at the
+    data. Few records are no error: bought constants are then rough, and a
     :class:`bdpvi.PrivacyUtilityWarning` says so.
 
     Attributes:
@@ -125,7 +129,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
         classes: ArrayLike | None = None,
-        guide: str = "mean-field",
+        expected_rows: float | None = None,
+        guide: str | None = None,
         ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -142,6 +147,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.scales = scales
         self.from_data = from_data
         self.classes = classes
+        self.expected_rows = expected_rows
         self.guide = guide
         self.ledger = ledger
         self.random_state = random_state
@@ -188,12 +194,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         pipeline = self._pipeline(rows.shape[1])
         self._settings(pipeline)  # refused before anything is bought
         standard = self._standard(rows, pipeline, key)
-        if standard.caution:
-            warnings.warn(standard.caution, PrivacyUtilityWarning, stacklevel=2)
-        settings = self._settings(pipeline, standard.paid)
+        if standard.found and (few := standard.found.caution(self.epsilon)):
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=2)
+        settings = self._settings(pipeline, standard.found)
         data = self._dataset(rows, labels == classes[1], standard)
         release = self._release(settings, data, standard.events, seed)
-        self._keep(release, settings.model, classes, standard)
+        self._keep(release, classes, standard)
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
@@ -233,6 +239,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         from bdpvi.recipes.files import guide_named
         from bdpvi.recipes.pipeline import Pipeline
 
+        of_guide = ("clip", "prior_scale", "noise_scale")
+        named = self.guide
+        if named is None and any(getattr(self, name) is not None for name in of_guide):
+            named = "mean-field"
         return Pipeline(
             target="y",
             positive=1,
@@ -240,12 +250,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             delta=self.delta,
             draws=self.draws,
             numeric=tuple(map(str, range(width))),
-            guide=guide_named(self.guide),
+            expected_rows=self.expected_rows,
+            guarantee=self.guarantee,
+            guide=None if named is None else guide_named(named),
         )
 
-    def _settings(self, pipeline: Pipeline, paid: Sequence[float] = ()) -> Recipe:
+    def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
-        found = pipeline.chosen(paid=paid)
+        found = pipeline.chosen(found=bought)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
@@ -336,22 +348,27 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             fitted.ledger.charge(bought)
         price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
         if self.ledger is not None and seed is None:
-            self._charge(bdpvi.calibrate(fitted, settings.draws, **price), fitted)
+            self._charge(fitted, settings.released, price)
         release = bdpvi.release(
             fitted,
-            settings.draws,
+            settings.released,
             generator=None if seed is None else torch.Generator().manual_seed(seed),
             **price,
         )
         return replace(release, secret=None)
 
-    def _charge(self, planned: Charge, fitted: Fit) -> None:
+    def _charge(self, fitted: Fit | Prepared, draws: int, price: dict[str, Any]) -> None:
         """Write the price of everything to the ledger."""
+        import bdpvi
         from bdpvi.accounting.book import Entry
         from bdpvi.accounting.ledger import Ledger
         from bdpvi.releasing.guarantees import priced
 
-        events = priced(fitted, planned)
+        events: tuple[Priced, ...] | None
+        if isinstance(fitted, bdpvi.Prepared):
+            events = fitted.price(draws, self.epsilon, self.delta)
+        else:
+            events = priced(fitted, bdpvi.calibrate(fitted, draws, **price))
         if events is None:
             raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
         for entry in fitted.ledger.entries():
@@ -373,7 +390,6 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
     def _keep(
         self,
         release: Release,
-        model: BayesianLogisticRegression,
         classes: NDArray[Any],
         standard: Standard,
     ) -> None:
@@ -382,6 +398,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
 
         receipt, weights = release.receipt, release.latents["w"]
         center, scale = standard.center, standard.scale
+        model: Any = release.model
         linear = replace(model, limit=None)
         origin = torch.zeros(1, len(center), dtype=weights.dtype)
         basis = torch.eye(len(center), dtype=weights.dtype)

@@ -435,6 +435,10 @@ class Budget:
         validate.probability("delta", self.delta)
 
 
+class PrivacyUtilityWarning(UserWarning):
+    """A release is as private as it says, but may be of little use: there are few records."""
+
+
 class BudgetExceededError(ValueError):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
 

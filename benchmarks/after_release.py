@@ -36,6 +36,7 @@ from bdpvi import Dataset, Split, datasets
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import WeightedObjective
+from bdpvi.guides import MeanField
 from bdpvi.recipes.metrics import expected_calibration_error, log_score
 
 EPSILONS = (0.05, 0.2, 1.0)
@@ -51,8 +52,8 @@ class Released:
     """Samples of a worst-case release, (R, d), the model, and the variance of their noise."""
 
     def __init__(self, train: Dataset, epsilon: float, delta: float = DELTA) -> None:
-        settings = bdpvi.recommended(epsilon, delta=delta)
-        fitted = settings.fit(train, neighbours=FEW, progress=False)
+        settings = bdpvi.recommended(epsilon, delta=delta, guide=MeanField)
+        fitted = settings.fit_guide(train, neighbours=FEW, progress=False)
         promise = bdpvi.WorstCaseDP()
         tau = bdpvi.calibrate(fitted, epsilon=epsilon, delta=delta, guarantee=promise).temperature
         generator = torch.Generator().manual_seed(0)

@@ -14,23 +14,23 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from torch.distributions import Independent, Normal
 
 from bdpvi import datasets
-from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.metrics import auc, log_score
-from bdpvi.recipes.pipeline import Pipeline, Rows, encode
-from bdpvi.recipes.scores import _mean
+from bdpvi.recipes.pipeline import Encoded, Pipeline, Rows, encode
+from bdpvi.recipes.private import Work
+from bdpvi.recipes.recommended import LIMIT
+from bdpvi.recipes.scores import _solved
 from bdpvi.types import Dataset
 
 EPSILONS = (0.5, 1.0, 2.0)
@@ -56,22 +56,18 @@ def tables(data: Path) -> dict[str, tuple[pd.DataFrame, str, str]]:
 
 
 def scored(
-    train: Rows,
-    test: Rows,
-    pipeline: Pipeline,
-    encoding: Encoding,
-    key: Key,
-    paid: Sequence[float],
+    train: Rows, test: Rows, pipeline: Pipeline, found: Encoded, key: Key
 ) -> tuple[float, float]:
     """Return AUC and log score of one release, by its own fit."""
-    settings = pipeline.chosen(paid=paid)
-    parts = [Dataset(encoding.whole(p.columns), torch.from_numpy(p.y)) for p in (train, test)]
-    mean = _mean(settings.model, parts[0])
-    assert settings.noise_scale is not None
-    noise = settings.noise_scale  # the settings are made for a temperature of 1
-    spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
-    drawn = secure.sample(spread, 1, 1.0, None, secure.Lattice.beside(noise), key)
-    chance = predictive_means(settings.model, {"w": drawn}, parts[1].x, binary=True).mean(0)
+    model = replace(pipeline.chosen(found=found).model, limit=LIMIT)
+    constants = {"encoding": found.encoding.to_dict()}
+    parts = [
+        Dataset(found.encoding.whole(p.columns), torch.from_numpy(p.y), preprocessing=constants)
+        for p in (train, test)
+    ]
+    work = Work(parts[0], pipeline)
+    drawn = _solved(work, model, parts[0], found, key)
+    chance = predictive_means(model, {"w": drawn}, parts[1].x, binary=True).mean(0)
     return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))
 
 
@@ -117,9 +113,10 @@ def main() -> None:
                     train = whole.select(order[:rows])
                     test = whole.select(order[rows : rows + TEST])
                     found = encode(train, pipeline, key, feasible=False)
+                    free = Encoded(exact, records=float(rows))
                     mine, theirs = (
-                        scored(train, test, pipeline, encoding, key.child("draw", len(paid)), paid)
-                        for encoding, paid in ((found.encoding, found.paid), (exact, ()))
+                        scored(train, test, pipeline, one, key.child("draw", len(one.paid)))
+                        for one in (found, free)
                     )
                     lost.append((theirs[0], theirs[0] - mine[0], theirs[1], theirs[1] - mine[1]))
                 table = np.array(lost)

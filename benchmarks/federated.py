@@ -35,8 +35,8 @@ from bdpvi.accounting.worst_case import (
     calibrate,
 )
 from bdpvi.datasets import mnist
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.updates import Message, Rounds
+from bdpvi.dp.federated import Federation, Message
+from bdpvi.dp.rounds import Rounds
 from bdpvi.types import Relation
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"

@@ -37,7 +37,7 @@ from federated_mnist.task import network
 
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg, client_mod
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 
 CLIENTS, ROUNDS, DELTA = 100, 4, 1e-3
 SIZE = sum(weight.numel() for weight in network().parameters())

@@ -27,7 +27,7 @@ from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import FederatedFit, fit_federated
 from bdpvi.dp.noise import Run
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import predictive_means

@@ -25,6 +25,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bdpvi
 from bdpvi import Dataset, Split, datasets
+from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.metrics import metrics
 from bdpvi.recipes.recipe import Recipe
@@ -87,7 +88,7 @@ def rows(name: str, data: Dataset) -> Iterator[tuple[Score, Score]]:
     free = metrics(torch.from_numpy(usual.predict_proba(test.x.numpy())[:, 1]), test.y)
     searched = [scores(settings, split) for settings in grid()]
     for i, epsilon in enumerate(EPSILONS):
-        (ours,) = scores(bdpvi.recommended(epsilon), split, [epsilon])
+        (ours,) = scores(bdpvi.recommended(epsilon, guide=MeanField), split, [epsilon])
         best = max((column[i] for column in searched), key=lambda score: score.log_score)
         print(
             f"| {name} | {len(train)}, {train.x.shape[1]} | {base['log_score']:.3f} | "

@@ -26,6 +26,7 @@ import bdpvi
 from bdpvi import Dataset, Fit
 from bdpvi.accounting.ledger import Charge
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
+from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.recipe import Recipe
 from bdpvi.releasing.guarantees import worst_case
@@ -52,7 +53,7 @@ TRAIN, TEST = patients(3000, 1), patients(3000, 2)
 
 def fitted(settings: Recipe) -> Fit:
     """Return the fit of the simulated records with these settings."""
-    return settings.fit(TRAIN, neighbours=FEW, progress=False)
+    return settings.fit_guide(TRAIN, neighbours=FEW, progress=False)
 
 
 def log_scores(fit: Fit, temperature: float, draws: int = 1) -> list[float]:
@@ -108,7 +109,7 @@ def epsilon() -> Figure:
     left.set_title("was this record in the table?", fontsize=10)
     plain(left, [0.01, 0.1, 1, 10], "ε")
     some = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-    fits = {value: fitted(bdpvi.recommended(value)) for value in some}
+    fits = {value: fitted(bdpvi.recommended(value, guide=MeanField)) for value in some}
     scores = [
         log_scores(fit, bdpvi.calibrate(fit, epsilon=e).temperature) for e, fit in fits.items()
     ]
@@ -139,7 +140,7 @@ def of_model(name: str, values: Sequence[float], shown: str) -> Figure:
     figure = Figure(figsize=(5.0, 3.0), layout="constrained")
     axes = figure.subplots()
     for e, colour in COLOURS.items():
-        usual = bdpvi.recommended(e)
+        usual = bdpvi.recommended(e, guide=MeanField)
         scores = []
         for value in values:
             changed: dict[str, Any] = {name: value}
@@ -154,7 +155,7 @@ def of_model(name: str, values: Sequence[float], shown: str) -> Figure:
 def temperature() -> Figure:
     """Draw ε and the log score against the temperature of one fit."""
     figure, left, right = two()
-    fit = fitted(bdpvi.recommended(1.0))
+    fit = fitted(bdpvi.recommended(1.0, guide=MeanField))
     values = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
     left.plot(values, [cost(fit, value) for value in values], "o-", ms=4, color=BLUE)
     left.set(yscale="log", ylabel="worst-case ε")
@@ -176,7 +177,7 @@ def noise_scale() -> Figure:
     """Draw ε at temperature 1, and the noise at a given ε, against the noise scale."""
     figure, left, right = two()
     values = [0.03, 0.1, 0.3, 1.0, 3.0]
-    usual = bdpvi.recommended(1.0)
+    usual = bdpvi.recommended(1.0, guide=MeanField)
     fits = [fitted(replace(usual, noise_scale=value)) for value in values]
     left.plot(values, [cost(fit, 1.0) for fit in fits], "o-", ms=4, color=BLUE)
     left.set(yscale="log", ylabel="ε at temperature 1")
@@ -198,7 +199,7 @@ def draws() -> Figure:
     axes = figure.subplots()
     values = [1, 2, 5, 10, 30]
     for e, colour in COLOURS.items():
-        fit = fitted(bdpvi.recommended(e))
+        fit = fitted(bdpvi.recommended(e, guide=MeanField))
         taus = [bdpvi.calibrate(fit, k, epsilon=e).temperature for k in values]
         scores = [log_scores(fit, tau, k) for k, tau in zip(values, taus, strict=True)]
         band(axes, values, scores, color=colour, label=f"ε = {e:g} for all draws together")

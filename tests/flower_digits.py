@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from bdpvi.dp.flower import client_mod
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 
 CLIENTS, SIZE, CLIP = 10, 650, 1.0
 Wire = Callable[[Message, Message], list[Message]]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from bdpvi import Dataset
+from bdpvi import Dataset, Fit
 from bdpvi.dp.noise import Run
+from bdpvi.recipes import files
 from bdpvi.types import Outcome
 
 
@@ -19,6 +21,13 @@ def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:
     logits = x @ torch.linspace(-1, 1, features, dtype=torch.float64)
     y = torch.rand(records, generator=generator, dtype=torch.float64) < torch.sigmoid(logits)
     return Dataset(x, y.double())
+
+
+def load(folder: Path) -> Fit:
+    """Return the fit of a guide in a folder."""
+    found = files.load(folder)
+    assert isinstance(found, Fit)
+    return found
 
 
 def single(several: Callable[..., tuple[Outcome, ...]]) -> Callable[..., Outcome]:

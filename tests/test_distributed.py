@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from simulated import logistic_data
+from simulated import load, logistic_data
 from torch import Tensor
 
 import bdpvi
@@ -35,7 +35,6 @@ from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.route import Kind
 from bdpvi.neighbours.sharding import Sharded, part
-from bdpvi.recipes.files import load
 
 ROOT = Path(bdpvi.__file__).parents[1]
 DYING = """

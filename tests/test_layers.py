@@ -41,7 +41,6 @@ MAY_IMPORT = {
     },
     "commands": PLAIN
     | {
-        "_fit",
         "accounting",
         "datasets",
         "guides",

@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import logistic_data
+from simulated import load, logistic_data
 from test_cli import run
 
 import bdpvi
@@ -27,9 +27,8 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets.split import permutation
 from bdpvi.dp.federated_vi import Client
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.recipes.files import load
 from bdpvi.recipes.pipeline import Pipeline, Rows
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 
@@ -130,8 +129,8 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
 
 
 def mean(data: Dataset) -> torch.Tensor:
-    settings = bdpvi.recommended(1.0)
-    fitted = settings.fit(data, neighbours=Optimum(Remove(0)), progress=False)
+    settings = bdpvi.recommended(1.0, guide=MeanField)
+    fitted = settings.fit_guide(data, neighbours=Optimum(Remove(0)), progress=False)
     assert settings.noise_scale is not None
     shift: torch.Tensor = fitted.posterior.mean / settings.noise_scale
     return shift
@@ -247,7 +246,7 @@ def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
 def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
     model = bdpvi.BayesianLogisticRegression(clip=0.3)
     split = datasets.from_frame(patients(), "sick", positive="yes", seed=0)
-    chosen = bdpvi.recommended(1.0).fit(split.train, progress=False)
+    chosen = bdpvi.recommended(1.0, guide=MeanField).fit(split.train, progress=False)
     batches = bdpvi.fit(
         model, MeanField(model), logistic_data(60, 2), steps=5, rate=0.5, seed=0, progress=False
     )

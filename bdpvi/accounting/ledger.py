@@ -254,8 +254,7 @@ class Ledger:
         """
         book = self.book()
         if without is not None:
-            events = tally(e for e in book.entries if e.of != without)
-            book = replace(book, events=events)
+            book = replace(book, events=tally(e for e in book.entries if e.of != without))
         if planned is None or book.events is None:
             return None
         more = for_unit(Counter(planned), book.rows)
@@ -306,7 +305,7 @@ class Ledger:
     def check(self, event: Priced) -> None:
         """Raise ValueError unless a total of all charges and this event can be given."""
         book = self.book()
-        before = () if book.events is None else book.merged
+        before = book.merged if book.events else ()
         common_relation((*before, *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:

@@ -9,31 +9,24 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
-
 
 def accuracy_curve(curve: pd.DataFrame, non_private: float, path: Path) -> Path:
-    """Draw accuracy against ε, one line for each guarantee; return ``path``.
+    """Draw accuracy against ε, with the range of releases; return ``path``.
 
     Args:
-        curve: columns worst_case and bayesian (ε), accuracy, delta, reliable.
+        curve: columns worst_case (ε), accuracy, lowest, highest, delta.
         non_private: accuracy without privacy.
         path: where the PNG goes.
     """
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     axes.axhline(non_private, color="0.4", lw=1, ls=":", label="without privacy")
-    columns = {WORST_CASE: "worst_case", BAYESIAN: "bayesian"}
-    for guarantee, column in columns.items():
-        (line,) = axes.plot(curve[column], curve["accuracy"], marker="o", label=f"ε of {guarantee}")
-        doubtful = curve[~curve["reliable"]]
-        if guarantee == BAYESIAN:
-            axes.plot(
-                doubtful[column], doubtful["accuracy"], "o", mfc="white", color=line.get_color()
-            )
+    at = curve["worst_case"]
+    axes.fill_between(at, curve["lowest"], curve["highest"], alpha=0.25, lw=0, label="range")
+    axes.plot(at, curve["accuracy"], marker="o", label="mean of releases")
     axes.set_xscale("log")
     plain_ticks(axes.xaxis)
-    axes.set_xlabel(f"ε of the same releases at δ = {curve['delta'].iloc[0]:g}")
+    axes.set_xlabel(f"worst-case ε at δ = {curve['delta'].iloc[0]:g}")
     axes.set_ylabel("test accuracy")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)

@@ -70,6 +70,15 @@ BaseRate = Annotated[
         show_default=False,
     ),
 ]
+RowCount = Annotated[
+    float | None,
+    typer.Option(
+        "--rows",
+        help="Rows that the table has, as is publicly known, within a factor of 3: 1e4. It is "
+        "published, rounded. Without it a noisy count is bought.",
+        show_default=False,
+    ),
+]
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
@@ -254,12 +263,15 @@ def settings_of(
     draws: int = 1,
     base_rate: float | None = None,
 ) -> Recipe:
-    """Return the settings that ``--settings`` names, or the recommended ones."""
+    """Return the settings of a guide that ``--settings`` names, or the recommended ones."""
     import bdpvi
+    from bdpvi.guides import MeanField
     from bdpvi.recipes import files
 
     if not settings:
-        return bdpvi.recommended(epsilon, delta=delta, draws=draws, base_rate=base_rate)
+        return bdpvi.recommended(
+            epsilon, delta=delta, draws=draws, base_rate=base_rate, guide=MeanField
+        )
     if base_rate is not None:
         raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
     path, _, method = settings.partition(":")

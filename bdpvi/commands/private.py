@@ -18,6 +18,7 @@ from bdpvi.commands.options import (
     Json,
     LedgerFile,
     Quiet,
+    RowCount,
     RowsPerUnit,
     Settings,
     Table,
@@ -109,6 +110,7 @@ def private(
     rows_per_unit: RowsPerUnit = 1,
     settings: Settings = "",
     base_rate: BaseRate = None,
+    rows: RowCount = None,
     guarantee: Guarantee = "",
     draws: Draws = None,
     delta: Delta = 1e-5,
@@ -120,8 +122,9 @@ def private(
     """Turn a table into a private model: buy constants, fit all rows, charge, draw, write.
 
     ε covers all that is shared, and is a worst-case one. Constants of columns that --constants
-    does not name are bought, a fifth of the price. After an interruption the same command goes on
-    and pays nothing twice.
+    does not name are bought, a fifth of the price. The model is a logistic regression by objective
+    perturbation, which goes to the one without privacy as rows are added. After an interruption the
+    same command goes on and pays nothing twice.
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
@@ -137,6 +140,7 @@ def private(
         "delta": delta,
         "draws": 1 if draws is None else draws,
         "base_rate": base_rate,
+        "expected_rows": rows,
         "guarantee": kind,
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],

@@ -19,7 +19,7 @@ from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unk
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi import Fit, Release
+    from bdpvi import Fit, Prepared, Release
     from bdpvi.releasing.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
@@ -93,7 +93,8 @@ def release(
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
     noise scale, ε is a worst-case one and the temperature follows from public constants; a reliable
-    Bayesian ε stands beside it.
+    Bayesian ε stands beside it. From a folder of `bdpvi private` every release is solved anew from
+    the rows that are kept there, and takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
     from the records. After an interruption the same command makes the same draws and pays nothing
@@ -115,7 +116,6 @@ def release(
         )
         draws = chosen.draws if draws is None else draws
         accountant = accountant or chosen.accounting
-    draws = 1 if draws is None else draws
     # Both: the temperature as it is, or a refusal beyond ε.
     limit = None if temperature is None or epsilon is None else bdpvi.Budget(epsilon, delta)
     store.make_folder(out.parent)
@@ -143,8 +143,9 @@ def release(
         _report(fitted, released, out)
 
 
-def _report(fitted: Fit, released: Release, out: Path) -> None:
-    print(f"{released.receipt.draws} draws at temperature {released.receipt.temperature:.4g}")
+def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
+    tau = released.receipt.temperature
+    print(f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"))
     print(f"Public: {released.receipt}")
     print(f"For the owner only: {released.spent}")
     if released.spent.exposure is not None:
@@ -161,7 +162,7 @@ def _report(fitted: Fit, released: Release, out: Path) -> None:
 
 
 @contextmanager
-def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
+def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
     """Let an interruption say whether the release was charged, and what there is of it."""
     before = len(fitted.ledger.entries())
     try:

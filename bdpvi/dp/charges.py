@@ -65,6 +65,11 @@ class Steps:
         """How many the ledger has of this run."""
         return self.ledger.book().counts.get(self.of, 0)
 
+    @property
+    def drawn(self) -> int:
+        """How many may have drawn something, in copies and other processes too."""
+        return self.charged - self._ahead
+
     def __getstate__(self) -> dict[str, Any]:
         # What was charged ahead is taken once, and not by a copy as well.
         return {**self.__dict__, "_ahead": 0, "_owner": None}

@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,15 +22,58 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.accounting.worst_case import epsilon
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.private import as_experiment, experimental
-from bdpvi.dp.updates import Message, Released, Rounds
+from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
 from bdpvi.types import Spent, WorstCase
 
 NOBODY = -1
 """Stands in ``Released.refused`` for whoever sent something that is no message."""
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A client's answer to a round; who sent it is for the transport to make sure.
+
+    Attributes:
+        client: its number.
+        round: of the round that it answers.
+        update: any shape with ``Rounds.size`` weights; None if the client was lost.
+    """
+
+    client: int
+    round: int
+    update: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a round gave. ``update`` alone may be published; the rest says who took part.
+
+    Attributes:
+        round: its number.
+        update: (Σ clipped updates + noise) / qN, (size,) float64; None if too few shares of the
+            noise came.
+        norms: by client whose message counted, of the clipped update over C (without noise shares).
+        clipped: clients whose update was longer than C.
+        refused: by client what was wrong with each message that did not count; clients that were
+            asked and sent nothing are in it too.
+    """
+
+    round: int
+    update: Tensor | None
+    norms: Mapping[int, float] = field(default_factory=dict)
+    clipped: tuple[int, ...] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+    def distances(self, clients: int) -> Tensor:
+        """Return for :class:`~bdpvi.accounting.events.NormCounts` how far each client moved the
+        sum, over C, (clients,): 1 where that is not known."""
+        found = torch.ones(clients, dtype=torch.float64)
+        for client, norm in self.norms.items():
+            found[client] = norm
+        return found
 
 
 class Federation:
@@ -64,7 +107,7 @@ class Federation:
         settings = json.dumps(asdict(rounds), sort_keys=True).encode()
         self._charged = Steps(
             ledger or Ledger(),
-            rounds.event(1).client(PUBLIC),
+            rounds.event(1),
             kind="rounds",
             of=hashlib.sha256(settings).hexdigest()[:16],
         )
@@ -200,16 +243,15 @@ class Federation:
 
         Args:
             unit: "client" or "record".
-            observer: one of :data:`bdpvi.accounting.rounds.OBSERVERS`, or another.
-            norms: see :meth:`~bdpvi.accounting.rounds.RoundEvent.client`; a step for each round
-                that was charged.
+            observer: one of :data:`bdpvi.dp.rounds.OBSERVERS`, or another.
+            norms: see :meth:`bdpvi.dp.rounds.Rounds.event`; a step for each round that was charged.
 
         Raises:
-            ValueError: before the first round, or as :class:`~bdpvi.accounting.rounds.RoundEvent`.
+            ValueError: before the first round, or as :meth:`bdpvi.dp.rounds.Rounds.event`.
         """
         if not self.charged:
             raise ValueError("nothing was charged yet: call sampled() first")
-        return self.rounds.event(self.charged).view(unit, observer, norms)
+        return self.rounds.event(self.charged, unit, observer, norms)
 
     def worst_case(
         self, delta: float, unit: str = "client", observer: Observer = PUBLIC
@@ -227,7 +269,7 @@ class Federation:
         """
         view = self.event(unit, observer)
         if unit == "client" and observer == PUBLIC:
-            found = self.ledger.worst_case(delta, (view,), without=self._charged.of)
+            found = self.ledger.worst_case(delta)
         else:
             found = epsilon((view,), delta)
         if found is None:

@@ -12,13 +12,11 @@ parameters, of which a full-rank guide has d(d + 3)/2: :mod:`bdpvi.dp.dpvi`.)
 rounds, S_t the noisy sum of round t, and ξ all base noise, drawn without the records. (1) G_0 is
 public. (2) The point of round t is a function of G_t and ξ, so it is public given S_1, …, S_t, and
 S_{t+1} is a Gaussian mechanism on a sum that one client moves by at most C and one record by at
-most its own clip, whatever the point is: the rounds compose adaptively, which is what
-:class:`~bdpvi.accounting.rounds.RoundEvent` charges for both units. (3) G_{t+1} is a function of
-G_t, S_{t+1}, ξ and the prior, which sees no record. So by induction the last guide is a function of
-(S_1, …, S_T) and ξ, and draws are a function of it and of fresh randomness: post-processing. This
-ends where a guide meets records again: one fitted to them exactly is for :meth:`bdpvi.Fit.release`
-to charge. Numbers of rounds, columns and clients, the optimiser and what standardised the columns
-must be public.
+most its own clip, whatever the point is: the rounds compose adaptively, which is charged for both
+units. (3) G_{t+1} is a function of G_t, S_{t+1}, ξ and the prior, which sees no record. So by
+induction the last guide is a function of (S_1, …, S_T) and ξ, and draws are a function of it and of
+fresh randomness: post-processing. This ends where a guide meets records again. Numbers of rounds,
+columns and clients, the optimiser and what standardised the columns must be public.
 
 The ELBO's gradient is a sum over records, so clients' answers add up to that of all records
 together: unclipped and without noise the result is the pooled fit, however records are divided.
@@ -44,13 +42,12 @@ from torch.distributions import Distribution, transform_to
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.rounds import PUBLIC, Observer
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.dpvi import chain_rule
-from bdpvi.dp.federated import Federation
+from bdpvi.dp.federated import Federation, Message
 from bdpvi.dp.noise import Stream
+from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
-from bdpvi.dp.updates import Message, Rounds
 from bdpvi.inference.guide import Reparameterised
 from bdpvi.inference.optimisers import decay, fresh, fused
 from bdpvi.inference.plan import Plan
@@ -95,7 +92,7 @@ class Client:
         """Return the sum of the clipped scores of a Poisson sample of the records, (d,) float64.
 
         It is clipped, and has this client's share of the noise if clients add it. Without shares
-        nothing hides it from whoever adds up: see :mod:`bdpvi.accounting.rounds` for who may see
+        nothing hides it from whoever adds up: see :mod:`bdpvi.dp.rounds` for who may see
         it. A sum that is not finite, which only unclipped records can make, is sent as 0.
 
         Args:
@@ -213,15 +210,13 @@ LEARNING_RATE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class FederatedFit:
-    """A guide that was trained by rounds, with what they cost.
-
-    ``parameters`` and draws may be published with ε. ``federation`` holds its coins: keep it.
+    """A guide that was trained by rounds; ``parameters`` and draws may be published with ε.
 
     Attributes:
         model, guide: the arguments of :func:`fit_federated`; ``guide.parameters`` are this fit's
             until the guide is fitted again.
         parameters: constrained and detached.
-        federation: the server's account. Rounds that it runs later count here too.
+        federation: the server's account, with its coins: keep it secret.
     """
 
     model: Model
@@ -242,7 +237,7 @@ class FederatedFit:
         Args:
             delta: δ.
             unit: "client": a whole table added or removed; "record": one record of one client.
-            observer: who looks, see :mod:`bdpvi.accounting.rounds`.
+            observer: who looks, see :mod:`bdpvi.dp.rounds`.
 
         Raises:
             ValueError: if no finite ε can be promised, or to nobody like this.
@@ -252,11 +247,8 @@ class FederatedFit:
     def spent(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Spent:
         """Return :meth:`worst_case` as accountants of this library report it.
 
-        Its Bayesian ε is the worst-case one, as there is no panel. With counts of a panel it is
-        ``federation.spent(delta, unit, observer, counts)``.
-
-        Args:
-            delta, unit, observer: see :meth:`worst_case`, which raises the same errors.
+        Arguments and errors are those of :meth:`worst_case`. With norms of a panel it is
+        ``federation.spent(delta, unit, observer, norms)``.
         """
         return self.federation.spent(delta, unit, observer)
 
@@ -352,9 +344,9 @@ def fit_federated(
     # From the mean over expected clients to the sum over all records.
     scale = settings.clients / (settings.record_rate or 1.0)
     track = bars.bar if progress else bars.silent
-    name, ledgers = secrets.token_hex(8), {id(data.ledger): data.ledger for data in clients}
-    event = settings.record_event()
-    spent = [Steps(one, event, kind="rounds", of=name) for one in ledgers.values()]
+    event, name = settings.record_event(), secrets.token_hex(8)
+    ledgers = {id(data.ledger): data.ledger for data in clients}.values()
+    spent = [Steps(one, event, kind="rounds", of=name) for one in ledgers]
     for _ in track(range(rounds), "rounds"):
         for table in spent:
             table.take()

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi.accounting.events import NormCounts
-from bdpvi.accounting.rounds import PUBLIC, Observer
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.updates import Message as Answer
-from bdpvi.dp.updates import Released, Rounds
+from bdpvi.dp.federated import Federation, Released
+from bdpvi.dp.federated import Message as Answer
+from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
 from bdpvi.types import Spent, WorstCase
 
 try:

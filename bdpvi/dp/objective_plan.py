@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.secure import sum_rounding, sum_slack
@@ -27,6 +28,7 @@ from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.perturbed_objective import calibrate
 from bdpvi.accounting.perturbed_objective import delta as delta_of
+from bdpvi.accounting.solve import smallest
 from bdpvi.accounting.worst_case import rounding_delta
 
 HIDING = 0.01
@@ -35,8 +37,11 @@ LAST = 2.0**-10
 """Standard deviation of the noise that hides it, in weights of standardised features."""
 MANY = 1e5
 """Rows from which features are cut at ±4, not ±2: the cut then outweighs the noise."""
+MOST_RIDGE = 0.25
+"""λ/N from which on the ridge outweighs what N records say of a standardised feature, at most ¼."""
 _PRICES = (0.03, 0.05)
-_FEWEST, _MOST = 10.0, 1e12
+FEWEST, MOST = 10.0, 1e12
+"""Numbers of rows that settings can be made for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +153,7 @@ class ObjectivePlan:
         return replace(self, event=event)
 
 
+@lru_cache(maxsize=256)
 def plan(
     facts: Facts,
     *,
@@ -182,12 +188,8 @@ def plan(
             f"variance={variance!r} leaves nothing of epsilon={epsilon!r}: {whole:.3g} is all"
         )
     distance = math.sqrt((whole - variance) / validate.positive_int("draws", draws))
-    n, weights = facts.rows or math.inf, facts.weights
-    clip = rule.scale * math.sqrt(facts.squared)
-    k = rule.residual * distance * n / math.sqrt(facts.squared * weights)
-    k = min(1.0, max(0.5, k))
-    floor = rule.bend * clip**2 / epsilon
-    ridge = max(floor, rule.shrinkage * weights * (k * clip / distance) ** 2 / n)
+    clip, k, ridge = _numbers(facts, rule, epsilon, distance)
+    weights = facts.weights
     event = PerturbedObjective(
         noise_multiplier=k / distance,
         curvature=rule.bend * clip**2 / ridge,
@@ -206,6 +208,33 @@ def plan(
     return replace(settings, event=event)
 
 
+def _numbers(
+    facts: Facts, rule: Rule, epsilon: float, distance: float
+) -> tuple[float, float, float]:
+    """Return C, k and λ of the rule."""
+    n, weights = facts.rows or math.inf, facts.weights
+    clip = rule.scale * math.sqrt(facts.squared)
+    k = min(1.0, max(0.5, rule.residual * distance * n / math.sqrt(facts.squared * weights)))
+    floor = rule.bend * clip**2 / epsilon
+    return clip, k, max(floor, rule.shrinkage * weights * (k * clip / distance) ** 2 / n)
+
+
+def useful(facts: Facts, *, delta: float = 1e-5, rule: Rule | None = None) -> float:
+    """Return the ε of one draw at which the ridge weighs as much as the records; 0 without N.
+
+    >>> round(useful(Facts(columns=20, rows=1000)), 2)
+    0.1
+    """
+    if facts.rows is None:
+        return 0.0
+
+    def ridge(epsilon: float) -> float:
+        distance = math.sqrt(largest_variance(epsilon, delta))
+        return _numbers(facts, rule or Rule(), epsilon, distance)[2]
+
+    return smallest(ridge, MOST_RIDGE * facts.rows, 1.0, slack=0.01, most=500.0)
+
+
 def magnitude(rows: float) -> float:
     """Return the number of rows rounded to 1, 2 or 5 times a power of ten.
 
@@ -216,7 +245,7 @@ def magnitude(rows: float) -> float:
     >>> magnitude(39_073), magnitude(1.3e6)
     (50000.0, 1000000.0)
     """
-    if not _FEWEST <= validate.positive("rows", rows) <= _MOST:
+    if not FEWEST <= validate.positive("rows", rows) <= MOST:
         raise ValueError(f"rows must be from 10 to 1e12, got {rows!r}")
     power = 10.0 ** math.floor(math.log10(rows))
     return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))

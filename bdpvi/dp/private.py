@@ -169,15 +169,18 @@ class Private:
         Raises:
             ValueError: before the first step.
         """
-        if not self.steps:
-            raise ValueError("nothing was charged yet: call step() first")
+        self._require_steps()
         norms = None if self._norms is None else self._at_largest(self.steps)
         return self.mechanism.event(self.steps, norms)
+
+    def _require_steps(self) -> None:
+        if not self.steps:
+            raise ValueError("nothing was charged yet: call step() first")
 
     def worst_case(self, delta: float) -> WorstCase:
         """Return the guarantee to publish: of these steps and of all else that the ledger has.
 
-        It follows from rate, noise and steps alone.
+        It follows from rate, noise and steps alone, those of copies included.
 
         Args:
             delta: δ.
@@ -185,7 +188,8 @@ class Private:
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        own = replace(self.event(), norms=None)
+        self._require_steps()
+        own = self.mechanism.event(self._charged.drawn)
         found = self.ledger.worst_case(delta, (own,), without=self._charged.of)
         if found is None:
             raise ValueError(

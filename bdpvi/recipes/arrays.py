@@ -15,7 +15,7 @@ from bdpvi.datasets.bought import SOURCE
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
-from bdpvi.recipes.pipeline import Pipeline, Rows, encode
+from bdpvi.recipes.pipeline import Encoded, Pipeline, Rows, encode
 
 Floats = NDArray[np.float64]
 FURTHEST = 1e12
@@ -29,9 +29,8 @@ class Standard:
     Attributes:
         center, scale: (d,) each.
         source: where they come from, a sentence that is published.
-        paid: distances μ that were paid for them.
         events: what has to be charged for them.
-        caution: what is to be said of them, if anything.
+        found: what was bought; None where nothing was.
 
     >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
     array([[0., 1.]])
@@ -40,9 +39,8 @@ class Standard:
     center: Floats
     scale: Floats
     source: str = "given as public"
-    paid: tuple[float, ...] = ()
     events: tuple[Priced, ...] = ()
-    caution: str = ""
+    found: Encoded | None = None
 
     def applied(self, X: Floats) -> Floats:
         """Return the standardised rows, (N, d)."""
@@ -106,8 +104,7 @@ def bought(X: Floats, pipeline: Pipeline, key: Key) -> Standard:
     found = encode(rows, pipeline, key, pay=events.extend, feasible=False)
     numbers: Any = found.encoding.columns
     center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-    caution = found.caution(pipeline.epsilon)
-    return Standard(center, scale, SOURCE, found.paid, tuple(events), caution)
+    return Standard(center, scale, SOURCE, tuple(events), found)
 
 
 def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:

@@ -14,6 +14,7 @@ from bdpvi._runtime.store import read_json
 from bdpvi.guides import GaussianGuide
 from bdpvi.recipes.recipe import GUIDES, Recipe
 from bdpvi.releasing import storage
+from bdpvi.releasing.prepared import Prepared
 
 RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
 """The releases that a file of hyper-parameters has, and their guides."""
@@ -30,7 +31,7 @@ def guide_named(name: str) -> type[GaussianGuide]:
     return GUIDES[validate.choice("guide", name, GUIDES)]
 
 
-def load(folder: Path) -> Fit:
+def load(folder: Path) -> Fit | Prepared:
     """Read a fit that ``bdpvi fit`` or ``bdpvi private`` wrote.
 
     Raises:
@@ -47,7 +48,7 @@ def load(folder: Path) -> Fit:
         recipe = from_json(Recipe, extra)
     except ValueError as error:
         raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error}") from error
-    return storage.load_fit(folder, recipe.model, recipe.made_guide())
+    return storage.load_fit(folder, recipe.model, recipe.route or recipe.made_guide())
 
 
 def released(epsilon: float, path: Path, *, data: str = DEFAULT, method: str = USUAL) -> Recipe:

@@ -24,7 +24,8 @@ from bdpvi.recipes.pipeline import TooFewRecordsError
 from bdpvi.releasing.estimate import Estimate
 
 if TYPE_CHECKING:
-    from bdpvi.recipes.routes import Left
+    from bdpvi._runtime.keys import Key
+    from bdpvi.releasing.prepared import Left
     from bdpvi.types import Dataset
 
 COUNT = 0.01
@@ -73,8 +74,12 @@ class NoisyScores:
         """Return the route for a table of about so many records."""
         return replace(self, rows=max(rows, 1.0))
 
-    def check(self, model: Model, data: Dataset, guide: object) -> None:
-        """Raise ValueError unless it is one of the three regressions, with an intercept."""
+    def with_draws(self, draws: int) -> NoisyScores:
+        """Return the route with so many draws a release."""
+        return replace(self, draws=draws)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> NoisyScores:
+        """Return the route; raise ValueError unless the model is one of the three regressions."""
         family_of(model)
         if guide is not None:
             raise ValueError(
@@ -84,6 +89,7 @@ class NoisyScores:
         if data.x.shape[1] == 0:
             raise ValueError("x has no columns: there is nothing to regress on")
         model.check(data)  # type: ignore[attr-defined]
+        return self
 
     def plan(self, model: Model, features: int, left: Left) -> ScorePlan:
         """Return the settings: a function of public numbers.
@@ -98,8 +104,20 @@ class NoisyScores:
             raise TooFewRecordsError(_too_few(made, rows, left.epsilon))
         return made
 
-    def draw(self, model: Model, data: Dataset, plan: ScorePlan) -> Estimate:
-        """Return the posterior, from fresh secret noise."""
+    def predicting(self, model: Model, plan: ScorePlan) -> Model:
+        """Return the model: it makes the features as it is."""
+        return model
+
+    def said(self, plan: ScorePlan) -> str:
+        """Return nothing: what was assumed stands in the estimate."""
+        return ""
+
+    def caution(self, plan: ScorePlan, delta: float) -> str:
+        """Return nothing: the estimate says whether it is reliable."""
+        return ""
+
+    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Estimate:
+        """Return the posterior, from noise of a secret key."""
         known: Any = model
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,17 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Priced
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import SampledGaussian, Threshold
+from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.dp.objective_plan import magnitude
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.recipes.recommended import recommended, settings_for
-from bdpvi.releasing.guarantees import SPENT, Guarantee
+from bdpvi.releasing.guarantees import BAYESIAN, SPENT, Guarantee
 from bdpvi.types import BudgetExceededError
 
 if TYPE_CHECKING:
@@ -33,10 +35,6 @@ if TYPE_CHECKING:
 
 NAMES = 0.1
 """Share of δ that pays for the names of categories."""
-
-
-class PrivacyUtilityWarning(UserWarning):
-    """A release is as private as it says, but may be of little use: there are few records."""
 
 
 class TooFewRecordsError(ValueError):
@@ -53,6 +51,8 @@ class Pipeline:
         epsilon, delta: of everything together: constants and draws.
         draws: number of posterior samples.
         base_rate: a public guess of the fraction of class 1.
+        expected_rows: N as the owner declares it, within a factor of 3; it is published, rounded
+            to 1, 2 or 5 times a power of ten. Without it a noisy count is bought.
         constants: public ones, for some columns or all; they cost nothing. The others are bought.
         from_data: the consent to exact constants, read from this table and published. ε then does
             not cover them.
@@ -61,7 +61,7 @@ class Pipeline:
         hashed: whether categories are hashed instead of counted. None: where the noisy number of
             records says that few names would be counted.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
-        guide: kind of the guide of those.
+        guide: kind of a guide to draw from, in place of objective perturbation.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.
         measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
@@ -74,6 +74,7 @@ class Pipeline:
     delta: float = 1e-5
     draws: int = 1
     base_rate: float | None = None
+    expected_rows: float | None = None
     constants: Encoding | None = None
     from_data: bool = False
     drop: Sequence[str] = ()
@@ -81,7 +82,7 @@ class Pipeline:
     numeric: Sequence[str] = ()
     hashed: bool | None = None
     settings: Recipe | None = None
-    guide: type[GaussianGuide] = MeanField
+    guide: type[GaussianGuide] | None = None
     guarantee: Guarantee | None = None
     name: str = "data"
     measuring: Mapping[str, Any] = field(default_factory=dict)
@@ -92,6 +93,8 @@ class Pipeline:
         validate.positive_int("draws", self.draws)
         if self.base_rate is not None:
             validate.probability("base_rate", self.base_rate)
+        if self.expected_rows is not None:
+            magnitude(self.expected_rows)
         if self.positive in (None, "") or read_cell(self.positive)[2]:
             raise ValueError(
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
@@ -112,15 +115,15 @@ class Pipeline:
             BudgetExceededError: if that is nothing, or ε is beyond the ledger's budget.
             ValueError: if what was spent has no worst-case price.
         """
-        spent: float | None = 0.0
+        spent = 0.0
         if any(one.of != work for one in ledger.entries()):
             found = ledger.worst_case(self.delta, without=work)
-            spent = None if found is None else found.distance
-        if spent is None:
-            raise ValueError(
-                f"epsilon={self.epsilon:g}: what was spent on this table before is not a Gaussian "
-                f"mechanism of a known distance, so what it leaves is not known; {ledger.said()}"
-            )
+            if found is None:
+                raise ValueError(
+                    f"epsilon={self.epsilon:g}: nothing bounds what was released from this table "
+                    f"before, so what it leaves is not known; {ledger.said()}"
+                )
+            spent = found.distance or math.sqrt(_variance(found.epsilon, self.delta))
         rest = self.distance**2 - spent**2
         if rest < SPENT * self.distance**2:
             raise BudgetExceededError(
@@ -149,24 +152,44 @@ class Pipeline:
             hashed=bool(self.hashed),
         )
 
-    def chosen(self, left: Left | None = None, paid: Sequence[float] = ()) -> Recipe:
+    def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
         """Return the settings of the fit, for what constants leave of ε.
 
         How much that is may follow from the noisy number of records: the total never exceeds a μ²
         that was fixed before (Smith and Thakurta 2022: fully adaptive composition).
 
+        Objective perturbation is taken but for a Bayesian guarantee, which follows from records
+        left out, for several rows of one person, which only Gaussian noise has a price for, and
+        where a guide is asked for.
+
         Args:
             left: what the ledger leaves of ε; None is all.
-            paid: distances μ of a row, of what was bought.
+            found: what was bought.
         """
         if self.settings is not None:
             return self.settings
-        more: Any = {"draws": self.draws, "base_rate": self.base_rate, "guide": self.guide}
-        if not paid and (left is None or (not left.spent and left.rows == 1)):
+        more: Any = {"draws": self.draws, "base_rate": self.base_rate}
+        rows, paid = (left.rows if left else 1), (found.paid if found else ())
+        bayesian = self.guarantee is not None and self.guarantee.name == BAYESIAN
+        if self.guide is None and not bayesian and rows == 1:
+            recipe = recommended(
+                self.epsilon, delta=self.delta, expected_rows=self.expected_rows, **more
+            )
+            if self.expected_rows is None and found is not None and found.records is not None:
+                assert recipe.route is not None
+                route = recipe.route.of_rows(found.records)
+                recipe = replace(recipe, route=route)
+            return recipe
+        more["guide"] = self.guide or MeanField
+        if not paid and (left is None or (not left.spent and rows == 1)):
             return recommended(self.epsilon, delta=self.delta, **more)
         whole = self.distance if left is None else left.distance
         rest = whole**2 - math.fsum(one**2 for one in paid)
         return settings_for(math.sqrt(rest), **more)
+
+
+def _variance(epsilon: float, delta: float) -> float:
+    return largest_variance(epsilon, delta) if epsilon else 0.0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bdpvi._runtime import store
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import to_json
 from bdpvi.accounting.book import ROW, Entry, Priced, checked
+from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
@@ -30,7 +31,6 @@ from bdpvi.recipes.pipeline import (
     Left,
     Pay,
     Pipeline,
-    PrivacyUtilityWarning,
     Rows,
     encode,
     unpaid,
@@ -39,13 +39,14 @@ from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.intent import begun
 from bdpvi.releasing.releases import release
-from bdpvi.types import Budget, Dataset, People
+from bdpvi.types import Budget, Dataset, People, PrivacyUtilityWarning
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._fit import Fit
     from bdpvi.recipes.recipe import Recipe
+    from bdpvi.releasing.prepared import Prepared
     from bdpvi.releasing.released import Release
 
 MODEL = "release.json"
@@ -217,8 +218,18 @@ class Work:
         """Whether the guarantee is not a worst-case one: as asked for, or as settings have it."""
         if self.pipeline.guarantee is not None:
             return self.pipeline.guarantee.name != WorstCaseDP.name
-        settings = self.pipeline.chosen()
-        return settings.noise_scale is None or settings.model.clip is None
+        return not self.pipeline.chosen(self.whole).bounded
+
+    @property
+    def whole(self) -> Left:
+        """What there was to spend before anything was spent."""
+        return Left(self.pipeline.distance, self.people.rows_per_unit)
+
+    @property
+    def solved(self) -> tuple[PerturbedObjective, ...]:
+        """The last release that was solved for, if there is one."""
+        events = [e for one in self.people.ledger.entries() for e in one.events or ()]
+        return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
 
     def check(self) -> None:
         """Say what is wrong with header, constants or options, before anything is bought or kept.
@@ -259,7 +270,7 @@ class Work:
         )
         return data, found
 
-    def fitted(self, key: Key) -> tuple[Fit, Recipe]:
+    def fitted(self, key: Key) -> tuple[Fit | Prepared, Recipe]:
         """Return the fit to all records; its constants are charged before they are bought."""
         pipeline, name = self.pipeline, self.name(key)
         self.check()
@@ -267,7 +278,6 @@ class Work:
         self._settle(ledger)
         left = pipeline.left(ledger, name)
         data, found = self.dataset(key, left, partial(self._pay, ledger, name))
-        paid = found.paid if found else ()
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
             warnings.warn(
@@ -280,7 +290,7 @@ class Work:
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         if found and (nameless := found.nameless(pipeline.categorical)):
             warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=3)
-        settings = pipeline.chosen(left, paid)
+        settings = pipeline.chosen(left, found)
         panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
             data,
@@ -311,12 +321,12 @@ class Work:
             if entry not in ledger.entries():
                 ledger.charge(entry)
 
-    def drawn(self, fit: Fit, purpose: str = "") -> Release:
+    def drawn(self, fit: Fit | Prepared, purpose: str = "") -> Release:
         """Return the draws from a fit, charged."""
         pipeline = self.pipeline
         return release(
             fit,
-            pipeline.chosen().draws,
+            pipeline.chosen().released,
             epsilon=pipeline.epsilon,
             delta=pipeline.delta,
             guarantee=pipeline.guarantee,

@@ -11,10 +11,12 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.settings import Accounting
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.recipes.objective import ObjectivePerturbation
 
 if TYPE_CHECKING:  # settings are known before anything that fits is loaded
     from bdpvi._fit import Fit
     from bdpvi.neighbours.route import Neighbours
+    from bdpvi.releasing.prepared import Prepared
     from bdpvi.types import Budget, Dataset
 
 GUIDES: Mapping[str, type[GaussianGuide]] = {
@@ -27,13 +29,15 @@ NAMED = {"names": GUIDES}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A model, a guide, and how samples are released from it.
+    """A model, and how samples are released from it: by a route, or from a guide.
 
     What :func:`bdpvi.recommended`, ``bdpvi private``, the estimator, ``--settings`` and the
     comparison have in common. It counts as public, so it must not be chosen by the rows.
 
     Args:
-        model: with the clip that bounds a record's influence.
+        model: with the clip that bounds a record's influence, for a guide.
+        route: the mechanism whose noise is part of the fit. With one, guide, noise scale, ridge,
+            accounting and the model's prior and clip have no part in it; the route has the draws.
         guide: kind of the guide.
         noise_scale: of the guide; a number releases a covariance that no record can move.
         ridge: κ of the guide, which shapes the covariance that samples are released with.
@@ -47,6 +51,7 @@ class Recipe:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
+    route: ObjectivePerturbation | None = None
     guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None
     ridge: float = 0.0
@@ -63,6 +68,28 @@ class Recipe:
         """Return a new guide of this kind for the model."""
         return self.guide(self.model, ridge=self.ridge, noise_scale=self.noise_scale)
 
+    @property
+    def released(self) -> int:
+        """Number of samples that a release has."""
+        return self.draws if self.route is None else self.route.draws
+
+    @property
+    def bounded(self) -> bool:
+        """Whether public noise bounds what any record does to a release: a worst-case one."""
+        bound = self.noise_scale is not None and self.model.clip is not None
+        return bound or self.route is not None
+
+    def __str__(self) -> str:
+        if self.route is None:
+            return (
+                f"draws from a {self.guide.__name__} guide: for a Bayesian guarantee, several rows "
+                "of one person, or settings of your own"
+            )
+        return (
+            "objective perturbation: worst-case, and nearer to the fit without privacy with every "
+            "row"
+        )
+
     def fit(
         self,
         train: Dataset,
@@ -71,8 +98,30 @@ class Recipe:
         ledger: Ledger | None = None,
         budget: Budget | None = None,
         progress: bool = True,
+    ) -> Fit | Prepared:
+        """Fit the model with these settings; arguments as for :func:`bdpvi.fit`.
+
+        With a route nothing is fitted yet: what comes back keeps the rows, and every release solves
+        anew from them.
+        """
+        if self.route is not None:
+            from bdpvi.releasing.prepared import Prepared
+
+            return Prepared.of(self.model, train, self.route, ledger=ledger, budget=budget)
+        return self.fit_guide(
+            train, neighbours=neighbours, ledger=ledger, budget=budget, progress=progress
+        )
+
+    def fit_guide(
+        self,
+        train: Dataset,
+        *,
+        neighbours: Neighbours | None = None,
+        ledger: Ledger | None = None,
+        budget: Budget | None = None,
+        progress: bool = True,
     ) -> Fit:
-        """Fit the model with these settings; arguments as for :func:`bdpvi.fit`."""
+        """Fit the guide, whatever the route; arguments as for :func:`bdpvi.fit`."""
         from bdpvi._fit import fit
 
         return fit(

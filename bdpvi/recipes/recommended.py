@@ -8,6 +8,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recipe import Recipe
 
 NOISE = 0.1
@@ -24,36 +25,53 @@ def recommended(
     delta: float = 1e-5,
     draws: int = 1,
     base_rate: float | None = None,
-    guide: type[GaussianGuide] = MeanField,
+    expected_rows: float | None = None,
+    guide: type[GaussianGuide] | None = None,
 ) -> Recipe:
-    """Return settings for a release at worst-case ε; ``recommended(1.0).fit(data)`` fits with them.
+    """Return settings for a release at worst-case ε; ``recommended(1.0).fit(data)`` takes them.
 
-    They follow from ε, δ and the number of draws alone, so they tell nothing of the table. One
+    They tell nothing of the table. Objective perturbation is taken, whose estimate goes to the fit
+    without privacy as records are added (:mod:`bdpvi.dp.objective_plan`); ``print`` says so. Its
+    noise and shrinkage follow from the whole ε when something is released. With a ``guide``, draws
+    come from that: for a Bayesian guarantee beside the worst case, for several rows of one person,
+    or to see what the guide says.
+
+    With a guide, settings follow from ε, δ and the number of draws alone. One
     record moves the mean by at most clip · prior_scale², and that much noise times a factor of ε
     and δ makes the release private. The settings keep this noise at 0.1 in every weight, whatever
     ε: with a prior of scale 0.1 and a smaller clip where ε is small, with a clip of 1 and a wider
-    prior where it is large. On nine tables of 264 to 11,412 rows and 5 to 97 features the mean log
-    score is then 0.05 (ε = 0.03) to 0.015 (ε = 3) below the best that a grid of clip, prior and
-    limit has, and the mean AUC at most 0.004 (``python benchmarks/recommended.py``). Where many
-    features together predict nearly everything, a wider prior is better.
+    prior where it is large. They do not follow the number of records, and with many the release
+    stays away from the fit without privacy.
 
     Args:
         epsilon: ε of all draws together.
         delta: δ of the guarantee.
-        draws: number of posterior samples to be released.
+        draws: number of samples to be released.
         base_rate: a public guess of the fraction of class 1, for tables where one class is rare:
-            the intercept's prior mean is its logit, in place of 0. Never take it from the table.
-        guide: kind of the guide, mean-field or full-rank.
+            the intercept is drawn to its logit, in place of 0. Never take it from the table.
+        expected_rows: N as the owner declares it, within a factor of 3. It is published, rounded to
+            1, 2 or 5 times a power of ten. Without it a noisy count is bought with the release.
+        guide: kind of a guide, mean-field or full-rank, to draw from instead.
 
     Raises:
-        ValueError: if ``epsilon`` is not positive, ``delta`` or ``base_rate`` no probability or
-            ``draws`` below 1.
+        ValueError: if ``epsilon`` is not positive, ``delta`` or ``base_rate`` no probability,
+            ``draws`` below 1 or ``expected_rows`` not from 10 to 1e12.
 
-    >>> settings = recommended(1.0)
+    >>> print(recommended(1.0))
+    objective perturbation: worst-case, and nearer to the fit without privacy with every row
+    >>> settings = recommended(1.0, guide=MeanField)
     >>> settings.model.clip, settings.model.prior_scale, settings.noise_scale
     (1.0, 0.16, 0.1)
     """
+    validate.positive("epsilon", epsilon)
+    validate.probability("delta", delta)
     validate.positive_int("draws", draws)
+    if guide is None:
+        mean = 0.0 if base_rate is None else _logit(base_rate)
+        return Recipe(
+            model=BayesianLogisticRegression(intercept=True, intercept_mean=mean),
+            route=ObjectivePerturbation(rows=expected_rows, draws=draws),
+        )
     multiplier = calibrate(
         GaussianAccountant(), epsilon=epsilon, delta=delta, rate=1.0, steps=draws
     )
@@ -68,7 +86,7 @@ def settings_for(
     base_rate: float | None = None,
     guide: type[GaussianGuide] = MeanField,
 ) -> Recipe:
-    """Return the settings of :func:`recommended` for draws of Gaussian distance μ together."""
+    """Return the settings of :func:`recommended` for a guide and draws of distance μ together."""
     sensitivity = NOISE * distance / math.sqrt(draws)  # of the mean: clip · prior_scale²
     clip = min(1.0, _rounded(sensitivity / PRIOR_SCALE**2))
     model = BayesianLogisticRegression(

@@ -2,155 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from bdpvi._runtime import log, validate
-from bdpvi._runtime.keys import EXPERIMENT, Key
-from bdpvi.accounting.answer import no_panel
-from bdpvi.accounting.book import Entry
-from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
-from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.solve import smallest
-from bdpvi.dp import objective_plan
-from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.objective_plan import Facts, ObjectivePlan, Rule
-from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.recipes.noisy_scores import NoisyScores
-from bdpvi.releasing import guarantees
-from bdpvi.releasing.estimate import Estimate
-from bdpvi.releasing.guarantees import AIMED, SPENT, WORST_CASE, Receipt
-from bdpvi.releasing.released import Release, flat
+from bdpvi.recipes.objective import ObjectivePerturbation
+from bdpvi.releasing.prepared import Prepared, Route
+from bdpvi.releasing.released import Release
 from bdpvi.types import Dataset
-
-_SLACK = 0.002
-
-
-class Plan(Protocol):
-    """A route's public settings for one release."""
-
-    @property
-    def event(self) -> PerturbedObjective | SampledGaussian:
-        """What it costs."""
-
-    def with_noise(self, noise_multiplier: float) -> Plan:
-        """Return the settings with another noise multiplier, and the price that goes with it."""
-
-
-P = TypeVar("P", bound=Plan)
-
-
-class Route(Protocol[P]):
-    """A mechanism whose noise is part of the fit.
-
-    What it charges follows from public settings, and :func:`fit_private` charges it before
-    :meth:`draw` looks at a record.
-    """
-
-    @property
-    def draws(self) -> int:
-        """Number of draws that are released."""
-
-    @property
-    def count(self) -> float:
-        """Share of μ² that buys a noisy number of records before there is a plan; 0 for none."""
-
-    def of_rows(self, rows: float) -> Route[P]:
-        """Return the route for about so many records."""
-
-    def check(self, model: Model, data: Dataset, guide: object) -> None:
-        """Raise ValueError if this model, data or guide cannot go this way."""
-
-    def plan(self, model: Model, features: int, left: Left) -> P:
-        """Return the settings: a function of public numbers."""
-
-    def draw(self, model: Model, data: Dataset, plan: P) -> Mapping[str, Tensor] | Estimate:
-        """Return the latent variables, each (k, ...), or their posterior; from fresh noise."""
-
-
-class Left(NamedTuple):
-    """What a route may spend: ε at δ, together with a Gaussian mechanism of this μ² before it."""
-
-    epsilon: float
-    delta: float
-    variance: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectivePerturbation:
-    """Private minima of logistic regression: :mod:`bdpvi.dp.perturbed_objective`.
-
-    The model makes the features and predicts. Its prior and its clip have no part in this: ridge,
-    weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`). ``intercept_mean``
-    is where the intercept is drawn to, ``limit`` 2 suits standardised features.
-
-    Args:
-        rows: N as the owner declares it, within a factor of 3: noise and shrinkage suit tables of
-            that size. Without it they suit many rows.
-        sources: columns of the raw table, where features were made of fewer.
-        draws: number of minima that are released; several cost more noise than one.
-        rule: numbers of the rule.
-    """
-
-    rows: float | None = None
-    sources: int | None = None
-    draws: int = 1
-    rule: Rule = field(default_factory=Rule)
-    count: ClassVar[float] = 0.0
-
-    def of_rows(self, rows: float) -> ObjectivePerturbation:
-        """Return the route for about so many records."""
-        return replace(self, rows=rows)
-
-    def check(self, model: Model, data: Dataset, guide: object) -> None:
-        """Raise ValueError unless it is logistic regression, of targets 0 and 1."""
-        if not isinstance(model, BayesianLogisticRegression):
-            raise ValueError(
-                f"route=ObjectivePerturbation() is for BayesianLogisticRegression, got model="
-                f"{model!r:.80}; bdpvi.fit takes any model"
-            )
-        if guide is not None:
-            raise ValueError(
-                f"guide={guide!r:.80}: route=ObjectivePerturbation() releases minima and takes no "
-                "guide; leave it out"
-            )
-        model.check(data)
-
-    def plan(self, model: Model, features: int, left: Left) -> ObjectivePlan:
-        """Return the settings; see :class:`Route`."""
-        assert isinstance(model, BayesianLogisticRegression)
-        weights = model.design(torch.zeros(1, features)).shape[1]
-        facts = Facts(
-            columns=weights - model.intercept,
-            rows=self.rows,
-            sources=self.sources,
-            centre=model.intercept_mean,
-            intercept=model.intercept,
-        )
-        made = objective_plan.plan(
-            facts,
-            epsilon=left.epsilon,
-            delta=left.delta,
-            draws=self.draws,
-            variance=left.variance,
-            rule=self.rule,
-        )
-        return replace(made, limit=math.inf)  # the model cuts features
-
-    def draw(self, model: Model, data: Dataset, plan: ObjectivePlan) -> Mapping[str, Tensor]:
-        """Return the weights, {"w": (draws, d)}."""
-        assert isinstance(model, BayesianLogisticRegression)
-        features = model.design(data.x.double())[:, : plan.facts.columns]
-        return {"w": perturbed_minima(plan, features, data.y).to(data.x)}
 
 
 @log.step("private fit")
@@ -203,42 +66,8 @@ def fit_private(
             raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
         data = Dataset.of(*data)
     route = _usual(model) if route is None else route
-    route.check(model, data, guide)
-    data.people.share(ledger)
-    spending: Ledger = data.people.ledger
-    with spending.locked():
-        if route.count:
-            route = route.of_rows(_counted(route.count, data, spending, epsilon, delta))
-        plan = _planned(route, model, data.x.shape[1], spending, epsilon, delta)
-        spending.spend(Entry(kind="release", events=(plan.event,)), f"ε = {epsilon:g}")
-        total = spending.worst_case(delta)
-    drawn = route.draw(model, data, plan)
-    estimate = drawn if isinstance(drawn, Estimate) else None
-    latents = drawn.draws(route.draws) if isinstance(drawn, Estimate) else drawn
-    promise = no_panel(delta, total)
-    return Release(
-        samples=flat(latents),
-        latents=latents,
-        receipt=Receipt(
-            guarantee=WORST_CASE,
-            meaning=guarantees.worst_case_meaning(spending, data.preprocessing),
-            relation=f"add or remove {guarantees.unit_of(spending)}",
-            epsilon=epsilon,
-            delta=delta,
-            source=AIMED,
-            reliable=None,
-            draws=route.draws,
-            temperature=None,
-            noise_scale=None,
-            step=None,
-            given=guarantees.given(data.preprocessing),
-            experiment=bool(data.preprocessing.get(EXPERIMENT)),
-        ),
-        model=model,
-        feature_names=data.feature_names,
-        preprocessing=data.preprocessing,
-        estimate=estimate,
-        secret=promise,
+    return Prepared.of(model, data, route, guide=guide, ledger=ledger).release(
+        epsilon=epsilon, delta=delta
     )
 
 
@@ -252,61 +81,3 @@ def _usual(model: Model) -> Route[Any]:
         f"model={model!r:.80} has no route that releases in one go; bdpvi.fit and bdpvi.release "
         "take any model"
     )
-
-
-def _planned(
-    route: Route[P], model: Model, features: int, ledger: Ledger, epsilon: float, delta: float
-) -> P:
-    """Return settings with which everything together costs at most ε, within 0.2 %.
-
-    What was spent before counts as a Gaussian mechanism of that ε while settings are chosen; the
-    noise follows from what it is.
-    """
-    try:
-        variance = _spent(ledger, epsilon, delta)
-        made = route.plan(model, features, Left(epsilon, delta, variance))
-
-        def total(noise: float) -> float:
-            found = ledger.worst_case(delta, (made.with_noise(noise).event,))
-            return math.inf if found is None else found.epsilon
-
-        noise = smallest(total, epsilon, made.event.noise_multiplier, slack=_SLACK)
-    except ArithmeticError:
-        raise _unreachable(ledger, epsilon, delta) from None
-    return made.with_noise(noise)  # type: ignore[return-value]
-
-
-def _spent(ledger: Ledger, epsilon: float, delta: float) -> float:
-    """Return μ² of the Gaussian mechanism that has the ε of what was spent.
-
-    Raises:
-        ArithmeticError: if that is all of ε, or has no price.
-    """
-    before = ledger.worst_case(delta)
-    spent = before.epsilon if before else math.inf
-    if not spent < epsilon:
-        raise ArithmeticError
-    return largest_variance(spent, delta) if spent else 0.0
-
-
-def _unreachable(ledger: Ledger, epsilon: float, delta: float) -> ValueError:
-    return ValueError(
-        f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, "
-        f"{ledger.worst_case(delta)} was spent; {ledger.said()}"
-    )
-
-
-def _counted(share: float, data: Dataset, ledger: Ledger, epsilon: float, delta: float) -> float:
-    """Charge and return a noisy number of records, for a share of the μ² that is left."""
-    try:
-        whole = largest_variance(epsilon, delta)
-        left = whole - _spent(ledger, epsilon, delta)
-        if left < SPENT * whole:
-            raise ArithmeticError
-    except ArithmeticError:
-        raise _unreachable(ledger, epsilon, delta) from None
-    distance = math.sqrt(share * left) / ledger.rows_per_unit
-    counting = NoisySum(rate=1.0, clip=1.0, noise_multiplier=1 / distance, size=1, records=1)
-    ledger.spend(Entry(kind="constants", events=(counting.event(1),)), f"ε = {epsilon:g}")
-    number = torch.tensor([float(len(data))], dtype=torch.float64)
-    return float(counting.noisy([number], Key.fresh())[0])

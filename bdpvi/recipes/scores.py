@@ -7,7 +7,6 @@ publish, or to run again, tells something that the guarantee does not cover.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +24,9 @@ from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
 from bdpvi.neighbours.optimum.elbo import Records
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
-from bdpvi.recipes.pipeline import encode
+from bdpvi.recipes.pipeline import Encoded, encode
 from bdpvi.recipes.private import Work
+from bdpvi.releasing.prepared import Left
 from bdpvi.releasing.released import Release
 from bdpvi.types import Dataset
 
@@ -123,7 +123,10 @@ def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent
         None where samples have the guide's own covariance, which takes too long to preview.
     """
     model, noise = release.model, release.receipt.noise_scale
-    if noise is None or not isinstance(model, BayesianLogisticRegression):
+    if not isinstance(model, BayesianLogisticRegression):
+        return None
+    route = work.pipeline.chosen(work.whole).route
+    if noise is None and route is None:
         return None
     given = work.records
     size = len(given) if given is not None else len(work.rows)
@@ -134,14 +137,15 @@ def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent
         if not 0 < held.sum() < size:
             continue
         own = key.child("preview", number)
-        train, test = _parts(work, given, held, own)
-        mean = _mean(model, train)
-        spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
-        lattice = secure.Lattice.beside(noise)
-        drawn = secure.sample(spread, len(release.samples), 1.0, None, lattice, own.child("draw"))
-        latents = {"w": drawn}
+        train, test, bought = _parts(work, given, held, own)
+        draw = own.child("draw")
+        if route is None:
+            assert noise is not None
+            drawn = _around(_mean(model, train), noise, len(release.samples), draw)
+        else:
+            drawn = _solved(work, model, train, bought, draw)
         predictions = {
-            RELEASE: predictive_means(model, latents, test.x, binary=True).mean(0),
+            RELEASE: predictive_means(model, {"w": drawn}, test.x, binary=True).mean(0),
             RATE: torch.full_like(test.y, float(train.y.mean())),
         }
         if turn == 0:
@@ -154,14 +158,49 @@ def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent
 
 def _parts(
     work: Work, given: Dataset | None, held: np.ndarray[Any, Any], key: Key
-) -> Iterator[Dataset]:
+) -> tuple[Dataset, Dataset, Encoded | None]:
     """Return training and test records, with constants of their own."""
     if given is not None:
         mask = torch.from_numpy(held)
-        return iter((given.select(~mask), given.select(mask)))
+        return given.select(~mask), given.select(mask), None
     rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
-    encoding = encode(rows[0], work.pipeline, key.child("constants"), feasible=False).encoding
-    return (Dataset(encoding.whole(one.columns), torch.from_numpy(one.y)) for one in rows)
+    found = encode(rows[0], work.pipeline, key.child("constants"), feasible=False)
+    train, test = (
+        Dataset(
+            found.encoding.whole(one.columns),
+            torch.from_numpy(one.y),
+            preprocessing={"encoding": found.encoding.to_dict()},
+        )
+        for one in rows
+    )
+    return train, test, found
+
+
+def _around(mean: Tensor, noise: float, draws: int, key: Key) -> Tensor:
+    """Return draws of a guide with public noise."""
+    spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
+    return secure.sample(spread, draws, 1.0, None, secure.Lattice.beside(noise), key)
+
+
+def _solved(
+    work: Work,
+    model: BayesianLogisticRegression,
+    train: Dataset,
+    found: Encoded | None,
+    key: Key,
+) -> Tensor:
+    """Return minima as a release of these rows would have them, after what was spent before."""
+    pipeline = work.pipeline
+    route: Any = pipeline.chosen(work.whole, found).route
+    if route.count:
+        route = route.of_rows(float(len(train)))
+    route = route.suited(model, train, None)
+    variance = math.fsum(one**2 for one in found.paid) if found else 0.0
+    left = Left(pipeline.epsilon, pipeline.delta, variance)
+    plan = route.plan(model, train.x.shape[1], left)
+    noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
+    drawn: Tensor = route.draw(model, train, plan.with_noise(noise), key)["w"]
+    return drawn
 
 
 def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:

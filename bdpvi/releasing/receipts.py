@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 from bdpvi._runtime import store
 from bdpvi.accounting.book import Entry
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.types import Spent
 
 _NAME = re.compile(r"release-(\d{1,9})\.json")
 
@@ -48,6 +50,23 @@ def check(folder: Path | None, ledger: Ledger) -> None:
             f"{ledger.path} lacks charge {next(iter(lost))}, of which {folder} has the receipt: "
             "the end was cut off, or an old copy was put back. Until that is settled nothing can "
             f"be released: `bdpvi ledger repair {folder}`"
+        )
+
+
+def keep(folder: Path | None, ledger: Ledger, number: int, entry: Entry, total: Spent) -> None:
+    """Write the secret receipt of charge ``number`` to the fit's folder, if it has one."""
+    if folder is None:
+        return
+    file = folder / f"release-{number}.json"
+    proof = {"ledger": ledger.id, "number": number, "charge": entry.to_dict()}
+    try:
+        content = store.json_text(proof | {"spent": total.to_dict()}, indent=1)
+        store.write(file, content.encode())
+    except OSError as error:  # what is charged and drawn must not be lost
+        warnings.warn(
+            f"the release is charged and valid, but its secret receipt {file} could not be "
+            f"written: {error}",
+            stacklevel=3,
         )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import warnings
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context
 
@@ -12,12 +10,13 @@ import torch
 from torch import Tensor
 
 from bdpvi._fit import Fit
-from bdpvi._runtime import log, secure, store, validate
+from bdpvi._runtime import log, secure, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.answer import no_panel, nothing_spent
 from bdpvi.accounting.book import Charge, Entry
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.guarantees import Accountant, Guarantee, Receipt, account
+from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
 from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
 
@@ -30,8 +29,8 @@ ADVICE = (
 
 
 def release(
-    fit: Fit,
-    draws: int | Charge = 1,
+    fit: Fit | Prepared,
+    draws: int | Charge | None = None,
     *,
     temperature: float | None = None,
     epsilon: float | None = None,
@@ -45,9 +44,13 @@ def release(
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
+    From what a recipe with a route prepared, solve once for each draw instead: for an ``epsilon``,
+    under a worst-case guarantee, without a temperature.
+
     Args:
         fit: where to draw from.
-        draws: number of samples k; or what :func:`calibrate` returned, which says the temperature.
+        draws: number of samples k, by default 1 or as the route says; or what :func:`calibrate`
+            returned, which says the temperature.
         temperature: τ; higher costs less and predicts worse. A number counts as public: it must not
             be chosen by looking at what the records cost. Once a temperature was found from the
             data, every number counts as found from them. S is the guide's covariance, or what its
@@ -80,6 +83,20 @@ def release(
     """
     if budget is not None:
         delta = budget.delta
+    if isinstance(fit, Prepared):
+        _check_solved(draws, temperature, epsilon, guarantee)
+        assert epsilon is not None
+        assert not isinstance(draws, Charge)
+        with log.step("release"):
+            return fit.release(
+                draws,
+                epsilon=epsilon,
+                delta=delta,
+                budget=budget,
+                generator=generator,
+                purpose=purpose,
+            )
+    draws = 1 if draws is None else draws
     with log.step("release"), fit.ledger.locked():
         receipts.check(fit.kept.folder, fit.ledger)
         guarantee = guarantee or guarantees.usual(fit)
@@ -115,7 +132,7 @@ def release(
             for limit in filter(None, (budget, fit.ledger.budget)):
                 _check(limit, guarantee, fit, charge, accountant)
             if generator is not None:
-                _use_once(fit, generator)
+                fit.kept.use_once(generator)
             fit.ledger.charge(entry)
         number = 1 + fit.ledger.entries().index(entry) if before else len(fit.ledger.entries())
     experiment = fit.experiment or generator is not None
@@ -132,13 +149,13 @@ def release(
         preprocessing=fit.preprocessing,
         secret=total,
     )
-    _keep_receipt(fit, number, entry, total)
+    receipts.keep(fit.kept.folder, fit.ledger, number, entry, total)
     return released
 
 
 @log.step("accounting")
 def spent(
-    fit: Fit,
+    fit: Fit | Prepared,
     *,
     delta: float = 1e-5,
     planned: Charge | None = None,
@@ -156,6 +173,10 @@ def spent(
         accountant, large_delta: as for :func:`release`.
     """
     validate.probability("delta", delta)
+    if isinstance(fit, Prepared):
+        if planned is not None:
+            raise ValueError(f"planned={planned}: {SOLVED}")
+        return fit.spent(delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is not None:
         planned = fit.ledger.as_it_is(planned)
@@ -176,16 +197,34 @@ def spent(
 
 
 def preview(
-    fit: Fit, draws: int = 1, *, temperature: float = 1.0, generator: torch.Generator | None = None
+    fit: Fit | Prepared,
+    draws: int = 1,
+    *,
+    temperature: float = 1.0,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
-    """Return samples as a release would hold them, without charging: for the owner's eyes only."""
+    """Return samples as a release would hold them, without charging: for the owner's eyes only.
+
+    Args:
+        fit, draws: as for :func:`release`.
+        temperature: of draws from a guide.
+        epsilon, delta: of draws that are solved for, which have no temperature.
+        generator: for experiments that must repeat.
+    """
+    if isinstance(fit, Prepared):
+        _check_solved(draws, None if temperature == 1 else temperature, epsilon, None)
+        assert epsilon is not None
+        key = Key.fresh() if generator is None else fit.kept.use_once(generator)
+        return fit.preview(draws, epsilon=epsilon, delta=delta, key=key)
     lattice = fit.guide.lattice(temperature)
     return _unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))
 
 
 @log.step("calibration")
 def calibrate(
-    fit: Fit,
+    fit: Fit | Prepared,
     draws: int = 1,
     *,
     epsilon: float,
@@ -223,11 +262,36 @@ def calibrate(
     validate.positive("epsilon", epsilon)
     validate.probability("delta", delta)
     validate.positive("least", least)
+    if isinstance(fit, Prepared):
+        raise ValueError(f"fit: nothing is to be calibrated. {SOLVED}")
     guarantee = guarantee or guarantees.usual(fit)
     guarantees.check_delta(fit, delta, guarantee, large_delta)
     return guarantee.calibrated(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accountant=accountant
     )
+
+
+SOLVED = (
+    "Every release solves anew for its ε, and has no temperature: bdpvi.release(fit, epsilon=…). "
+    "bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
+)
+
+
+def _check_solved(
+    draws: int | Charge | None,
+    temperature: float | None,
+    epsilon: float | None,
+    guarantee: Guarantee | None,
+) -> None:
+    """Refuse what a release that is solved for does not have."""
+    if isinstance(draws, Charge) or temperature is not None or epsilon is None:
+        given = f"draws={draws}" if isinstance(draws, Charge) else f"temperature={temperature!r}"
+        raise ValueError(f"{'epsilon=None' if epsilon is None else given}: {SOLVED}")
+    if guarantee is not None and guarantee.name != guarantees.WORST_CASE:
+        raise ValueError(
+            f"guarantee={guarantee.name}: the noise of this release is for every conceivable "
+            "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
+        )
 
 
 def _number(draws: int | Charge) -> int:
@@ -282,34 +346,6 @@ def _check(
             f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
             f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
         )
-
-
-def _keep_receipt(fit: Fit, number: int, entry: Entry, total: Spent) -> None:
-    """Write the secret receipt of charge ``number`` to the fit's folder, if it has one."""
-    if fit.kept.folder is None:
-        return
-    file = fit.kept.folder / f"release-{number}.json"
-    proof = {"ledger": fit.ledger.id, "number": number, "charge": entry.to_dict()}
-    try:
-        content = store.json_text(proof | {"spent": total.to_dict()}, indent=1)
-        store.write(file, content.encode())
-    except OSError as error:  # what is charged and drawn must not be lost
-        warnings.warn(
-            f"the release is charged and valid, but its secret receipt {file} could not be "
-            f"written: {error}",
-            stacklevel=3,
-        )
-
-
-def _use_once(fit: Fit, generator: torch.Generator) -> None:
-    """Refuse a generator in a state that it was used in: the noise of two samples would cancel."""
-    state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
-    if state in fit.kept.generators:
-        raise ValueError(
-            "generator is in a state that samples of this fit were drawn from before: the noise of "
-            "both is the same, and their difference shows the mean"
-        )
-    fit.kept.generators.add(state)
 
 
 def _receipt(

@@ -23,7 +23,7 @@ from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonReg
 from bdpvi.releasing.estimate import Estimate
 from bdpvi.releasing.guarantees import Receipt
 
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,46 +46,29 @@ class About:
     Attributes:
         format: of the file.
         sha256: of the file with the fit's tensors.
-        plan, data_name, feature_names, preprocessing, fingerprint: as of :class:`bdpvi.Fit`.
+        data_name, feature_names, preprocessing: as of :class:`bdpvi.Fit`.
         records: N, the size of the training data.
-        ridge, noise_scale, grid: of its guide.
-        accounting: how its releases are priced.
-        largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
         name: what the ledger calls the fit.
         ledger: where the ledger was: ``path``, and ``from_here``, from the fit's folder.
+        guide: the rest of a fit of a guide; None where rows are kept that releases are solved from.
         extra: JSON that the caller of ``save_fit`` added.
     """
 
     format: int = FORMAT
     sha256: str
-    plan: Plan
     data_name: str
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, Any]
-    fingerprint: str
     records: int
-    ridge: float
-    noise_scale: float | None
-    grid: float
-    accounting: Accounting
-    largest: Mapping[str, float | None]
     name: str
     ledger: Place
+    guide: OfGuide | None
     extra: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if not self.feature_names:
             raise ValueError("feature_names must be of one feature or more, got none")
         validate.positive_int("records", self.records, least=0)
-        validate.non_negative("ridge", self.ridge)
-        for name in ("grid", "noise_scale"):
-            if (value := getattr(self, name)) is not None:
-                validate.positive(name, value)
-        if not self.largest or not set(self.largest) <= {"remove", "add"}:
-            raise ValueError(f"largest must be of remove or add, got {list(self.largest)!r:.80}")
-        for kind, value in self.largest.items():
-            if value is not None:
-                validate.positive(f"largest.{kind}", value)
 
     @classmethod
     def parse(cls, file: bytes) -> About:
@@ -101,6 +84,37 @@ class About:
                 "bdpvi made it; fit again"
             )
         return schema.from_json(cls, content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfGuide:
+    """What a fit of a guide has besides.
+
+    Attributes:
+        plan, fingerprint: as of :class:`bdpvi.Fit`.
+        ridge, noise_scale, grid: of the guide.
+        accounting: how its releases are priced.
+        largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
+    """
+
+    plan: Plan
+    fingerprint: str
+    ridge: float
+    noise_scale: float | None
+    grid: float
+    accounting: Accounting
+    largest: Mapping[str, float | None]
+
+    def __post_init__(self) -> None:
+        validate.non_negative("ridge", self.ridge)
+        for name in ("grid", "noise_scale"):
+            if (value := getattr(self, name)) is not None:
+                validate.positive(name, value)
+        if not self.largest or not set(self.largest) <= {"remove", "add"}:
+            raise ValueError(f"largest must be of remove or add, got {list(self.largest)!r:.80}")
+        for kind, value in self.largest.items():
+            if value is not None:
+                validate.positive(f"largest.{kind}", value)
 
 
 RELEASE_FORMAT = 3
@@ -156,13 +170,11 @@ class Numbers:
         Raises:
             ValueError: naming the tensor that is missing, or of a wrong type, shape or value.
         """
-        try:
-            tensors = load(file)
-        except (SafetensorError, KeyError, RuntimeError, AssertionError) as error:
-            raise ValueError(f"it holds no tensors: {error}") from error
+        assert about.guide is not None
+        tensors, kinds = _tensors(file), about.guide.largest
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
-        wanted |= {f"panels.{kind}.{name}" for kind in about.largest for name in ("ids", "r", "b2")}
-        wanted |= {f"panels.{kind}.counts" for kind in about.largest} & set(tensors)
+        wanted |= {f"panels.{kind}.{name}" for kind in kinds for name in ("ids", "r", "b2")}
+        wanted |= {f"panels.{kind}.counts" for kind in kinds} & set(tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -170,13 +182,39 @@ class Numbers:
             )
         parameters = _parameters(tensors, about, guide)
         width = 2 * len(parameters["loc"]) + 1  # of pairs with proven errors, at most
-        panels = tuple(_panel(tensors, kind, width, about.largest[kind]) for kind in about.largest)
+        panels = tuple(_panel(tensors, kind, width, kinds[kind]) for kind in kinds)
         course = [tensors[name] for name in ("elbo", "gradient_norm")]
         floating = all(one.is_floating_point() for one in course)
         shapes = [tuple(one.shape) for one in course]
         if not floating or shapes[0] != shapes[1] or len(shapes[0]) != 1 or shapes[0] == (0,):
             raise ValueError(f"elbo and gradient_norm must be floating (steps,), got {shapes}")
         return cls(parameters, panels, Convergence(*course))
+
+
+def rows(file: bytes, about: About) -> tuple[Tensor, Tensor]:
+    """Return the features and targets of the rows that releases are solved from.
+
+    Raises:
+        ValueError: as :meth:`Numbers.parse`.
+    """
+    tensors, shape = _tensors(file), (about.records, len(about.feature_names))
+    if set(tensors) != {"x", "y"}:
+        raise ValueError(f"it must hold x and y, and holds {sorted(tensors)}")
+    for name, wanted in (("x", shape), ("y", shape[:1])):
+        value = tensors[name]
+        if value.dtype != torch.float64 or value.shape != wanted:
+            raise ValueError(
+                f"{name} must be float64 {wanted}, got {value.dtype} {tuple(value.shape)}"
+            )
+        validate.finite(name, value)
+    return tensors["x"], tensors["y"]
+
+
+def _tensors(file: bytes) -> dict[str, Tensor]:
+    try:
+        return dict(load(file))
+    except (SafetensorError, KeyError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"it holds no tensors: {error}") from error
 
 
 def _parameters(tensors: Mapping[str, Tensor], about: About, guide: Guide) -> dict[str, Tensor]:

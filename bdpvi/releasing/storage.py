@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from safetensors.torch import save
@@ -20,9 +20,10 @@ from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.releasing import receipts
+from bdpvi.releasing.prepared import Prepared, Route
 from bdpvi.releasing.released import Release
-from bdpvi.releasing.saved import About, Known, Numbers, Place, Shared
-from bdpvi.types import People
+from bdpvi.releasing.saved import About, Known, Numbers, OfGuide, Place, Shared, rows
+from bdpvi.types import Dataset, People
 
 ROOM = 2**20
 """Bytes set aside on the disk for a release before it is charged."""
@@ -30,7 +31,9 @@ _OF_GUIDE = ("ridge", "noise_scale", "grid")
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
 
-def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
+def save_fit(
+    fit: Fit | Prepared, path: str | Path, *, extra: Mapping[str, Any] | None = None
+) -> None:
     """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
 
     A ledger in memory is kept in that folder too from then on; one that has a file goes on there.
@@ -38,7 +41,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
     be changed alone.
 
     Args:
-        fit: what :func:`bdpvi.fit` returned.
+        fit: what :func:`bdpvi.fit` or :meth:`bdpvi.Recipe.fit` returned.
         path: a folder that does not exist yet: an old fit and its ledger are never overwritten.
         extra: anything JSON that the caller needs to build model and guide again.
     """
@@ -53,7 +56,7 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         _kept_at(fit, path)
 
 
-def save_fit_in(fit: Fit, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+def save_fit_in(fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write ``fit`` into a secret folder that the caller holds; the ledger's line comes last.
 
     Until it is there, nothing can be released from the folder.
@@ -93,7 +96,7 @@ def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
     return Ledger(folder / about.ledger.from_here)
 
 
-def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
+def _write(fit: Fit | Prepared, folder: Path, numbers: bytes, about: bytes) -> None:
     store.write(folder / _TENSORS, numbers)
     store.write(folder / _ABOUT, about)
     fit.ledger.bind(_digest(about))
@@ -101,15 +104,41 @@ def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
         store.write(folder / _LEDGER, fit.ledger.content())
 
 
-def _kept_at(fit: Fit, path: Path) -> None:
+def _kept_at(fit: Fit | Prepared, path: Path) -> None:
     fit.kept.folder = path
     if fit.ledger.path is None:
         fit.ledger.move(path / _LEDGER)
 
 
-def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
+def _files(fit: Fit | Prepared, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
     """Return the contents of the two files of a fit that is saved at ``path``."""
     ledger = path / _LEDGER if fit.ledger.path is None else fit.ledger.path
+    if isinstance(fit, Prepared):
+        tensors, guide = {"x": fit.data.x.double(), "y": fit.data.y.double()}, None
+    else:
+        tensors, guide = _numbers_of(fit)
+    numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
+    try:
+        content = About(
+            sha256=_digest(numbers),
+            data_name=fit.data_name,
+            feature_names=fit.feature_names,
+            preprocessing=fit.preprocessing,
+            records=fit.records,
+            name=fit.kept.name,
+            ledger=Place(path=str(ledger), from_here=os.path.relpath(ledger, path)),
+            guide=guide,
+            extra=extra or {},
+        )
+        about = json.dumps(schema.to_json(content), indent=2).encode()
+        About.parse(about)  # what could not be read back is not written
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"fit or extra cannot be saved: {error}") from error
+    return numbers, about
+
+
+def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
+    """Return the tensors of a fit of a guide, and what its file says of it."""
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
     for panel in fit.panels:
@@ -118,30 +147,15 @@ def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes
         tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
         if panel.counts is not None:
             tensors[f"panels.{panel.kind}.counts"] = panel.counts
-    numbers = save({name: value.contiguous().cpu() for name, value in tensors.items()})
-    try:
-        content = About(
-            sha256=_digest(numbers),
-            plan=fit.plan,
-            data_name=fit.data_name,
-            feature_names=fit.feature_names,
-            preprocessing=fit.preprocessing,
-            fingerprint=fit.fingerprint,
-            records=fit.records,
-            ridge=fit.guide.ridge,
-            grid=fit.guide.grid,
-            noise_scale=fit.guide.noise_scale,
-            accounting=fit.accounting,
-            largest={panel.kind: panel.largest for panel in fit.panels},
-            name=fit.kept.name,
-            ledger=Place(path=str(ledger), from_here=os.path.relpath(ledger, path)),
-            extra=extra or {},
-        )
-        about = json.dumps(schema.to_json(content), indent=2).encode()
-        About.parse(about)  # what could not be read back is not written
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"fit or extra cannot be saved: {error}") from error
-    return numbers, about
+    return tensors, OfGuide(
+        plan=fit.plan,
+        fingerprint=fit.fingerprint,
+        ridge=fit.guide.ridge,
+        grid=fit.guide.grid,
+        noise_scale=fit.guide.noise_scale,
+        accounting=fit.accounting,
+        largest={panel.kind: panel.largest for panel in fit.panels},
+    )
 
 
 def read_extra(path: str | Path) -> Mapping[str, Any]:
@@ -169,8 +183,21 @@ def name_of(path: str | Path) -> str:
     return About.parse(_read(Path(path) / _ABOUT)).name
 
 
-def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
+@overload
+def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit: ...
+
+
+@overload
+def load_fit(path: str | Path, model: Model, guide: Route[Any]) -> Prepared: ...
+
+
+def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit | Prepared:
     """Read a fit back, with its ledger; ``model`` and ``guide`` must be built as they were.
+
+    Args:
+        path: the folder.
+        model: that was fitted.
+        guide: that was fitted; or the route, where :meth:`bdpvi.Recipe.fit` prepared it.
 
     Raises:
         ValueError: if a file is missing, was changed or cannot be read, or if model or guide is
@@ -179,16 +206,37 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
     folder = Path(path).resolve()
     about, ledger = _about(folder)
     receipts.check(folder, ledger)
-    made, now = ({n: getattr(one, n) for n in _OF_GUIDE} for one in (about, guide))
-    schema.require_same(str(folder), made, now, "build the guide as it was built before")
+    if isinstance(guide, Route) != (about.guide is None):
+        asked = "the guide that was fitted" if about.guide else "the route that it was prepared for"
+        raise ValueError(f"guide={guide!r:.80}: {folder} wants {asked}")
     file = folder / _TENSORS
     content = _read(file)
     if _digest(content) != about.sha256:
         raise ValueError(f"{file} was changed: it is not what {folder / _ABOUT} was written for")
+    kept = Kept(People(ledger), about.name, folder)
     try:
-        numbers = Numbers.parse(content, about, guide)
+        if not isinstance(guide, Route):
+            return _fit(folder, about, model, guide, content, kept)
+        x, y = rows(content, about)
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
+    data = Dataset(
+        x,
+        y,
+        feature_names=about.feature_names,
+        name=about.data_name,
+        preprocessing=about.preprocessing,
+        people=kept.people,
+    )
+    return Prepared(model, data, guide.suited(model, data, None), kept)
+
+
+def _fit(folder: Path, about: About, model: Model, guide: Guide, content: bytes, kept: Kept) -> Fit:
+    """Return a fit of a guide."""
+    assert about.guide is not None
+    made, now = ({n: getattr(one, n) for n in _OF_GUIDE} for one in (about.guide, guide))
+    schema.require_same(str(folder), made, now, "build the guide as it was built before")
+    numbers = Numbers.parse(content, about, guide)
     guide.parameters = dict(numbers.parameters)
     return Fit(
         model=model,
@@ -196,14 +244,14 @@ def load_fit(path: str | Path, model: Model, guide: Guide) -> Fit:
         parameters=numbers.parameters,
         panels=numbers.panels,
         convergence=numbers.convergence,
-        plan=about.plan,
+        plan=about.guide.plan,
         data_name=about.data_name,
         feature_names=about.feature_names,
         preprocessing=about.preprocessing,
-        fingerprint=about.fingerprint,
+        fingerprint=about.guide.fingerprint,
         records=about.records,
-        accounting=about.accounting,
-        kept=Kept(People(ledger), about.name, folder),
+        accounting=about.guide.accounting,
+        kept=kept,
     )
 
 
@@ -212,7 +260,8 @@ ORIGINS = {
     "samples": "the mechanism's output",
     "latents": "the samples, as the model's latent variables",
     "receipt.guarantee": "the owner's choice, or whether model and guide allow a worst-case one",
-    "receipt.meaning": "a constant for each guarantee; where the encoding's constants come from",
+    "receipt.meaning": "a constant for each guarantee; where constants and the number of rows that "
+    "settings are for come from",
     "receipt.relation": "the neighbours that were asked for",
     "receipt.epsilon": "aimed at; or from public constants; or from the data, up to two digits",
     "receipt.delta": "the owner's choice",
@@ -328,7 +377,11 @@ def _about(folder: Path) -> tuple[About, Ledger]:
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
     ledger = _ledger(folder, content, about)
-    if not ledger.holds(_digest(content)):
+    try:
+        bound = ledger.holds(_digest(content))
+    except ValueError as error:
+        raise ValueError(f"{file} has a ledger that cannot be used: {error}") from error
+    if not bound:
         raise ValueError(
             f"{ledger.path} was not made for {file} as it is: one of the two was changed or "
             "exchanged. Put back the one that belongs to the other, or fit again"

@@ -62,7 +62,7 @@ SCHEMES = (
      "then the maximum over clients"),
     ("joint", "unsound", "a client that leaves takes its noise along: see below"),
     ("joint, noise of a fixed total scale", "sound", "one noise, seen by clients and by records: "
-     "`bdpvi.accounting.rounds`"),
+     "`bdpvi.dp.rounds`"),
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.optim import SGD
+from simulated import load
 from torch import Tensor
 
 import bdpvi.neighbours.coupled
@@ -31,7 +32,6 @@ from bdpvi.inference.fingerprint import SECRET, described, identity
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.neighbours.rows import Rows, train_rows
-from bdpvi.recipes.files import load
 
 STEPS = 20
 
@@ -95,7 +95,7 @@ def test_interrupted_run_goes_on_from_the_last_finished_block_to_the_same_bits(
 
 KILLED = """
 import os, signal
-from simulated import logistic_data
+from simulated import load, logistic_data
 from test_checkpoint import problem
 from bdpvi import Coupled
 from bdpvi._runtime import store

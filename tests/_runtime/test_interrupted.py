@@ -23,6 +23,7 @@ import pytest
 import torch
 from pyro.infer import SVI
 from pyro.optim import SGD, ClippedAdam, ExponentialLR, PyroOptim
+from simulated import load
 from test_checkpoint import STEPS, assert_identical, problem
 from test_cli import run
 
@@ -34,7 +35,6 @@ from bdpvi._runtime.progress import silent
 from bdpvi.bench import tuning
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.neighbours import coupled
-from bdpvi.recipes.files import load
 from bdpvi.releasing import storage
 
 

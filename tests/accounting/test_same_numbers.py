@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.rounds import OBSERVERS, RoundEvent
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
     PrivacyLossAccountant,
@@ -25,6 +25,7 @@ from bdpvi.accounting.worst_case import (
     replace_one,
 )
 from bdpvi.bench.methods.moments import MomentsAccountant
+from bdpvi.dp.rounds import OBSERVERS, Rounds
 
 F64 = torch.float64
 WRITTEN = Path(__file__).with_name("same_numbers.json")
@@ -61,12 +62,12 @@ def steps(scope: str, presence: float = 1.0) -> BayesianAccountant:
 
 
 def observed(number: int, unit: str) -> float:
-    event = RoundEvent(
-        clip=2.0, noise_multiplier=1.5, client_rate=0.1, rounds=50, record_rate=0.3,
+    rounds = Rounds(
+        clients=16, size=1, clip=2.0, noise_multiplier=1.5, client_rate=0.1, record_rate=0.3,
         record_clip=0.5, noise_shares=16,
     )  # fmt: skip
     accountant = BayesianAccountant(conversion="hockey-stick")
-    accountant.step(event.view(unit, OBSERVERS[number]))
+    accountant.step(replace(rounds.event(50, unit, OBSERVERS[number]), rounding=0.0))
     found = accountant.worst_case(1e-5)
     return math.inf if found is None else found.epsilon
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from bdpvi.accounting.conversions import EPSILONS, position
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
-from bdpvi.accounting.rounds import PUBLIC, SERVER_OF_SUMS, RoundEvent
 from bdpvi.accounting.worst_case import epsilon as epsilon_of
+from bdpvi.dp.rounds import SERVER_OF_SUMS, Rounds
 from bdpvi.types import Scope, WorstCase
 
 F64 = torch.float64
@@ -90,25 +91,26 @@ def test_the_product_of_both_rates_understates_what_a_record_pays() -> None:
         return max(density(x, True) - math.exp(epsilon) * density(x, False), 0.0)
 
     truth = integrate.quad(gap, -12, 14, points=[0.0, 1.0, 2.0, 3.0], limit=300)[0]
-    event = RoundEvent(
-        clip=1.0, noise_multiplier=1.0, client_rate=client, rounds=1,
+    rounds = Rounds(
+        clients=9, size=1, clip=1.0, noise_multiplier=1.0, client_rate=client,
         record_rate=record, record_clip=size,
     )  # fmt: skip
     product = steps(1.0, rate=client * record, count=1, noise_multiplier=1 / size)
     assert truth > 50 * largest_delta(product, epsilon)
-    assert truth <= largest_delta(event.instance(PUBLIC), epsilon)
+    assert truth <= largest_delta(rounds.event(1, "record"), epsilon)
 
 
 def test_sampling_helps_against_those_who_do_not_see_it() -> None:
     """N = 1,000, 100 expected, z = 1, 100 rounds, δ = 1e-5."""
-    settings: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1.0, "rounds": 100}
-    sampled = RoundEvent(client_rate=0.1, noise_shares=None, **settings)
-    everybody = RoundEvent(client_rate=1.0, noise_shares=None, **settings)
-    shared = RoundEvent(client_rate=0.1, noise_shares=50, **settings)
-    assert worst_case(sampled.client(PUBLIC)).epsilon == pytest.approx(7.05, rel=2e-3)
-    assert worst_case(everybody.client(PUBLIC)).epsilon == pytest.approx(91.8, rel=1e-3)
+    settings: dict[str, Any] = dict(clients=1000, size=1, clip=1.0, noise_multiplier=1.0)
+    sampled = Rounds(client_rate=0.1, **settings)
+    everybody = Rounds(client_rate=1.0, **settings)
+    shared = Rounds(client_rate=0.1, noise_shares=50, **settings)
+    assert worst_case(sampled.event(100)).epsilon == pytest.approx(7.05, rel=2e-3)
+    exact = replace(everybody.event(100), rounding=0.0)  # which nothing pays for at such an ε
+    assert worst_case(exact).epsilon == pytest.approx(91.8, rel=1e-3)
     # About 10 rounds for a client, seen; and perhaps far more.
-    seen = worst_case(shared.client(SERVER_OF_SUMS)).epsilon
+    seen = worst_case(shared.event(100, "client", SERVER_OF_SUMS)).epsilon
     few, many = (stats.binom.isf(chance, 100, 0.1) for chance in (1e-4, 1e-6))
     assert exact_epsilon(few, 1e-5 / 1e-4) < seen < exact_epsilon(many, 9e-6)
 

@@ -18,12 +18,11 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Ledger, Optimum
-from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.dp.dpvi import DPVISettings, train
-from bdpvi.dp.federated import Federation
+from bdpvi.dp.federated import Federation, Message, Released
 from bdpvi.dp.federated_vi import Client, FederatedFit, Server, blank, fit_federated, seed_of
 from bdpvi.dp.noise import Run
-from bdpvi.dp.updates import Message, Released, Rounds
+from bdpvi.dp.rounds import SERVER_OF_UPDATES, Rounds
 from bdpvi.guides import FullRank, LowRank, MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.types import Budget, BudgetExceededError, People

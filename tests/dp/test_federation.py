@@ -19,10 +19,9 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Entry
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.rounds import SERVER_OF_UPDATES
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant, epsilon
-from bdpvi.dp.federated import NOBODY, Federation
-from bdpvi.dp.updates import Message, Released, Rounds
+from bdpvi.dp.federated import NOBODY, Federation, Message, Released
+from bdpvi.dp.rounds import SERVER_OF_UPDATES, Rounds
 from bdpvi.types import Budget, BudgetExceededError, Relation, Scope
 
 F64 = torch.float64

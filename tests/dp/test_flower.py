@@ -38,10 +38,9 @@ from flwr.supercore.task_identity import TaskIdentity
 import bdpvi.dp.flower
 from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.rounds import SERVER_OF_SUMS
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.flower import BayesianFedAvg, client_mod
-from bdpvi.dp.updates import Rounds
+from bdpvi.dp.rounds import SERVER_OF_SUMS, Rounds
 from bdpvi.types import Budget, BudgetExceededError
 
 ROOT = Path(__file__).resolve().parents[2]

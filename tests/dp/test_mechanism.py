@@ -18,7 +18,6 @@ from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import sum_rounding, sum_slack, sum_step
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.rounds import PUBLIC
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
     PrivacyLossAccountant,
@@ -29,14 +28,14 @@ from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
 from bdpvi.dp.deep import make_private
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
-from bdpvi.dp.federated import Federation
+from bdpvi.dp.federated import Federation, Message
 from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.mechanism import NoisySum, deviation_for
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.dp.private import Private
-from bdpvi.dp.updates import Message, Rounds
+from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank
 from bdpvi.types import Budget
 
@@ -176,7 +175,7 @@ def test_rounding_is_in_every_price() -> None:
         one = Rounds(clients=3, size=5, clip=2.0, noise_multiplier=2.0, noise_shares=shares,
                      record_rate=0.5, record_clip=0.5)  # fmt: skip
         for unit in ("client", "record"):
-            seen = one.event(7).view(unit, PUBLIC)
+            seen = one.event(7, unit)
             assert seen.rounding == pytest.approx(7 * messages * sum_rounding(5))
 
 

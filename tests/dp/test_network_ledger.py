@@ -202,6 +202,9 @@ def test_a_copy_has_no_budget_of_its_own(duplicate: Any, tmp_path: Path) -> None
     copied.load_state_dict(private.state_dict())
     train(copied, 4)  # what was charged ahead is not for both
     assert (private.steps, copied.steps, charged(ledger)) == (3, 7, 20)
+    # Each counts what the other may have drawn.
+    assert private.worst_case(DELTA).epsilon == pytest.approx(theirs((Z, 3 + 10)), rel=1e-6)
+    assert copied.worst_case(DELTA).epsilon == pytest.approx(theirs((Z, 10 + 4)), rel=1e-6)
     train(private, 7)
     assert charged(ledger) == 20
     for one in (private, copied):

@@ -7,30 +7,38 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.schema import to_json
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.ledger import Entry, Ledger
 from bdpvi.dp.objective_plan import Rule
 from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
-from bdpvi.recipes.routes import Left, ObjectivePerturbation, fit_private
+from bdpvi.recipes import files
+from bdpvi.recipes.objective import ObjectivePerturbation
+from bdpvi.recipes.routes import fit_private
+from bdpvi.releasing.prepared import Left
 
 MODEL = BayesianLogisticRegression(limit=2.0, intercept=True)
 
 
 def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
-    data = logistic_data(200, 3)
-    release = fit_private(MODEL, data, epsilon=1.0)
+    data, route = logistic_data(200, 3), ObjectivePerturbation(rows=2e4)
+    release = fit_private(MODEL, data, epsilon=1.0, route=route)
     (entry,) = data.people.ledger.entries()
     assert entry.events is not None
     found = worst_case.epsilon(entry.events, 1e-5)
@@ -40,7 +48,7 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert release.receipt.epsilon == 1.0
     assert release.receipt.guarantee == "worst-case DP"
     (event,) = entry.events
-    plan = ObjectivePerturbation().plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
+    plan = route.plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
     assert isinstance(event, PerturbedObjective)
     assert event == plan.with_noise(event.noise_multiplier).event
 
@@ -49,13 +57,15 @@ def test_what_was_spent_before_counts() -> None:
     data = logistic_data(100, 2)
     constants = SampledGaussian(noise_multiplier=10.0)
     data.people.ledger.charge(Entry(kind="constants", events=(constants,)))
-    fit_private(MODEL, data, epsilon=1.0)
+    route = ObjectivePerturbation(rows=1e5)
+    fit_private(MODEL, data, epsilon=1.0, route=route)
     total = data.people.ledger.worst_case(1e-5)
     assert total is not None
     assert 0.998 <= total.epsilon <= 1.0
-    with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* 2 charges were made"):
-        fit_private(MODEL, data, epsilon=1.0)
-    fit_private(MODEL, data, epsilon=3.0)
+    for one in (route, None):  # declared or not: nothing is counted in vain
+        with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* 2 charges were made"):
+            fit_private(MODEL, data, epsilon=1.0, route=one)
+    fit_private(MODEL, data, epsilon=3.0, route=route)
     assert len(data.people.ledger.entries()) == 3
     total = data.people.ledger.worst_case(1e-5)
     assert total is not None
@@ -65,39 +75,39 @@ def test_what_was_spent_before_counts() -> None:
 def test_a_budget_refuses_before_anything_is_charged_or_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data, ledger = logistic_data(100, 2), Ledger(budget=Budget(0.5))
-    monkeypatch.setattr("bdpvi.recipes.routes.perturbed_minima", None)
+    data, ledger = logistic_data(1000, 2), Ledger(budget=Budget(0.5))
+    monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", None)
     with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.5"):
         fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
     assert ledger.entries() == ()
     monkeypatch.undo()
     fit_private(MODEL, data, epsilon=0.5, ledger=ledger)
-    assert len(ledger.entries()) == 1
+    assert [one.kind for one in ledger.entries()] == ["constants", "release"]
 
 
 def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = logistic_data(50, 2)
+    data = logistic_data(1000, 2)
 
     def interrupted(*_: Any, **__: Any) -> Any:
-        assert len(data.people.ledger.entries()) == 1
+        assert len(data.people.ledger.entries()) == 2
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bdpvi.recipes.routes.perturbed_minima", interrupted)
+    monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=1.0)
-    assert len(data.people.ledger.entries()) == 1
+    assert len(data.people.ledger.entries()) == 2
 
 
 def test_a_process_killed_at_its_draw_has_paid(tmp_path: Path) -> None:
     script = f"""
 import os, signal
-from bdpvi.recipes import routes
+from bdpvi.recipes import objective, routes
 from bdpvi.accounting.ledger import Ledger
 from bdpvi import BayesianLogisticRegression, Dataset
 import torch
 def killed(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-routes.perturbed_minima = killed
+objective.perturbed_minima = killed
 data = Dataset(torch.zeros(5, 2), torch.ones(5))
 routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
                    ledger=Ledger.at({str(tmp_path / "ledger.jsonl")!r}))
@@ -105,8 +115,8 @@ routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
     env = {**os.environ, "PYTHONPATH": str(Path(bdpvi.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", script], check=False, env=env)
     assert done.returncode == -signal.SIGKILL
-    (entry,) = Ledger.at(tmp_path / "ledger.jsonl").entries()
-    assert entry.kind == "release"
+    entries = Ledger.at(tmp_path / "ledger.jsonl").entries()
+    assert [one.kind for one in entries] == ["constants", "release"]
 
 
 def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
@@ -119,7 +129,8 @@ def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
 
 def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
     data = logistic_data(60, 3)
-    release = fit_private(MODEL, (data.x, data.y), epsilon=2.0)
+    route = ObjectivePerturbation(rows=1e4)
+    release = fit_private(MODEL, (data.x, data.y), epsilon=2.0, route=route)
     bdpvi.save_release(release, tmp_path / "release.json")
     back = bdpvi.load_release(tmp_path / "release.json")
     assert back.receipt == release.receipt
@@ -127,6 +138,7 @@ def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "release.json").read_text())["receipt"]["temperature"] is None
 
 
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 def test_neighbouring_tables_pay_the_same_and_differ_by_one_gradient() -> None:
     """Whether there is a draw, and what it costs, does not depend on the records."""
     data = logistic_data(20, 2)
@@ -189,3 +201,171 @@ def test_public_facts_and_several_minima() -> None:
     total = data.people.ledger.worst_case(1e-5)
     assert total is not None
     assert 1.996 <= total.epsilon <= 2.0
+
+
+def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() -> None:
+    """Also where the rows were counted, and where something else was charged since."""
+    data = logistic_data(3000, 3)
+    fit = bdpvi.recommended(1.0).fit(data)
+    assert isinstance(fit, bdpvi.Prepared)
+    one = bdpvi.release(fit, epsilon=0.5, purpose="aa")
+    other = bdpvi.release(fit, epsilon=1.0, purpose="bb")
+    entries = data.ledger.entries()
+    assert [entry.kind for entry in entries] == ["constants", "release", "release"]
+    assert bdpvi.release(fit, epsilon=0.5, purpose="aa").samples.equal(one.samples)
+    assert bdpvi.release(fit, epsilon=1.0, purpose="bb").samples.equal(other.samples)
+    assert data.ledger.entries() == entries
+
+
+def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
+    recipe = bdpvi.recommended(1.0, expected_rows=1.7e4, base_rate=0.4, draws=2)
+    fit = recipe.fit(logistic_data(1500, 3))
+    bdpvi.save_fit(fit, tmp_path / "fit", extra=to_json(recipe))
+    back = files.load(tmp_path / "fit")
+    assert isinstance(back, bdpvi.Prepared)
+    assert torch.equal(back.data.x, logistic_data(1500, 3).x)
+    assert (back.model, back.route, back.records) == (recipe.model, recipe.route, 1500)
+    release = bdpvi.release(back, epsilon=1.0)
+    assert release.samples.shape == (2, 4)
+    assert "about 20,000 rows, declared by the owner" in release.receipt.meaning
+    assert isinstance(release.model, BayesianLogisticRegression)
+    assert release.model.limit == 2.0
+    assert (tmp_path / "fit" / "release-1.json").exists()
+    with pytest.raises(ValueError, match="wants the route that it was prepared for"):
+        bdpvi.load_fit(tmp_path / "fit", recipe.model, MeanField(recipe.model))
+    numbers = tmp_path / "fit" / "fit.safetensors"
+    numbers.write_bytes(numbers.read_bytes()[:-8] + bytes([1] * 8))
+    with pytest.raises(ValueError, match=r"fit\.safetensors was changed"):
+        files.load(tmp_path / "fit")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda fit: bdpvi.calibrate(fit, epsilon=1.0), "nothing is to be calibrated"),
+        (lambda fit: bdpvi.release(fit), "epsilon=None: Every release solves anew"),
+        (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
+        (lambda fit: bdpvi.release(fit, bdpvi.Charge(1, 2.0), epsilon=1.0), "draws=Charge"),
+        (lambda fit: bdpvi.spent(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
+        (
+            lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
+            "guarantee=Bayesian DP: the noise",
+        ),
+        (lambda fit: bdpvi.preview(fit, 3), "epsilon=None"),
+    ],
+)
+def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
+    data = logistic_data(300, 2)
+    fit = bdpvi.recommended(1.0, expected_rows=1e5).fit(data)
+    with pytest.raises(ValueError, match=words):
+        call(fit)
+    assert data.ledger.entries() == ()
+    assert bdpvi.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
+    assert bdpvi.spent(fit).epsilon == 0
+    assert data.ledger.entries() == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"expected_rows": 9}, "rows must be from 10 to 1e12, got 9"),
+        ({"expected_rows": 2e12}, "rows must be from 10 to 1e12"),
+        ({"expected_rows": float("nan")}, "rows must be"),
+        ({"draws": 0}, "draws must be"),
+        ({"epsilon": 0}, "epsilon must be"),
+        ({"base_rate": 1.0}, "base_rate must"),
+    ],
+)
+def test_declared_facts_out_of_range_are_refused_before_anything_is_charged(
+    given: dict[str, Any], words: str
+) -> None:
+    data = logistic_data(100, 2)
+    with pytest.raises(ValueError, match=words):
+        bdpvi.private(data, **{"epsilon": 1.0, "progress": False, **given})
+    with pytest.raises(ValueError, match=words):
+        bdpvi.recommended(**{"epsilon": 1.0, **given})
+    assert data.ledger.entries() == ()
+
+
+def test_no_columns_are_refused_before_anything_is_charged() -> None:
+    data = Dataset(torch.zeros(100, 0).double(), torch.zeros(100).double())
+    with pytest.raises(ValueError, match="x has no columns"):
+        bdpvi.recommended(1.0).fit(data)
+    assert data.ledger.entries() == ()
+
+
+def test_several_rows_of_one_person_are_released_from_a_guide() -> None:
+    frame = pd.DataFrame(
+        {"who": np.arange(400) // 2, "age": np.arange(400.0), "sick": [0, 1] * 200}
+    )
+    given: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "numeric": ["age"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
+        release = bdpvi.private(
+            frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
+        )
+    assert release.receipt.temperature is not None
+    assert "at most 2, with one value of 'who'" in release.receipt.relation
+
+
+ODD = {
+    "one class": lambda x, y: (x, torch.ones_like(y)),
+    "rows of zeros": lambda x, y: (torch.zeros_like(x), y),
+    "collinear columns": lambda x, y: (x[:, :1].expand(-1, 3).contiguous(), y),
+    "features at 1e12": lambda x, y: (1e12 * x, y),
+    "no rows": lambda x, y: (x[:0], y[:0]),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
+def test_odd_tables_are_released(kind: str, epsilon: float) -> None:
+    data = logistic_data(500, 3)
+    x, y = ODD[kind](data.x, data.y)
+    recipe = bdpvi.recommended(epsilon, expected_rows=500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
+        release = bdpvi.release(recipe.fit(Dataset(x, y)), epsilon=epsilon)
+    assert bool(release.samples.isfinite().all())
+    assert bool(release.predict_mean(data.x).isfinite().all())
+
+
+def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says_so() -> None:
+    data = logistic_data(1000, 20)
+    fit = bdpvi.recommended(1e-4, base_rate=0.2, expected_rows=1e3).fit(data)
+    with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.097;"):
+        release = bdpvi.release(fit, epsilon=1e-4)
+    assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bdpvi.release(bdpvi.recommended(0.12, expected_rows=1e3).fit(data), epsilon=0.12)
+
+
+def log_score(chance: torch.Tensor, truth: torch.Tensor) -> float:
+    """Return the expected log score, by the chances that are true."""
+    return float((truth * chance.log() + (1 - truth) * (-chance).log1p()).mean())
+
+
+def test_a_share_grows_with_rows_and_with_epsilon() -> None:
+    """Of the truth's gain over the base rate; exactly logistic rows, mean of eight releases."""
+    truth = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    fresh = torch.randn(20_000, 5, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    chance = torch.sigmoid(fresh @ truth)
+    base = log_score(torch.full_like(chance, float(chance.mean())), chance)
+    most = log_score(chance, chance) - base
+    shares: dict[tuple[float, float], float] = {}
+    for rows in (1_000, 10_000, 100_000):
+        fit = bdpvi.recommended(1.0, expected_rows=rows).fit(logistic_data(rows, 5, seed=3))
+        assert isinstance(fit, bdpvi.Prepared)
+        for epsilon in (0.05, 0.2, 1.0):
+            drawn = fit.previews(8, epsilon=epsilon, delta=1e-5, key=Key.of_seed(1))["w"]
+            model = fit.predicting(epsilon, 1e-5)
+            assert isinstance(model, BayesianLogisticRegression)
+            each = torch.sigmoid(model.design(fresh) @ drawn.T).T
+            gains = [(log_score(one, chance) - base) / most for one in each]
+            shares[rows, epsilon] = sum(gains) / len(gains)
+    for (rows, epsilon), share in shares.items():
+        assert shares.get((10 * rows, epsilon), 1.0) >= share - 0.02
+        assert all(shares[rows, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
+    assert shares[100_000, 1.0] > 0.995
+    assert shares[100_000, 0.05] > 0.98

@@ -58,7 +58,7 @@ class PosteriorRelease(Recipe):
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide and its neighbours."""
-        fitted = self.fit(train, neighbours=Optimum(Remove(self.records)), progress=False)
+        fitted = self.fit_guide(train, neighbours=Optimum(Remove(self.records)), progress=False)
 
         def ledger(temperature: float) -> BayesianAccountant:
             return account(fitted, Charge(self.draws, temperature, Origin.DATA))
@@ -101,7 +101,7 @@ class WorstCaseRelease(PosteriorRelease):
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
-        fitted = self.fit(train, neighbours=Optimum(Remove(3)), progress=False)
+        fitted = self.fit_guide(train, neighbours=Optimum(Remove(3)), progress=False)
 
         @cache
         def price(temperature: float) -> WorstCase | None:

@@ -17,26 +17,27 @@ from scipy import stats
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.events import NormCounts
 from bdpvi.accounting.losses import OfRuns
-from bdpvi.accounting.rounds import (
+from bdpvi.dp.federated import Federation
+from bdpvi.dp.rounds import (
     OBSERVERS,
     OTHER_CLIENT,
     PUBLIC,
     SERVER_OF_SUMS,
     SERVER_OF_UPDATES,
     Observer,
-    RoundEvent,
+    Rounds,
 )
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.updates import Rounds
 from bdpvi.types import Relation, Scope
 
 Q, Z, C, R, RC, K, T = 0.1, 1.5, 2.0, 0.3, 0.5, 16, 50
 COLLUDING = dataclasses.replace(SERVER_OF_SUMS, known_shares=5)
 
 
-def event(**options: Any) -> RoundEvent:
-    given = dict(clip=C, noise_multiplier=Z, client_rate=Q, rounds=T, record_rate=R, record_clip=RC)
-    return RoundEvent(**{**given, **options})
+def settings(**options: Any) -> Rounds:
+    given = dict(
+        clients=9, size=1, clip=C, noise_multiplier=Z, client_rate=Q, record_rate=R, record_clip=RC
+    )
+    return Rounds(**{**given, **options})
 
 
 def spent_by(made: Rounds, times: int) -> Federation:
@@ -61,8 +62,8 @@ def spent_by(made: Rounds, times: int) -> Federation:
 def test_both_views_have_the_noise_rate_and_relation_of_the_observer(
     observer: Observer, shares: int | None, unknown: float
 ) -> None:
-    made = event(noise_shares=shares)
-    client, record = made.client(observer), made.instance(observer)
+    made = settings(noise_shares=shares)
+    client, record = (made.event(T, unit, observer) for unit in ("client", "record"))
     coins = shares is None and not observer.sees_participants
     assert client.rate == (Q if coins else 1.0)
     assert client.relation is (Relation.ADD_OR_REMOVE if coins else Relation.ZERO_OUT)
@@ -71,31 +72,25 @@ def test_both_views_have_the_noise_rate_and_relation_of_the_observer(
     assert record.noise_multiplier == pytest.approx(Z * unknown**0.5 * C / RC, rel=1e-12)
     for one, unit in ((client, "client"), (record, "record")):
         assert (one.unit, one.steps, one.norms) == (unit, T, None)
-        same = made.view(unit, observer)
-        assert (same.noise_multiplier, same.rate, same.unit) == (
-            one.noise_multiplier,
-            one.rate,
-            unit,
-        )
 
 
 @pytest.mark.parametrize("observer", OBSERVERS, ids=lambda one: str(one.name))
 def test_counts_keep_noise_rate_relation_and_are_a_path(observer: Observer) -> None:
-    made = event(noise_shares=K)
+    made = settings(noise_shares=K)
     norms = NormCounts.none(torch.arange(10, 14), torch.tensor([0.5, 1.0]))
     for _ in range(T):
         norms = norms.add(torch.tensor([0.1, 0.5, 0.6, 1.0]))
     for unit in ("client", "record"):
-        found, bare = made.view(unit, observer, norms), made.view(unit, observer)
+        found, bare = made.event(T, unit, observer, norms), made.event(T, unit, observer)
         assert found.norms is norms
         assert norms.scope is Scope.PATH
         assert norms.counts.tolist() == [[T, 0], [T, 0], [0, T], [0, T]]
         for name in ("noise_multiplier", "rate", "relation", "unit", "steps"):
             assert getattr(found, name) == getattr(bare, name)
-    ids = made.client(observer, norms).records["add-or-remove D‖D′"]
+    ids = made.event(T, "client", observer, norms).records["add-or-remove D‖D′"]
     assert ids.tolist() == [10, 11, 12, 13]
     with pytest.raises(ValueError, match="norms has 51 steps, and steps=50"):
-        made.client(observer, norms.add_largest())
+        made.event(T, "client", observer, norms.add_largest())
 
 
 @pytest.mark.parametrize(
@@ -110,7 +105,7 @@ def test_counts_keep_noise_rate_relation_and_are_a_path(observer: Observer) -> N
 @pytest.mark.parametrize("unit", ["client", "record"])
 def test_who_knows_all_noise_is_refused(observer: Observer, shares: int | None, unit: str) -> None:
     with pytest.raises(ValueError, match=r"adds all of the noise|knows .* shares of the noise"):
-        event(noise_shares=shares).view(unit, observer)
+        settings(noise_shares=shares).event(T, unit, observer)
 
 
 def test_an_observer_of_messages_knows_who_sent_them() -> None:
@@ -124,7 +119,6 @@ def test_an_observer_of_messages_knows_who_sent_them() -> None:
         ({"clip": 0.0}, "clip"),
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
         ({"client_rate": 1.1}, "client_rate"),
-        ({"rounds": 0}, "rounds"),
         ({"record_rate": None}, "give both or neither"),
         ({"record_rate": 0.0}, "record_rate"),
         ({"record_clip": 2.1}, "record_clip=2.1 is above clip=2.0"),
@@ -133,14 +127,14 @@ def test_an_observer_of_messages_knows_who_sent_them() -> None:
 )
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        event(**options)
+        settings(**options)
 
 
 def test_no_records_bound_no_records_view_and_no_other_units() -> None:
     with pytest.raises(ValueError, match="record_rate and record_clip are None"):
-        event(record_rate=None, record_clip=None).instance(PUBLIC)
+        settings(record_rate=None, record_clip=None).event(T, "record")
     with pytest.raises(ValueError, match="unit must be one of"):
-        event().view("table", PUBLIC)
+        settings().event(T, "table")
     with pytest.raises(ValueError, match="known_shares"):
         Observer("other", known_shares=-1)
 
@@ -195,11 +189,10 @@ def coins() -> Rounds:
 @pytest.mark.parametrize(("rate", "epsilon"), [(0.1, 7.05), (1.0, 91.8)])
 def test_numbers_of_the_design(rate: float, epsilon: float) -> None:
     """Of exact noise: at an ε of 92 no δ pays for the rounding of any."""
-    rounds = RoundEvent(clip=1.0, noise_multiplier=1.0, client_rate=rate, rounds=100)
-    found = worst_case.epsilon([rounds.client(PUBLIC)], 1e-5)
+    made = Rounds(clients=1000, size=2, clip=1.0, noise_multiplier=1.0, client_rate=rate)
+    found = worst_case.epsilon([dataclasses.replace(made.event(100), rounding=0.0)], 1e-5)
     assert found is not None
     assert found.epsilon == pytest.approx(epsilon, rel=1e-3)
-    made = Rounds(clients=1000, size=2, clip=1.0, noise_multiplier=1.0, client_rate=rate)
     if epsilon < 10:
         assert spent_by(made, 100).worst_case(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
     else:
@@ -211,12 +204,12 @@ def test_coins_gain_nothing_where_the_round_tells_how_many_came() -> None:
     """Two clients, two shares: a round is released with probability q², and then both took part."""
     q, noise, epsilon = 0.5, 1.0, 1.0
     truth = q**2 * gaussian_delta(1 / noise, epsilon)
-    secret = RoundEvent(clip=1.0, noise_multiplier=noise, client_rate=q, rounds=1)
+    secret = Rounds(clients=2, size=1, clip=1.0, noise_multiplier=noise, client_rate=q)
     shared = dataclasses.replace(secret, noise_shares=2)
 
-    def claimed(one: RoundEvent) -> float:
+    def claimed(one: Rounds) -> float:
         way = "add-or-remove D‖D′"
-        bound = OfRuns(((one.client(PUBLIC), 1),)).deltas(way, 1e-9).bound
+        bound = OfRuns(((one.event(1), 1),)).deltas(way, 1e-9).bound
         assert bound is not None
         return bound(epsilon)
 

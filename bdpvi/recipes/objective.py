@@ -1,0 +1,152 @@
+"""Objective perturbation as a route: what a release of logistic regression goes by unless told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.keys import Key
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.dp import objective_plan
+from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule
+from bdpvi.dp.perturbed_objective import perturbed_minima
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.types import Dataset
+
+COUNT = 0.01
+"""Share of μ² for the noisy number of records, where the owner declares none."""
+
+if TYPE_CHECKING:  # settings are known before anything that releases is loaded
+    from bdpvi.releasing.prepared import Left
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectivePerturbation:
+    """Private minima of logistic regression: :mod:`bdpvi.dp.perturbed_objective`.
+
+    The model makes the features and predicts. Its prior and its clip have no part in this: ridge,
+    weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`). ``intercept_mean``
+    is where the intercept is drawn to. Features should be standardised; where the model has no
+    ``limit`` they are cut off at ±2, with many rows at ±4.
+
+    Args:
+        rows: N as the owner declares it, within a factor of 3, from 10 to 1e12: noise and shrinkage
+            suit tables of that size. It is rounded to 1, 2 or 5 times a power of ten. Without it a
+            noisy count is bought, for 1 % of μ².
+        sources: columns of the raw table, where features were made of fewer.
+        draws: number of minima that are released; several cost more noise than one.
+        rule: numbers of the rule.
+        counted: whether ``rows`` is a noisy count, and not declared.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    rows: float | None = None
+    sources: int | None = None
+    draws: int = 1
+    rule: Rule = field(default_factory=Rule)
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        validate.positive_int("draws", self.draws)
+        Facts(columns=1, rows=self.rows, sources=self.sources)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> ObjectivePerturbation:
+        """Return the route with the number of source columns, where the data's encoding says it.
+
+        Raises:
+            ValueError: unless it is logistic regression, of targets 0 and 1.
+        """
+        if not isinstance(model, BayesianLogisticRegression):
+            raise ValueError(
+                f"route=ObjectivePerturbation() is for BayesianLogisticRegression, got model="
+                f"{model!r:.80}; bdpvi.fit takes any model"
+            )
+        if guide is not None:
+            raise ValueError(
+                f"guide={guide!r:.80}: route=ObjectivePerturbation() releases minima and takes no "
+                "guide; leave it out"
+            )
+        model.check(data)
+        if not data.x.shape[1]:
+            raise ValueError("x has no columns: there is nothing to predict by")
+        if (rows := data.ledger.rows_per_unit) > 1:
+            raise ValueError(
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
+                "rows of one unit; release draws from a guide, bdpvi.recommended(guide=MeanField)"
+            )
+        encoding: Any = data.preprocessing.get("encoding")
+        if encoding is None or self.sources is not None:
+            return self
+        return replace(self, sources=len(Encoding.from_dict(encoding).columns))
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return COUNT if self.rows is None else 0.0
+
+    def of_rows(self, rows: float) -> ObjectivePerturbation:
+        """Return the route for a noisy count of the rows."""
+        return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
+
+    def with_draws(self, draws: int) -> ObjectivePerturbation:
+        """Return the route with so many draws a release."""
+        return replace(self, draws=draws)
+
+    def plan(self, model: Model, features: int, left: Left) -> ObjectivePlan:
+        """Return the settings; see :class:`~bdpvi.releasing.prepared.Route`."""
+        assert isinstance(model, BayesianLogisticRegression)
+        weights = model.design(torch.zeros(1, features)).shape[1]
+        facts = Facts(
+            columns=weights - model.intercept,
+            rows=self.rows,
+            sources=self.sources,
+            centre=model.intercept_mean,
+            intercept=model.intercept,
+        )
+        return objective_plan.plan(
+            facts,
+            epsilon=left.epsilon,
+            delta=left.delta,
+            draws=self.draws,
+            variance=left.variance,
+            rule=self.rule,
+        )
+
+    def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
+        """Return the model with the limit that features were cut off at."""
+        assert isinstance(model, BayesianLogisticRegression)
+        return model if model.limit is not None else replace(model, limit=plan.limit)
+
+    def said(self, plan: ObjectivePlan) -> str:
+        """Return how many rows the settings are for, and who says so."""
+        if plan.facts.rows is None:
+            return ""
+        how = "counted with noise, which ε covers" if self.counted else "declared by the owner"
+        return f". Settings are for about {plan.facts.rows:,.0f} rows, {how}"
+
+    def caution(self, plan: ObjectivePlan, delta: float) -> str:
+        """Return that the ridge outweighs the records, if it does, and which ε would be of use."""
+        least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
+        if plan.facts.rows is None or plan.ridge < objective_plan.MOST_RIDGE * plan.facts.rows:
+            return ""
+        centre = "the base rate that was declared" if plan.facts.centre else "one half"
+        return (
+            f"about {plan.facts.rows:,.0f} rows of {plan.facts.columns} columns say little at this "
+            f"ε: predictions stay near {centre}. The smallest useful ε is about {least:.2g}; fewer "
+            "columns would help too"
+        )
+
+    def draw(self, model: Model, data: Dataset, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
+        """Return the weights, {"w": (draws, d)}."""
+        design = self.predicting(model, plan).design(data.x.double())
+        whole = replace(plan, limit=math.inf)  # the model cuts features
+        minima = perturbed_minima(whole, design[:, : plan.facts.columns], data.y, key)
+        return {"w": minima.to(data.x)}
