@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bdpvi._fit import Fit, fit
-    from bdpvi.accounting.bayesian import BayesianAccountant
+    from bdpvi.accounting.accountant import Accounting, cost_of
     from bdpvi.accounting.book import Charge
+    from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure
     from bdpvi.accounting.ledger import Ledger
-    from bdpvi.accounting.settings import Accounting
     from bdpvi.dp.deep import DPSGDSettings, make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.guides.checks import check
@@ -30,27 +30,23 @@ if TYPE_CHECKING:
     from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
     from bdpvi.releasing.prepared import Prepared
     from bdpvi.releasing.released import Release
-    from bdpvi.releasing.releases import calibrate, preview, release, spent
+    from bdpvi.releasing.releases import calibrate, cost, preview, release
     from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
     from bdpvi.types import (
         Budget,
         BudgetExceededError,
         Dataset,
-        Diagnostics,
-        Exposure,
         PrivacyUtilityWarning,
-        Spent,
         Split,
         TooFewRecordsError,
-        WorstCase,
     )
 
 _WHERE = {
     "_fit": ("Fit", "fit"),
-    "accounting.bayesian": ("BayesianAccountant",),
+    "accounting.accountant": ("Accounting", "cost_of"),
+    "accounting.cost": ("Assumption", "Bound", "Cost", "Exposure"),
     # Dataset from there too: it carries a ledger.
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
-    "accounting.settings": ("Accounting",),
     "dp.deep": ("DPSGDSettings", "make_private"),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
@@ -69,7 +65,7 @@ _WHERE = {
     "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
     "releasing.prepared": ("Prepared",),
     "releasing.released": ("Release",),
-    "releasing.releases": ("calibrate", "preview", "release", "spent"),
+    "releasing.releases": ("calibrate", "cost", "preview", "release"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
 }
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -79,18 +75,19 @@ _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = [
     "Accounting",
     "Add",
-    "BayesianAccountant",
+    "Assumption",
     "BayesianDP",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianPoissonRegression",
+    "Bound",
     "Budget",
     "BudgetExceededError",
     "Charge",
+    "Cost",
     "Coupled",
     "DPSGDSettings",
     "Dataset",
-    "Diagnostics",
     "Exposure",
     "FederatedFit",
     "Fit",
@@ -103,14 +100,14 @@ __all__ = [
     "Recipe",
     "Release",
     "Remove",
-    "Spent",
     "Split",
     "Table",
     "TooFewRecordsError",
-    "WorstCase",
     "WorstCaseDP",
     "calibrate",
     "check",
+    "cost",
+    "cost_of",
     "fit",
     "fit_federated",
     "fit_private",
@@ -123,7 +120,6 @@ __all__ = [
     "release",
     "save_fit",
     "save_release",
-    "spent",
 ]
 
 

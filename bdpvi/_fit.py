@@ -18,10 +18,10 @@ from torch.distributions import Distribution
 from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import ROW, checked
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.settings import Accounting
 from bdpvi.guides.checks import check
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan

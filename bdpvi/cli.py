@@ -33,7 +33,7 @@ for command in (
     private.private,
     fit.fit,
     release.release,
-    release.spent,
+    release.cost,
     release.predict,
     summary.summary,
 ):

@@ -428,10 +428,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             self.coef_interval_ = ends / np.reshape(scale, (-1, 1))
         self.classes_ = classes
         self.center_, self.scale_ = center, scale
-        self.epsilon_ = math.inf if receipt.experiment else receipt.epsilon
-        self.delta_ = receipt.delta
+        bound = receipt.bound
+        self.epsilon_ = math.inf if receipt.experiment else bound.epsilon
+        self.delta_ = bound.delta
         self.guarantee_ = str(receipt)
         if not receipt.experiment:
             self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
-        self.reliable_ = not receipt.experiment and receipt.reliable is not False
+        self.reliable_ = not receipt.experiment and bound.reliable
         self.release_: Any = release

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.store import json_value
 
 _IDS = 2**28
 
@@ -210,31 +208,6 @@ class Split:
     test: Dataset
 
 
-@dataclass(frozen=True)
-class Diagnostics:
-    """How far an estimate rests on its largest records, at the order that was used.
-
-    Attributes:
-        top_share: fraction of the mean that the largest record contributes.
-        effective_size: (Σy)²/Σy², the number of records that carry the mean.
-        pareto_k: shape of the upper tail's generalised Pareto distribution; above 0.7 the sample
-            does not show the variance.
-        skewness: of the values; if it is large, a bound from mean and variance fails more often
-            than γ.
-    """
-
-    top_share: float
-    effective_size: float
-    pareto_k: float
-    skewness: float
-
-
-ADD_OR_REMOVE = "add or remove one record"
-REPLACE = "replace one record"
-GIVEN = ", given constants that were read from this table"
-"""What no ε covers where means, deviations and categories of the rows are published."""
-
-
 class Scope(str, Enum):
     """What a record's costs speak of.
 
@@ -266,157 +239,6 @@ class Relation(str, Enum):
 
 
 @dataclass(frozen=True)
-class WorstCase:
-    """A worst-case (ε, δ)-differential privacy guarantee, which holds for every record.
-
-    Attributes:
-        epsilon, delta: the guarantee's two numbers.
-        accountant: how ε was computed.
-        relation: between neighbouring data sets. Replacing a record costs more than adding or
-            removing one: :func:`bdpvi.accounting.worst_case.replace_one`.
-        distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
-            DP); None where that is not known.
-        rounding: total variation between what was released and what ``epsilon`` was computed for;
-            ``delta`` pays for it.
-        given: what it is conditional on, :data:`GIVEN` or nothing.
-    """
-
-    epsilon: float
-    delta: float
-    accountant: str
-    relation: str = ADD_OR_REMOVE
-    distance: float | None = None
-    rounding: float = 0.0
-    given: str = ""
-
-    def __str__(self) -> str:
-        return (
-            f"worst-case DP{self.given}: ε = {self.epsilon:.4g} at δ = {self.delta:g} "
-            f"({self.accountant}, to {self.relation})"
-        )
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """What single records pay, at one δ each. For the owner's eyes only: it is computed from them.
-
-    The Bayesian ε is for a record drawn at random; these are the ε of the records in the panel,
-    each by itself, the larger of both directions.
-
-    Attributes:
-        delta: δ of each record's own ε.
-        largest, most, median: over the panel; ``most`` is what 99 % of it stay within.
-        certified: with confidence 1 − γ, at least 99 % of the population that the panel is a sample
-            of pay at most this; +inf if the panel is too small to say so.
-        failure_probability: γ, of each certified value by itself.
-        quantiles: fractions of the population, and what they are certified to pay at most.
-        on_path: whether the costs were met on a training path. They are then no guarantee about the
-            algorithm.
-    """
-
-    delta: float
-    largest: float
-    most: float
-    median: float
-    certified: float
-    failure_probability: float
-    quantiles: tuple[tuple[float, float], ...] = ()
-    on_path: bool = False
-
-    def __str__(self) -> str:
-        certified = (
-            f"certified for 99 % of the population with confidence "
-            f"1 − {self.failure_probability:g}: {self.certified:.3g}"
-        )
-        if math.isinf(self.certified):
-            certified = "too few records to certify a bound for 99 % of the population"
-        path = "on the training path that ran, no guarantee about the algorithm: "
-        return (path if self.on_path else "") + (
-            f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
-            f"{self.most:.3g}, median {self.median:.3g}; {certified}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spent:
-    """What all draws so far have cost together. Secret: all of it is computed from the records.
-
-    ``epsilon`` is a Bayesian-DP ε: it speaks of a record drawn from the distribution that the panel
-    represents, not of every conceivable record. ``worst_case`` is the worst-case DP guarantee of
-    the same releases, None where there is none.
-
-    Attributes:
-        epsilon, delta: the guarantee's two numbers.
-        guarantee: the guarantee in words.
-        order: λ at which ε is smallest; None where the conversion does not go by orders.
-        direction: the neighbour relation that costs most.
-        composition, conversion, estimator: names of the methods that turned costs into ε.
-        failure_probability: γ of each estimate; ``delta`` includes ``estimates`` times γ.
-        estimates: number of bounds that ε rests on.
-        sample_size: records m in the panel.
-        diagnostics: of the estimate at ``order``.
-        reliable: whether the diagnostics of every direction support its bound.
-        reason: why, in words, of the direction that supports it least.
-        worst_case: the worst-case DP guarantee, or None.
-        from_data: whether a temperature was found from the records, which leaves no worst-case
-            guarantee.
-        rounding: how much of ``delta`` pays for the floating-point arithmetic of the draws.
-        exposure: what single records pay, where it was asked for.
-        scope, relation, unit: what the costs behind ``epsilon`` speak of, between which neighbours,
-            and what is added, removed or replaced. ``observer``: who sees no more than is priced.
-        path_epsilon: with ``Scope.PATH`` the ε of the training path that ran: a diagnostic, no
-            guarantee about the algorithm. ``epsilon`` is then the worst-case one.
-    """
-
-    epsilon: float
-    delta: float
-    guarantee: str
-    order: float | None
-    direction: str
-    composition: str
-    conversion: str
-    estimator: str
-    failure_probability: float
-    estimates: int
-    sample_size: int
-    diagnostics: Diagnostics
-    reliable: bool
-    reason: str
-    worst_case: WorstCase | None = None
-    from_data: bool = False
-    rounding: float = 0.0
-    exposure: Exposure | None = None
-    scope: Scope = Scope.STATIC
-    relation: Relation = Relation.ADD_OR_REMOVE
-    unit: str = "record"
-    observer: str = ""
-    path_epsilon: float | None = None
-
-    def __str__(self) -> str:
-        reason = ", as a temperature was found from the records" if self.from_data else ""
-        worst = str(self.worst_case or f"worst-case DP: none{reason}")
-        if self.path_epsilon is not None:
-            return (
-                f"{worst}; on the training path that ran a random {self.unit} had "
-                f"ε = {self.path_epsilon:.4g}: a diagnostic, no guarantee about the algorithm"
-            )
-        if not self.sample_size and self.worst_case is not None:
-            return f"{worst}; no panel, so no Bayesian ε"
-        mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
-        return (
-            f"Bayesian DP ε = {self.epsilon:.4g} at δ = {self.delta:g} "
-            f"({self.sample_size} records, {mark}); {worst}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON types, as secret as they are here.
-
-        Numbers that JSON does not have are the strings "Infinity", "-Infinity" and "NaN".
-        """
-        return dict(json_value(asdict(self)))
-
-
-@dataclass(frozen=True)
 class Budget:
     """What a fit may spend in all.
 
@@ -445,18 +267,3 @@ class PrivacyUtilityWarning(UserWarning):
 
 class BudgetExceededError(ValueError):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a method hands out, and what it costs: the common result of all compared methods.
-
-    Attributes:
-        latents: released values of the model's latent variables, each (k, ...): posterior samples,
-            or the one iterate that a method publishes.
-        price: :class:`Spent` for a Bayesian-DP guarantee, :class:`WorstCase` for a worst-case one,
-            None for no guarantee at all.
-    """
-
-    latents: Mapping[str, torch.Tensor]
-    price: Spent | WorstCase | None

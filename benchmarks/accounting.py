@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from bdpvi import BayesianAccountant
+from bdpvi import cost_of
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
@@ -53,9 +53,10 @@ def diagonal_costs(p: Independent[Normal], q: Independent[Normal], orders: Tenso
 
 
 def epsilon_of(pairs: GaussianPairs) -> float:
-    accountant = BayesianAccountant()
-    accountant.step(PosteriorDraws((Panel("remove", torch.arange(len(pairs)), pairs),)))
-    return accountant.get_epsilon(delta=1e-5)
+    event = PosteriorDraws((Panel("remove", torch.arange(len(pairs)), pairs),))
+    found = cost_of([event], 1e-5).bayesian
+    assert found is not None
+    return found.epsilon
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:

@@ -58,13 +58,14 @@ def work(options: argparse.Namespace) -> None:
         )
         seconds = time.perf_counter() - start
         if workers.rank == 0:
-            spent = bdpvi.spent(fit, planned=CHARGE)
+            found = bdpvi.cost(fit, planned=CHARGE).bayesian
+            assert found is not None
             content = json.dumps(
                 {
                     "seconds": seconds,
-                    "epsilon": spent.epsilon,
-                    "price": f"Bayesian DP, δ = {spent.delta:g}, "
-                    f"{'reliable' if spent.reliable else 'not reliable'}",
+                    "epsilon": found.epsilon,
+                    "price": f"Bayesian DP, δ = {found.delta:g}, "
+                    f"{'reliable' if found.reliable else 'not reliable'}",
                 }
             )
             Path(options.result).write_text(content, encoding="utf-8")

@@ -26,7 +26,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from bdpvi import datasets
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account, Accounting, cost_of
 from bdpvi.accounting.estimators import known_population
 from bdpvi.accounting.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import (
@@ -322,20 +322,17 @@ def prices(event: SampledGaussian, delta: float) -> dict[str, float | None]:
     By the hockey-stick divergence with a certified mean (betting); by moments with Student's t, and
     with the plain mean, which is right where the clients counted are all there are.
     """
-    by_losses = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
-    by_moments = BayesianAccountant(failure_probability=1e-6 if delta > 1e-4 else 1e-12)
-    plain = BayesianAccountant(estimator=known_population, failure_probability=1e-12)
-    found = {}
-    for one in (by_losses, by_moments, plain):
-        one.step(event)
-        found[one] = one.spent(delta)
-    worst = found[by_losses].worst_case
+    by_losses = Account([event], Accounting(conversion="hockey-stick", failure_probability=1e-12))
+    by_moments = Accounting(failure_probability=1e-6 if delta > 1e-4 else 1e-12)
+    plain = Account([event], Accounting(failure_probability=1e-12), estimator=known_population)
+    found = by_losses.cost(delta)
+    paths = (found.path, cost_of([event], delta, by_moments).path, plain.cost(delta).path)
+    names = ("path, hockey-stick", "path, moments", "path, moments, plain mean")
+    epsilons = [math.inf if one is None else one.epsilon for one in paths]
     own = by_losses.per_record(delta)
     return {
-        "worst case": None if worst is None else worst.epsilon,
-        "path, hockey-stick": found[by_losses].path_epsilon,
-        "path, moments": found[by_moments].path_epsilon,
-        "path, moments, plain mean": found[plain].path_epsilon,
+        "worst case": None if found.worst_case is None else found.worst_case.epsilon,
+        **dict(zip(names, epsilons, strict=True)),
         "median client": float(own.median()),
     }
 

@@ -88,7 +88,7 @@ def simulate(data: str | None) -> None:
                 assert not strategy.refused, strategy.refused
                 whole = time.perf_counter() - last[0]
                 begun = time.perf_counter()
-                strategy.spent(DELTA)  # with the worst case
+                strategy.cost(DELTA)  # with the worst case
                 pricing = time.perf_counter() - begun
                 note = "  (with Ray's start)" if number == 1 else ""
                 print(

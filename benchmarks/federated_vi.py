@@ -109,7 +109,7 @@ def federated(
         generator = torch.Generator().manual_seed(seed)
         scores.append(scored(test, fit.predict_mean(test.x, generator=generator)))
     delta = CLIENTS[clients][1]
-    whole = fit.spent(delta).worst_case
+    whole = fit.cost(delta).worst_case
     told = "none" if whole is None or whole.epsilon > 100 else f"{whole.epsilon:.2f}"
     split = "by education" if by_education else "i.i.d."
     kept = "records" if settings(0).clip * clients >= len(train) else "clients"

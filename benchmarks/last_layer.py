@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bdpvi import datasets
+from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.types import Spent
 
 DELTAS = (1e-5, 1e-10)
 SHARE = 1e-7
@@ -54,7 +54,7 @@ class Found:
     private: float
     settings: Settings
     at_clip: float
-    spent: tuple[Spent, ...]
+    costs: tuple[Cost, ...]
 
 
 @cache
@@ -121,7 +121,7 @@ def run(data: Task, clips: tuple[float, ...], epsilon: float, plain: float, seed
         scores(data, "test", settings, z, [seed])[0],
         settings,
         float((bounds >= settings.clip * (1 - 1e-6)).double().mean()),
-        tuple(own.spent(delta) for own, delta in zip(owns, DELTAS, strict=True)),
+        tuple(own.cost(delta) for own, delta in zip(owns, DELTAS, strict=True)),
     )
 
 
@@ -130,15 +130,17 @@ def lines(name: str, found: list[Found]) -> Iterator[str]:
     right = [one.private for one in found]
     chosen = "; ".join(f"{one.settings.clip:.3g}, {one.settings.rate:g}" for one in found)
     for index, delta in enumerate(DELTAS):
-        spent = [one.spent[index] for one in found]
-        worst = fmean(one.worst_case.epsilon for one in spent if one.worst_case)
-        own = [one.epsilon for one in spent]
+        costs = [one.costs[index] for one in found]
+        worst = fmean(one.worst_case.epsilon for one in costs if one.worst_case)
+        bayesian = [one.bayesian for one in costs if one.bayesian]
+        own = [one.epsilon for one in bayesian]
         yield (
             f"| {name} | {fmean(one.plain for one in found):.4f} | {fmean(right):.4f} ± "
             f"{stdev(right):.4f} | {chosen} | "
             f"{fmean(one.at_clip for one in found):.0%} | {delta:g} | {guess(worst)} | "
             f"{guess(fmean(own))} | {min(own):.3f} to {max(own):.3f} | "
-            f"{'yes' if all(one.reliable for one in spent) else 'no'} | {fmean(own) / worst:.2f} |"
+            f"{'yes' if all(one.reliable for one in bayesian) else 'no'} | "
+            f"{fmean(own) / worst:.2f} |"
         )
 
 
@@ -173,7 +175,7 @@ def main() -> None:
                 for line in lines(f"{quantile:.0%} of public norms, {kind}", found):
                     print(line, flush=True)
     print(f"\n{len(tasks[0].train.y)} to train with, {len(tasks[0].panel.y)} in the panel")
-    print(found[0].spent[0], f"{time.monotonic() - begun:.0f} s", sep="\n")
+    print(found[0].costs[0], f"{time.monotonic() - begun:.0f} s", sep="\n")
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.settings import Accounting
-from bdpvi.bench.methods.temperature import HOTTEST, coldest
+from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.recipes.metrics import expected_accuracy
@@ -43,7 +43,7 @@ class Lever:
 
     words: str
     model: Mapping[str, Any]
-    accountant: Accounting = SMALL
+    accounting: Accounting = SMALL
     guide: type[GaussianGuide] = FullRank
     released: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,21 +96,23 @@ def fitted(lever: Lever, data: Dataset, records: int | None) -> bdpvi.Fit:
 
 def row(lever: Lever, train: Dataset, epsilon: float, folds: int) -> str:
     """Return a line of the table: what the lever changes, and what a release is then worth."""
-    accountant, whole = lever.accountant, fitted(lever, train, None)
+    accounting, whole = lever.accounting, fitted(lever, train, None)
 
-    def price(temperature: float) -> bdpvi.Spent:
-        return bdpvi.spent(whole, planned=Charge(1, temperature), accountant=accountant)
+    def price(temperature: float) -> bdpvi.Bound:
+        planned = Charge(1, temperature)
+        return bayesian(bdpvi.cost(whole, planned=planned, accounting=accounting))
 
     settings = ", ".join(f"{k}={v}" for k, v in {**lever.model, **lever.released}.items())
     about = (
-        f"| {lever.words} | {lever.guide.__name__} | {settings} | {accountant.conversion} | "
-        f"{accountant.failure_probability:g} | {price(HOTTEST).epsilon:.3f} | "
+        f"| {lever.words} | {lever.guide.__name__} | {settings} | {accounting.conversion} | "
+        f"{accounting.failure_probability:g} | {price(HOTTEST).epsilon:.3f} | "
     )
     try:
         temperature = coldest(price, epsilon)
     except ValueError:
         return about + "— | — | — | not reached |"
-    spent = price(temperature)
+    bound = price(temperature)
+    assert bound.evidence is not None
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     found = []
     for fold in order.chunk(5)[:folds]:
@@ -121,8 +123,8 @@ def row(lever: Lever, train: Dataset, epsilon: float, folds: int) -> str:
         found.append(expected_accuracy(part, held_out, 1, temperature, repeats=300, seed=0))
     error = torch.tensor(found).std() / math.sqrt(len(found)) if len(found) > 1 else 0.0
     return (
-        f"{about}{temperature:.3g} | {spent.diagnostics.skewness:.1f} | "
-        f"{'yes' if spent.reliable else 'no'} | {fmean(found):.4f} ± {error:.4f} |"
+        f"{about}{temperature:.3g} | {bound.evidence.diagnostics.skewness:.1f} | "
+        f"{'yes' if bound.reliable else 'no'} | {fmean(found):.4f} ± {error:.4f} |"
     )
 
 

@@ -29,6 +29,7 @@ from pyro.optim import PyroOptim
 import bdpvi
 from bdpvi import datasets
 from bdpvi.accounting.ledger import Charge
+from bdpvi.bench.methods.temperature import bayesian
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.recipes.metrics import accuracy, expected_accuracy
@@ -165,7 +166,7 @@ def measure(name: str, folder: Path | None, seed: int) -> Row:
     private = train(job.private, split.train, job.records, seed)
     seconds = time.perf_counter() - start
     tau = job.private.temperature
-    one, ten = (bdpvi.spent(private, delta=DELTA, planned=Charge(k, tau)) for k in (1, 10))
+    one, ten = (bayesian(bdpvi.cost(private, delta=DELTA, planned=Charge(k, tau))) for k in (1, 10))
     return Row(
         public=accuracy(public.model, {"w": mean[None]}, split.test),
         one=expected_accuracy(private, split.test, 1, tau, repeats=1000, seed=seed),
@@ -246,7 +247,7 @@ def validate(name: str, folder: Path | None, setting: Setting) -> list[Candidate
         fitted = train(setting, data.select(fifth != fold), left_out, seed=fold)
         held_out = data.select(fifth == fold)
         for tau, pairs in scores.items():
-            price = bdpvi.spent(fitted, delta=DELTA, planned=Charge(1, tau))
+            price = bayesian(bdpvi.cost(fitted, delta=DELTA, planned=Charge(1, tau)))
             pairs.append((expected_accuracy(fitted, held_out, 1, tau), price.epsilon))
     return [
         Candidate(

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Accounting, cost_of
 from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.losses import OfRuns
@@ -89,11 +89,10 @@ PLANS = {
 
 def certified(event: SampledGaussian, delta: float) -> float:
     """Return the Bayesian ε of the path that ran, with all that its estimates cost."""
-    accountant = BayesianAccountant(conversion="hockey-stick", failure_probability=SHARE * delta)
-    accountant.step(event)
-    found = accountant.spent(delta).path_epsilon
+    rule = Accounting(conversion="hockey-stick", failure_probability=SHARE * delta)
+    found = cost_of([event], delta, rule).path
     assert found is not None
-    return found
+    return found.epsilon
 
 
 def plain_mean(event: SampledGaussian, delta: float) -> float:

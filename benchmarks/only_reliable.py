@@ -12,22 +12,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from bdpvi import BayesianAccountant
+from bdpvi import Accounting, cost_of
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 
 DELTA, RARE = 1e-5, 100.0
-SMALLEST = partial(BayesianAccountant, failure_probability=1e-30)
-RELIABLE = partial(SMALLEST, only_reliable=True)
+SMALLEST = Accounting(failure_probability=1e-30)
+RELIABLE = Accounting(failure_probability=1e-30, only_reliable=True)
 Quantile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 POPULATIONS = {
     "Beta(1, 3)": stats.beta(1, 3),
@@ -64,18 +63,17 @@ def row(name: str, upper: Quantile, mean: float, panels: int, records: int) -> s
         distances = torch.from_numpy(drawn)[:, None]
         pairs = GaussianPairs(torch.ones_like(distances), distances)
         event = PosteriorDraws((Panel("remove", torch.arange(records), pairs),))
-        for make in (SMALLEST, RELIABLE):
-            accountant = make()
-            accountant.step(event)
+        for rule in (SMALLEST, RELIABLE):
             try:
-                spent = accountant.spent(DELTA)
+                bound = cost_of([event], DELTA, rule).bayesian
             except ValueError:
                 continue
-            if make is SMALLEST:
-                usual += spent.reliable
+            assert bound is not None
+            if rule is SMALLEST:
+                usual += bound.reliable
                 continue
-            delta = float(equal_covariance(values, spent.epsilon) @ torch.from_numpy(weights))
-            found.append((delta, spent.epsilon))
+            delta = float(equal_covariance(values, bound.epsilon) @ torch.from_numpy(weights))
+            found.append((delta, bound.epsilon))
     if not found:
         return f"| {name} | {usual} | 0 | — | — |"
     deltas, prices = zip(*found, strict=True)

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from bdpvi import BayesianAccountant, BayesianLogisticRegression, datasets
+from bdpvi import BayesianLogisticRegression, Bound, cost_of, datasets
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
@@ -21,7 +21,7 @@ from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, cl
 from bdpvi.neighbours.optimum.expansion import Expansion
 from bdpvi.neighbours.optimum.quadrature import derivatives
 from bdpvi.neighbours.optimum.route import Optimum, pairs
-from bdpvi.types import Dataset, Spent
+from bdpvi.types import Dataset
 
 SETTINGS = (("abalone", 0.25, 10.0), ("adult", 1.0, 20.0))
 DELTA = 1e-5
@@ -45,10 +45,10 @@ def cavity(point: Point, records: Records) -> GaussianPairs:
     return GaussianPairs(kept, slopes[1].square().unsqueeze(1) / kept)
 
 
-def epsilon(panel: Panel, temperature: float) -> Spent:
-    accountant = BayesianAccountant()
-    accountant.step(PosteriorDraws((panel,), 1, temperature))
-    return accountant.spent(DELTA)
+def epsilon(panel: Panel, temperature: float) -> Bound:
+    found = cost_of([PosteriorDraws((panel,), 1, temperature)], DELTA).bayesian
+    assert found is not None
+    return found
 
 
 def refit(point: Point, records: Records, record: int) -> Point:

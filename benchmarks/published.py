@@ -9,8 +9,8 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import ADD_OR_REMOVE
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.types import ADD_OR_REMOVE
 
 RENYI_ORDERS = (
     *(1 + k / 10 for k in range(1, 100)),

@@ -73,7 +73,7 @@ def seconds(problem: Problem, chunk: int) -> float:
     return time.perf_counter() - start
 
 
-def epsilon(dtype: torch.dtype) -> bdpvi.Spent:
+def epsilon(dtype: torch.dtype) -> bdpvi.Bound:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(3_000, 14, generator=generator, dtype=torch.float64)
     y = (
@@ -83,7 +83,9 @@ def epsilon(dtype: torch.dtype) -> bdpvi.Spent:
     fit = bdpvi.fit(
         model, FullRank(model), Dataset(x, y), steps=500, rate=0.1, dtype=dtype, progress=False
     )
-    return bdpvi.spent(fit, planned=Charge(1, 5.0))
+    found = bdpvi.cost(fit, planned=Charge(1, 5.0)).bayesian
+    assert found is not None
+    return found
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.types import Scope
@@ -116,13 +116,13 @@ def best(
 
 def accountant(
     panel: Records, clip: float, noise_multiplier: float, failure_probability: float = 1e-12
-) -> BayesianAccountant:
+) -> Account:
     """Return what the panel pays: the same in every step, and on every path."""
-    found = BayesianAccountant(conversion="hockey-stick", failure_probability=failure_probability)
+    rule = Accounting(conversion="hockey-stick", failure_probability=failure_probability)
     bound = math.sqrt(2) * panel.x.double().norm(dim=1) / clip
     norms = NormCounts.none(torch.arange(len(bound)), LEVELS, Scope.STATIC).add(bound, STEPS)
-    found.step(SampledGaussian(noise_multiplier=noise_multiplier, steps=STEPS, norms=norms))
-    return found
+    event = SampledGaussian(noise_multiplier=noise_multiplier, steps=STEPS, norms=norms)
+    return Account([event], rule)
 
 
 def row(task: Task, epsilon: float) -> str:
@@ -131,15 +131,17 @@ def row(task: Task, epsilon: float) -> str:
     settings = best(task, z)
     test = scores(task, "test", settings, z, range(SEEDS))
     own = accountant(task.panel, settings.clip, z)
-    spent, exposure = own.spent(DELTA), own.exposure(DELTA)
-    assert spent.worst_case is not None
+    cost, exposure = own.cost(DELTA), own.exposure(DELTA)
+    assert cost.worst_case is not None
+    assert cost.bayesian is not None
     certified = dict(exposure.quantiles)
     at_clip = (math.sqrt(2) * task.panel.x.norm(dim=1) >= settings.clip).double().mean()
-    ratio = certified[0.5] / spent.worst_case.epsilon
+    ratio = certified[0.5] / cost.worst_case.epsilon
     return (
-        f"| {task.name} | {spent.worst_case.epsilon:.3f} | {fmean(test):.4f} ± {stdev(test):.4f} | "
+        f"| {task.name} | {cost.worst_case.epsilon:.3f} | {fmean(test):.4f} ± {stdev(test):.4f} | "
         f"{task.test.accuracy(torch.zeros(task.test.x.shape[1], task.test.logits.shape[1])):.4f} | "
-        f"{settings.clip:g}, {settings.rate:g} | {float(at_clip):.0%} | {spent.epsilon:.3f} | "
+        f"{settings.clip:g}, {settings.rate:g} | {float(at_clip):.0%} | "
+        f"{cost.bayesian.epsilon:.3f} | "
         f"{exposure.median:.3f} | {certified[0.5]:.3f} | {certified[0.75]:.3f} | {ratio:.2f} |"
     )
 

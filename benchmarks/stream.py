@@ -106,7 +106,7 @@ def measure(path: Path, arguments: argparse.Namespace) -> None:
     route = Optimum(*kinds, precision=arguments.precision, checkpoint=arguments.checkpoint)
     fitted = bdpvi.fit(model, guide, Table(path, "y"), neighbours=route)
     fitting = time.perf_counter() - began
-    total = bdpvi.spent(fitted, planned=Charge(1, arguments.temperature), delta=arguments.delta)
+    total = bdpvi.cost(fitted, planned=Charge(1, arguments.temperature), delta=arguments.delta)
     seconds = time.perf_counter() - began
     print(f"N = {fitted.records:,}, d = {len(fitted.feature_names)}")
     print(f"  fit and derivatives {clock.seconds['pass']:.0f} s in {clock.passes['pass']} passes")

@@ -16,7 +16,6 @@ import argparse
 import runpy
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import pyro
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 import bdpvi
-from bdpvi import Add, BayesianAccountant, Coupled, Dataset, Remove
+from bdpvi import Accounting, Add, Coupled, Dataset, Remove, cost_of
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
@@ -34,9 +33,9 @@ from bdpvi.inference.svi import default_optimiser
 
 MODELS = Path(__file__).parents[1] / "examples" / "models"
 DELTA, GAMMA = 1e-5, 1e-30
-SMALLEST = partial(BayesianAccountant, failure_probability=GAMMA)
-HOCKEY_STICK = partial(SMALLEST, conversion="hockey-stick")
-RELIABLE = partial(SMALLEST, only_reliable=True)
+SMALLEST = Accounting(failure_probability=GAMMA)
+HOCKEY_STICK = Accounting(failure_probability=GAMMA, conversion="hockey-stick")
+RELIABLE = Accounting(failure_probability=GAMMA, only_reliable=True)
 RELEASES = ((1, 1.0), (10, 1.0), (1, 10.0), (10, 10.0), (1, 100.0))
 PREVIEWS = 50
 Predicted = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -54,17 +53,18 @@ def linear(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(intercept + x @ w, scale), obs=y)
 
 
-def price(panel: Panel, make: partial[BayesianAccountant], draws: int, tau: float) -> str:
+def price(panel: Panel, rule: Accounting, draws: int, tau: float) -> str:
     """Return ε, at which λ, and whether it is reliable."""
-    accountant = make()
-    accountant.step(PosteriorDraws((panel,), draws, tau))
     try:
-        found = accountant.spent(DELTA)
+        found = cost_of([PosteriorDraws((panel,), draws, tau)], DELTA, rule).bayesian
     except ValueError:
         return "none"
-    order = "" if found.order is None else f", λ {found.order:.1f}"
+    assert found is not None
+    known = found.evidence
+    assert known is not None
+    order = "" if known.order is None else f", λ {known.order:.1f}"
     trust = "reliable" if found.reliable else "no"
-    return f"{found.epsilon:.3f} ({trust}{order}, skewness {found.diagnostics.skewness:.1f})"
+    return f"{found.epsilon:.3f} ({trust}{order}, skewness {known.diagnostics.skewness:.1f})"
 
 
 def report(name: str, records: int, steps: int) -> None:
@@ -105,7 +105,7 @@ def report(name: str, records: int, steps: int) -> None:
     print("| k | τ | smallest ε | hockey-stick | reliable | with the extreme record | error |")
     print("| --- " * 7 + "|")
     for draws, tau in RELEASES:
-        costs = [price(panel, make, draws, tau) for make in (SMALLEST, HOCKEY_STICK, RELIABLE)]
+        costs = [price(panel, rule, draws, tau) for rule in (SMALLEST, HOCKEY_STICK, RELIABLE)]
         costs.append(price(joined, RELIABLE, draws, tau))
         found = previewed(predicted, fit, draws, tau, test)
         print(f"| {draws} | {tau:g} | {' | '.join(costs)} | {found:.4f} |", flush=True)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from studies.populations import Population, rare, uniform
 from torch import Tensor
 
-from bdpvi import BayesianAccountant, BayesianLogisticRegression, Dataset, Fit, Optimum, fit
+from bdpvi import Accounting, BayesianLogisticRegression, Dataset, Fit, Optimum, cost_of, fit
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
@@ -79,9 +79,10 @@ def worst_case(fitted: Fit, draws: int = 1) -> float:
 
 def bayesian(fitted: Fit, draws: int = 1) -> float:
     """Return the Bayesian ε of the same draws."""
-    accountant = BayesianAccountant(conversion="hockey-stick")
-    accountant.step(PosteriorDraws(fitted.panels, draws))
-    return accountant.get_epsilon(delta=DELTA)
+    rule = Accounting(conversion="hockey-stick")
+    found = cost_of([PosteriorDraws(fitted.panels, draws)], DELTA, rule).bayesian
+    assert found is not None
+    return found.epsilon
 
 
 def records(fitted: Fit) -> Figure:

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             printed = minutes
             row = f"{private.steps:<4}  {minutes:<7.1f}  {accuracy(module, *test):<8.4f}"
             print(f"{row}  {private.worst_case(DELTA).epsilon:.3f}", flush=True)
-    print("for the owner only:", private.spent(DELTA), private.exposure(DELTA), sep="\n")
+    print("for the owner only:", private.cost(DELTA), private.exposure(DELTA), sep="\n")
 
 
 if __name__ == "__main__":

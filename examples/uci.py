@@ -57,10 +57,11 @@ first = bdpvi.release(fit, draws=1, temperature=TEMPERATURE, delta=DELTA)
 others = bdpvi.release(fit, draws=9, temperature=TEMPERATURE, delta=DELTA)  # the bill is for ten
 one = accuracy(model, first.latents, split.test)
 ten = accuracy(model, {"w": torch.cat([first.samples, others.samples])}, split.test)
+prices = [bound for release in (first, others) if (bound := release.cost.bayesian)]
 
 print("data     non-private  one draw  Bayesian-DP ε  ten draws  Bayesian-DP ε  δ      reliable")
 print(
-    f"{fit.data_name:<7}  {public:<11.4f}  {one:<8.4f}  {first.spent.epsilon:<13.3f}  "
-    f"{ten:<9.4f}  {others.spent.epsilon:<13.3f}  {DELTA:<5g}  "
-    f"{'yes' if first.spent.reliable and others.spent.reliable else 'no'}"
+    f"{fit.data_name:<7}  {public:<11.4f}  {one:<8.4f}  {prices[0].epsilon:<13.3f}  "
+    f"{ten:<9.4f}  {prices[1].epsilon:<13.3f}  {DELTA:<5g}  "
+    f"{'yes' if all(price.reliable for price in prices) else 'no'}"
 )

@@ -20,7 +20,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import datasets, guides
 from bdpvi.accounting import conversions
-from bdpvi.accounting.answer import nothing_spent
+from bdpvi.accounting.answer import nothing
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
@@ -76,8 +76,8 @@ def test_fit_release_predict(
     out = tmp_path / "release.json"
     options = ["--draws", 3, "--temperature", 2, "--json"]
     assert run("release", fitted, "--out", out, *options) == 0
-    spent = json.loads(capsys.readouterr().out)["secret"]["spent"]
-    assert spent["guarantee"].startswith("Bayesian differential privacy, not worst-case")
+    spent = json.loads(capsys.readouterr().out)["secret"]["cost"]
+    assert spent["bayesian"]["kind"] == "Bayesian DP"
     assert spent["worst_case"] is None
 
     assert run("predict", out, "--data", table, "--out", tmp_path / "predictions.csv") == 0
@@ -99,10 +99,13 @@ def test_fit_release_predict(
 
     capsys.readouterr()
     assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 0
-    assert json.loads(capsys.readouterr().out)["secret"]["spent"]["epsilon"] > spent["epsilon"]
+    assert (
+        json.loads(capsys.readouterr().out)["secret"]["cost"]["bayesian"]["epsilon"]
+        > spent["bayesian"]["epsilon"]
+    )
     assert run("release", fitted, "--out", tmp_path / "again.json", *options) == 2
     assert "exists already" in capsys.readouterr().err
-    assert run("spent", fitted) == 0
+    assert run("cost", fitted) == 0
     assert "single records" in capsys.readouterr().out
 
 
@@ -113,7 +116,7 @@ def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None
     )  # fmt: skip
     assert code == 0
     assert storage.read_extra(tmp_path / "fit")["model"]["groups"] == [[1, 0]]
-    assert run("spent", tmp_path / "fit") == 0
+    assert run("cost", tmp_path / "fit") == 0
 
 
 def test_a_fit_that_python_saved_is_refused_with_what_to_give_instead(
@@ -123,7 +126,7 @@ def test_a_fit_that_python_saved_is_refused_with_what_to_give_instead(
     data = logistic_data(60, 2)
     fit = bdpvi.fit(model, guides.MeanField(model), data, progress=False)
     bdpvi.save_fit(fit, tmp_path / "fit")
-    assert run("spent", tmp_path / "fit") == 2
+    assert run("cost", tmp_path / "fit") == 2
     said = capsys.readouterr().err
     assert "written by bdpvi.save_fit" in said
     assert "a folder that `bdpvi fit` wrote" in said
@@ -142,10 +145,10 @@ def test_public_noise_is_reliable_by_the_hockey_stick(
     assert run(*command, "magic", "--out", tmp_path / "a.json") == 2
     assert "conversion must be one of" in capsys.readouterr().err
     assert run(*command, "hockey-stick", "--out", tmp_path / "b.json", "--json") == 0
-    spent = json.loads(capsys.readouterr().out)["secret"]["spent"]
-    assert spent["reliable"]
+    spent = json.loads(capsys.readouterr().out)["secret"]["cost"]
+    assert spent["bayesian"]["reliable"]
     assert 0.499 <= spent["worst_case"]["epsilon"] <= 0.5
-    assert spent["epsilon"] <= spent["worst_case"]["epsilon"]
+    assert spent["bayesian"]["epsilon"] <= spent["worst_case"]["epsilon"]
     assert [path.name for path in tmp_path.glob("*.json")] == ["b.json"]
 
 
@@ -154,7 +157,7 @@ def test_release_for_an_epsilon_keeps_to_it(
 ) -> None:
     copy = shutil.copytree(fitted, tmp_path / "fit")
     assert run("release", copy, "--out", tmp_path / "a.json", "--epsilon", 3, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["secret"]["spent"]["epsilon"] <= 3
+    assert json.loads(capsys.readouterr().out)["secret"]["cost"]["bayesian"]["epsilon"] <= 3
     code = run(
         "release", copy, "--out", tmp_path / "b.json", "--epsilon", 3, "--temperature", 9,
         "--draws", 30,
@@ -327,7 +330,7 @@ def test_a_file_that_is_not_there_is_named_without_errno(
 ) -> None:
     missing, data = tmp_path / "a.json", tmp_path / "a.csv"
     assert run("predict", missing, "--data", data) == 2
-    assert run("spent", tmp_path / "a") == 2
+    assert run("cost", tmp_path / "a") == 2
     given = ("--data", "breast-cancer", "--settings", missing, "--out", tmp_path / "o")
     assert run("fit", *given) == 2
     said = capsys.readouterr().err
@@ -350,7 +353,7 @@ def test_an_interruption_while_modules_load_is_one_line() -> None:
 
 
 COMMANDS = [
-    "", "demo", "private", "fit", "release", "spent", "predict", "compare", "tune", "ledger",
+    "", "demo", "private", "fit", "release", "cost", "predict", "compare", "tune", "ledger",
     "ledger show", "ledger repair",
 ]  # fmt: skip
 
@@ -377,7 +380,7 @@ def test_version_as_a_module() -> None:
     [
         (["fit", "{csv}", "--out", "{new}", "--steps", "5"], "held_out out records"),
         (["release", "{fit}", "--temperature", "2", "--out", "{new}"], "public secret"),
-        (["spent", "{fit}"], ""),
+        (["cost", "{fit}"], ""),
         (["predict", "{release}", "{csv}"], "class probability receipt spread"),
         (["compare", "{csv}", "--out", "{new}", "--methods", "non-private,dpvi-ma", "--seeds", "1",
           "--epsilons", "0.05"], "files headline out summary"),
@@ -399,7 +402,7 @@ def test_json_is_one_object_and_nothing_else(
         raise AssertionError(f"{constant} is no JSON")
 
     fit, released = shutil.copytree(fitted, tmp_path / "fit"), tmp_path / "release.json"
-    if command[0] in ("predict", "spent"):
+    if command[0] in ("predict", "cost"):
         assert run("release", fit, "--temperature", 2, "--out", released) == 0
         capsys.readouterr()
     data = [] if command[0] == "predict" else ["--target", "sick"]
@@ -411,7 +414,7 @@ def test_json_is_one_object_and_nothing_else(
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line, parse_constant=refused)
     assert isinstance(found, dict)
-    wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Spent)}
+    wanted = set(keys.split()) or {field.name for field in dataclasses.fields(bdpvi.Cost)}
     assert set(found) == wanted
     if command[0] == "compare":
         assert [row["accuracy"] is None for row in found["summary"]] == [False, False, True]
@@ -426,17 +429,17 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curve = pd.read_csv(tmp_path / "demo" / "accuracy.csv")
     assert (curve["lowest"] <= curve["accuracy"]).all()
     assert curve["accuracy"].iloc[0] < curve["accuracy"].iloc[-1]
-    assert result["spent"]["worst_case"]["epsilon"] <= 1
+    assert result["cost"]["worst_case"]["epsilon"] <= 1
 
 
 def test_a_demonstration_without_matplotlib_names_the_extra(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    nothing = nothing_spent(1e-5, ["remove"], 3)
+    free = nothing(1e-5, ["remove"])
     columns = ["worst_case", "accuracy", "lowest", "highest"]
     Demonstration(
         records=3, test_records=1, non_private=0.9, curve=pd.DataFrame(columns=columns),
-        spent=nothing, released_accuracy=0.5, figure=None, table=Path("a.csv"),
+        cost=free, released_accuracy=0.5, figure=None, table=Path("a.csv"),
     ).print(Console(width=80))  # fmt: skip
     assert "bdpvi[report]" in capsys.readouterr().out
 
@@ -541,7 +544,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
         tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
     )
     content = json.loads(file.read_text("utf-8"))
-    assert content["receipt"]["meaning"].endswith("Constants of the encoding: By law.")
+    assert content["receipt"]["about"].endswith("Constants of the encoding: By law.")
     assert "Computed from the rows" not in file.read_text("utf-8")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import Accountant
 from simulated import load, logistic_data
 from torch import Tensor
 
@@ -90,7 +91,7 @@ def alone(out: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> Fit
 
 def priced(fit: Fit, draws: int, temperature: float) -> float:
     """Return ε but for rounding, for which so large a one would cost too much."""
-    accountant = bdpvi.BayesianAccountant()
+    accountant = Accountant()
     accountant.step(PosteriorDraws(fit.panels, draws, temperature))
     return accountant.get_epsilon(delta=1e-5)
 

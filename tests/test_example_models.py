@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import bayes
 from scipy import integrate, stats
 
 import bdpvi
@@ -103,13 +104,13 @@ def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records:
         progress=False,
     )
     assert not bool((fit.panels[0].pairs.r == 1).any())
-    aimed = bdpvi.calibrate(fit, epsilon=1.4, accountant=RELIABLE)  # hottest: not reliable
-    planned = bdpvi.spent(fit, planned=aimed, accountant=RELIABLE)
+    aimed = bdpvi.calibrate(fit, epsilon=1.4, accounting=RELIABLE)  # hottest: not reliable
+    planned = bayes(bdpvi.cost(fit, planned=aimed, accounting=RELIABLE))
     assert planned.reliable
     assert planned.epsilon <= 1.4
-    release = bdpvi.release(fit, accountant=RELIABLE)
-    assert release.receipt.reliable
-    assert release.receipt.epsilon < 2
+    release = bdpvi.release(fit, accounting=RELIABLE)
+    assert release.receipt.bound.reliable
+    assert release.receipt.bound.epsilon < 2
     test = found["simulated"](2000, seed=1)
     error = (found["predicted"](release.latents, test.x) - test.y).abs().mean()
     without = (test.y - test.y.median()).abs().mean()

@@ -26,11 +26,11 @@ import bdpvi
 from bdpvi import datasets
 from bdpvi._runtime import secure
 from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.cost import GIVEN
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import epsilon, gaussian_epsilon
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
-from bdpvi.types import GIVEN
 
 CENTER = np.array([3.0, -1.0, 20.0])
 SCALE = np.array([1.0, 0.1, 10.0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -19,30 +19,21 @@ from bdpvi.accounting.conversions import (
     position,
     split_delta,
 )
+from bdpvi.accounting.cost import (
+    Assumption,
+    Bound,
+    Cost,
+    Diagnostics,
+    Evidence,
+    Kind,
+    relation_of,
+)
 from bdpvi.accounting.estimators import Estimate, Estimator
 from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
+from bdpvi.accounting.rounding import cap, rounding_delta
 from bdpvi.accounting.solve import first
-from bdpvi.accounting.worst_case import cap, rounding_delta
-from bdpvi.types import Diagnostics, Scope, Spent, WorstCase
-
-GUARANTEE = (
-    "Bayesian differential privacy, not worst-case differential privacy: for a record x′ drawn "
-    "from the distribution that the panel's records represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for "
-    "every set S of outputs and either order of D and D′, where D′ has {change}. δ is a mean over "
-    "such records: one that is rarer than δ may be exposed altogether"
-)
-CHANGES = {
-    "remove": "x′ removed",
-    "add": "x′ added",
-    "add-or-remove": "x′ added or removed",
-    "replace": "one record replaced by another, the two drawn together as x′",
-}
-
-ON_THE_PATH = (
-    "ε is the worst-case one: costs that were met on the way are for the training path that ran, "
-    "and no guarantee about the algorithm"
-)
+from bdpvi.accounting.worst_case import NOTHING, worst
 
 MISSES = 0.01
 """What the misses that an estimate's skewness predicts may add up to, as a fraction of δ, over all
@@ -74,20 +65,14 @@ class Terms:
         orders: λ that an answer may have.
         choices: number of estimates, in each direction, that an answer could have rested on.
         failure_probability: γ of each.
-        composition, conversion, estimator: names for the report.
+        conversion, estimator: names for the report.
     """
 
     orders: Orders
     choices: int
     failure_probability: float
-    composition: str
     conversion: str
     estimator: str
-
-
-def guarantee_for(kinds: Sequence[str]) -> str:
-    """Return the guarantee in words, for kinds of neighbours such as "remove"."""
-    return GUARANTEE.format(change=" or ".join(CHANGES[kind] for kind in sorted(set(kinds))))
 
 
 def solve_by_order(
@@ -208,8 +193,8 @@ def supported(estimate: Estimate, failure_probability: float, tolerated: float) 
 
 def settle(
     solve: Solve, directions: Sequence[str], delta: float, terms: Terms, error: float = 0.0
-) -> Spent:
-    """Return ε at ``delta`` of the direction that costs most, with everything behind it.
+) -> Bound:
+    """Return the Bayesian ε at ``delta``, of the direction that costs most.
 
     Part of δ pays for rounding, at the ε that is found.
 
@@ -218,7 +203,7 @@ def settle(
         directions: of the neighbour relations, such as "remove D‖D′".
         delta: δ.
         terms: what the answer rests on.
-        error: θ of all draws, see :func:`bdpvi.accounting.worst_case.rounding_delta`.
+        error: θ of all draws, see :func:`bdpvi.accounting.rounding.rounding_delta`.
 
     Raises:
         ValueError: if δ does not exceed what the estimates and rounding take of it, or no order has
@@ -241,7 +226,7 @@ def settle(
 
 def _settle(
     solve: Solve, directions: Sequence[str], delta: float, terms: Terms, rounding: float
-) -> Spent:
+) -> Bound:
     """Return the answer with the part ``rounding`` of δ set aside."""
     gamma, estimates = terms.failure_probability, len(directions) * terms.choices
     beta = split_delta(delta, gamma, estimates) - rounding
@@ -264,13 +249,9 @@ def _settle(
         )
     tolerated = tolerated_rate(delta, gamma, estimates)
     trusted, reason = _reliability(solve, solutions, beta, gamma, tolerated)
-    return Spent(
-        epsilon=epsilon,
-        delta=delta,
-        guarantee=guarantee_for([name.split()[0] for name in directions]),
+    evidence = Evidence(
         order=order,
         direction=direction,
-        composition=terms.composition,
         conversion=terms.conversion,
         estimator=terms.estimator,
         failure_probability=gamma,
@@ -282,9 +263,19 @@ def _settle(
             pareto_k=float(estimate.pareto_k[0]),
             skewness=float(estimate.skewness[0]),
         ),
+    )
+    return Bound(
+        kind=Kind.BAYESIAN,
+        epsilon=epsilon,
+        delta=delta,
+        by=f"{terms.conversion}, {terms.estimator}",
+        relation=relation_of(name.split()[0] for name in directions),
         reliable=trusted,
         reason=reason,
+        assumptions=(Assumption.PANEL_REPRESENTS_POPULATION,)
+        + (() if estimate.distribution_free else (Assumption.STUDENT_T,)),
         rounding=rounding,
+        evidence=evidence,
     )
 
 
@@ -317,64 +308,29 @@ def _reliability(
     return trusted, reason if least == direction else f"in direction {least}: {reason}"
 
 
-def on_path(found: Spent) -> Spent:
-    """Return an answer from costs that were met on a training path: ε is the worst-case one.
-
-    The mean of such costs does not bound the mechanism: a record in the data bends the path towards
-    what makes its own later costs large. By the hockey-stick conversion the path's ε is at most the
-    worst-case one; by moments it compares with Rényi DP and may be above privacy loss
-    distributions.
-    """
-    worst, epsilon = found.worst_case, found.epsilon
-    if worst is not None and found.order is None:
-        epsilon = min(epsilon, worst.epsilon)
-    return replace(
-        found,
-        epsilon=worst.epsilon if worst else math.inf,
-        scope=Scope.PATH,
-        path_epsilon=epsilon,
-        order=None,
-        reliable=worst is not None,
-        reason=ON_THE_PATH,
-        guarantee=f"{found.guarantee}. {ON_THE_PATH}",
-    )
-
-
-def no_panel(delta: float, worst: WorstCase | None) -> Spent:
-    """Return a cost of which the worst case alone is known; without one, ε is infinite."""
-    kept = nothing_spent(delta, ("remove",), 0)
-    reason = "no panel: what is known is the worst case"
-    return replace(
-        kept,
-        epsilon=worst.epsilon if worst else math.inf,
-        worst_case=worst,
-        reliable=worst is not None,
-        reason=reason,
-    )
-
-
-def nothing_spent(delta: float, kinds: Sequence[str], sample_size: int) -> Spent:
+def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
     """Return the cost before anything was charged: ε = 0.
 
     Args:
         delta: δ.
-        kinds: of neighbours, such as "remove".
-        sample_size: number of records in the panels.
+        kinds: of neighbours in the panels, such as "remove"; without one there is no Bayesian ε.
+
+    >>> print(nothing(1e-5, ["remove"]).bayesian)
+    Bayesian DP ε = 0 at δ = 1e-05 (reliable)
     """
-    return Spent(
-        epsilon=0.0,
-        delta=delta,
-        guarantee=guarantee_for(kinds),
-        order=None,
-        direction="none",
-        composition="panel",
-        conversion="none",
-        estimator="none",
-        failure_probability=0.0,
-        estimates=0,
-        sample_size=sample_size,
-        diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
-        reliable=True,
-        reason="nothing was released",
-        worst_case=WorstCase(0.0, delta, "nothing was released", distance=0.0),
+    free = worst(0.0, delta, NOTHING, distance=0.0)
+    relation = relation_of(kinds)
+    bayesian = replace(free, kind=Kind.BAYESIAN, relation=relation, reason=NOTHING)
+    return Cost(worst_case=free, bayesian=bayesian if relation else None)
+
+
+def implied(found: Bound | None, by: Bound, relation: str) -> Bound:
+    """Return the Bayesian bound that a worst case implies, where nothing smaller is reliable."""
+    return replace(
+        by,
+        kind=Kind.BAYESIAN,
+        relation=relation,
+        reason="it is the worst-case ε, whose guarantee implies this one; no smaller ε is "
+        "reliable by this conversion",
+        evidence=replace(found.evidence, order=None) if found and found.evidence else None,
     )

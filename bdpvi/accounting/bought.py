@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.solve import root
-from bdpvi.accounting.worst_case import gaussian_epsilon, rounding_delta
+from bdpvi.accounting.worst_case import gaussian_epsilon
 
 
 def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> float:
@@ -13,7 +14,7 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     Args:
         epsilon: ε > 0.
         delta: δ.
-        rounding: θ, see :func:`rounding_delta`.
+        rounding: θ, see :func:`bdpvi.accounting.rounding.rounding_delta`.
 
     Raises:
         ValueError: if rounding leaves nothing of δ.

@@ -36,8 +36,9 @@ from bdpvi.accounting.book import (
     read_line,
     tally,
 )
-from bdpvi.accounting.worst_case import common_relation, epsilon
-from bdpvi.types import Budget, BudgetExceededError, Dataset, People, WorstCase
+from bdpvi.accounting.cost import RECORD, Bound
+from bdpvi.accounting.worst_case import common_neighbours, epsilon
+from bdpvi.types import Budget, BudgetExceededError, Dataset, People
 
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin"]
 
@@ -238,7 +239,7 @@ class Ledger:
         delta: float,
         planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
         without: str | None = None,
-    ) -> WorstCase | None:
+    ) -> Bound | None:
         """Return what everything cost together, with ``planned`` on top.
 
         None where there is no guarantee: nothing bounds a record in one of the releases, or a
@@ -258,7 +259,15 @@ class Ledger:
         if planned is None or book.events is None:
             return None
         more = for_unit(Counter(planned), book.rows)
-        return epsilon(merged((*book.merged, *more)), delta)
+        found = epsilon(merged((*book.merged, *more)), delta)
+        return found if found is None or self.unit == ROW else replace(found, unit=self.whose)
+
+    @property
+    def whose(self) -> str:
+        """Of which one more or less is hidden, in words."""
+        if self.unit == ROW:
+            return RECORD
+        return f"all records, at most {self.rows_per_unit}, with one value of {self.unit!r}"
 
     def spend(self, entry: Entry, what: str) -> None:
         """Append a charge if the budget has it, by the worst case.
@@ -306,7 +315,7 @@ class Ledger:
         """Raise ValueError unless a total of all charges and this event can be given."""
         book = self.book()
         before = book.merged if book.events else ()
-        common_relation((*before, *for_unit({event: 1}, book.rows)))
+        common_neighbours((*before, *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:
         """Return in words what was charged before."""

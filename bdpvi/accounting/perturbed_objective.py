@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 from scipy.optimize import brentq
@@ -34,6 +34,8 @@ from bdpvi.accounting.solve import smallest
 _FINE, _COARSE = 100.0, 40.0
 """Points of the lattice in a standard deviation of a loss, for k = 1 and below: δ is then at most
 3e-4 or 2e-3 too large."""
+_COARSER = 8.0
+"""How much finer than the loudest loss needs it the lattice is at most."""
 _REACH = 9.5
 _HIGHEST, _LOUDEST = 700.0, 1e6
 _BELOW = 2**13
@@ -61,15 +63,18 @@ def losses(events: Sequence[PerturbedObjective]) -> LossBound:
             min(loss.top, _HIGHEST) / _BELOW,
         )
 
-    step = min(finest(loss, event.draws) for loss, event in zip(each, events, strict=True))
-
-    def of(loss: Loss, draws: int) -> LossBound:
-        sd = loss.k * loss.mu
-        last = min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
-        return LossBound.of(loss.delta, 0.0, last, step).repeated(draws)
-
-    parts = (of(loss, event.draws) for loss, event in zip(each, events, strict=True))
+    steps = [finest(loss, event.draws) for loss, event in zip(each, events, strict=True)]
+    # What is far quieter than another adds little to it, and needs no lattice as fine as its own.
+    step = max(min(steps), max(steps) / _COARSER)
+    parts = (_bound(loss, event.draws, step) for loss, event in zip(each, events, strict=True))
     return reduce(LossBound.together, parts)
+
+
+@lru_cache(maxsize=64)
+def _bound(loss: Loss, draws: int, step: float) -> LossBound:
+    sd = loss.k * loss.mu
+    last = min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
+    return LossBound.of(loss.delta, 0.0, last, step).repeated(draws)
 
 
 def delta(

@@ -29,7 +29,7 @@ from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.perturbed_objective import delta as delta_of
 from bdpvi.accounting.perturbed_objective import law
-from bdpvi.accounting.worst_case import cap, rounding_delta
+from bdpvi.accounting.rounding import cap, rounding_delta
 
 LEVELS = 64
 """Of ω‖z‖ and of ω‖z‖², which are rounded up to them."""

@@ -11,7 +11,7 @@ from scipy import special
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.types import Exposure
+from bdpvi.accounting.cost import Exposure
 
 FRACTIONS = (0.5, 0.75, 0.9)
 """Of the population, beside 99 %: what they pay is certified, each by itself."""

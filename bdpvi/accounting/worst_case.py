@@ -8,15 +8,16 @@ of steps, q and σ decide ε alone. Neighbours differ by one record added or rem
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
 from bdpvi._runtime import validate
 from bdpvi.accounting import perturbed_objective
+from bdpvi.accounting.cost import ADD_OR_REMOVE, RECORD, REPLACE, Bound, Kind
 from bdpvi.accounting.events import (
     WITH,
     WITHOUT,
@@ -36,11 +37,14 @@ from bdpvi.accounting.loss_distribution import (
     least_epsilons,
     loss_interval,
 )
+from bdpvi.accounting.rounding import after_rounding
 from bdpvi.accounting.solve import root, smallest
-from bdpvi.types import ADD_OR_REMOVE, REPLACE, WorstCase
 
 if TYPE_CHECKING:
     import dp_accounting  # takes most of a second
+
+
+NOTHING = "nothing was released"
 
 
 class WorstCaseAccountant(Hashable, Protocol):
@@ -151,31 +155,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
     return root(excess, 0.0, top) * (1 + 1e-11)  # the side on which δ holds
 
 
-def cap(epsilon: float) -> float:
-    """Return the ε that rounding is priced at: the next quarter from ``epsilon`` on, at least 1.
-
-    A step function, so that whoever looks for ε at a δ can fix the price before ε is known.
-    """
-    return max(1.0, math.ceil(4 * epsilon) / 4) if math.isfinite(epsilon) else math.inf
-
-
-def rounding_delta(rounding: float, epsilon: float) -> float:
-    """Return what rounding adds to δ at ε: (1 + e^c) θ with c = :func:`cap` (ε) ≥ ε.
-
-    With samples within θ of exact ones in total variation, for D and for D′,
-    Pr[S | D] ≤ Pr[exact | D] + θ ≤ e^ε Pr[exact | D′] + δ + θ ≤ e^ε Pr[S | D′] + δ + (1 + e^ε) θ.
-
-    >>> rounding_delta(1e-9, 0.3) == (1 + math.exp(1.0)) * 1e-9
-    True
-    """
-    return (1 + math.exp(min(cap(epsilon), _HIGHEST))) * rounding if rounding else 0.0
-
-
-_HIGHEST = 700.0
-"""Here the price of any rounding exceeds δ = 1."""
-
-
-def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> WorstCase | None:
+def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> Bound | None:
     """Return the guarantee of a Gaussian mechanism whose outputs are within ``rounding`` of exact.
 
     Args:
@@ -193,30 +173,15 @@ def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> 
     if not math.isfinite(epsilon):
         return None
     distance, name = math.sqrt(variance), GaussianAccountant.name
-    return WorstCase(epsilon, delta, name, distance=distance, rounding=rounding)
+    return worst(epsilon, delta, name, distance=distance, rounding=rounding)
 
 
-def after_rounding(solve: Callable[[float], float], delta: float, rounding: float) -> float:
-    """Return ε at ``delta`` of outputs that are within θ = ``rounding`` of exact ones.
-
-    Args:
-        solve: from δ to ε of exact outputs.
-        delta: δ, which pays for the rounding, see :func:`rounding_delta`.
-        rounding: θ.
-
-    Returns:
-        +inf where rounding leaves nothing of δ.
-    """
-    epsilon = 0.0
-    while (rest := delta - rounding_delta(rounding, epsilon)) > 0:
-        within = cap(epsilon)
-        epsilon = solve(rest)
-        if epsilon <= within or not rounding:
-            return epsilon
-    return math.inf
+def worst(epsilon: float, delta: float, by: str, **more: Any) -> Bound:
+    """Return a worst-case bound."""
+    return Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=delta, by=by, **more)
 
 
-def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstCase | None:
+def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound | None:
     """Return what all events guarantee together, to every conceivable record.
 
     Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
@@ -243,7 +208,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
     """
     validate.probability("delta", delta)
     flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]
-    relation = common_relation(flat)
+    whose = common_neighbours(flat)
     variances = [_variance(one) for one in flat]
     if any(v is None for v in variances):
         return None
@@ -264,30 +229,29 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> WorstC
         if not math.isfinite(found_epsilon):
             return None
         name = "objective perturbation"
-        return WorstCase(found_epsilon, delta, name, relation, rounding=rounding)
+        return worst(found_epsilon, delta, name, **whose, rounding=rounding)
     if not sampled:
         if not variance:
-            return WorstCase(0.0, delta, "nothing was released", relation, 0.0, rounding)
+            return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
-        return found and replace(found, delta=delta, relation=relation)
+        return found and replace(found, delta=delta, **whose)
     if variance:
         sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
     name = PrivacyLossAccountant.name
     found_epsilon = after_rounding(partial(_sampled_epsilon, sampled), rest, rounding)
     if not math.isfinite(found_epsilon):
         return None
-    return WorstCase(found_epsilon, delta, name, relation, rounding=rounding)
+    return worst(found_epsilon, delta, name, **whose, rounding=rounding)
 
 
-def common_relation(events: Sequence[object]) -> str:
-    """Return the neighbours that all events are for, in words; ValueError if they differ."""
-    found = {ADD_OR_REMOVE} if not events else set()
-    for one in events:
-        steps = one if isinstance(one, SampledGaussian) else None
-        found.add(f"{steps.relation.value} one {steps.unit}" if steps else ADD_OR_REMOVE)
+def common_neighbours(events: Sequence[object]) -> dict[str, Any]:
+    """Return the relation and the unit that all events are for; ValueError if they differ."""
+    steps = [one if isinstance(one, SampledGaussian) else None for one in events] or [None]
+    found = {(s.relation.value, f"one {s.unit}") if s else (ADD_OR_REMOVE, RECORD) for s in steps}
     if len(found) > 1:
-        raise ValueError(f"events: they are for different neighbours: {', '.join(sorted(found))}")
-    return found.pop()
+        named = ", ".join(sorted(" ".join(one) for one in found))
+        raise ValueError(f"events: they are for different neighbours: {named}")
+    return dict(zip(("relation", "unit"), found.pop(), strict=True))
 
 
 def _gaussian(event: SampledGaussian) -> bool:
@@ -344,7 +308,7 @@ def _perturbed_epsilon(
     return perturbed_objective.epsilon(perturbed, delta, others=deltas_together(sampled))
 
 
-def replace_one(guarantee: WorstCase) -> WorstCase | None:
+def replace_one(guarantee: Bound) -> Bound | None:
     """Return what the same release guarantees where one record is replaced by another.
 
     A replacement is a removal and an addition. For a mechanism no worse than a Gaussian one of
@@ -378,7 +342,7 @@ def guarantee(
     steps: int,
     delta: float,
     rounding: float = 0.0,
-) -> WorstCase | None:
+) -> Bound | None:
     """Return the guarantee of a training run.
 
     Args:
@@ -397,7 +361,7 @@ def guarantee(
     epsilon = after_rounding(solve, delta, rounding)
     if not math.isfinite(epsilon):
         return None
-    return WorstCase(epsilon, delta, accountant.name, accountant.relation, rounding=rounding)
+    return worst(epsilon, delta, accountant.name, relation=accountant.relation, rounding=rounding)
 
 
 @lru_cache(maxsize=4096)

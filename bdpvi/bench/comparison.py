@@ -19,6 +19,7 @@ from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import harmless, replacing
 from bdpvi.accounting import quantiles
+from bdpvi.accounting.cost import Cost, Kind, Outcome
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
@@ -32,7 +33,7 @@ from bdpvi.recipes.metrics import (
     correct,
     log_scores,
 )
-from bdpvi.types import Outcome, Spent, Split, WorstCase
+from bdpvi.types import Split
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LANDING = 0.055
@@ -234,10 +235,10 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     except FloatingPointError as error:
         return failed(f"training diverged: {error}")
     measured = _measured(cell.method, outcomes, split)
-    ledger = getattr(prepared, "ledger", None)
+    account = getattr(prepared, "account", None)
     own = certified = None
-    if ledger is not None:
-        numbers, epsilon_of = ledger(setting).own_price(plan.delta)
+    if account is not None:
+        numbers, epsilon_of = account(setting).own_price(plan.delta)
         own = quantiles.within(numbers, epsilon_of, LEVELS)
         most = float(quantiles.quantile_certificate(numbers, UNSURE, 0.99))
         certified = epsilon_of(most) if math.isfinite(most) else None
@@ -357,7 +358,8 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     Raises:
         RuntimeError: if it costs more than the target; such a row must never be written.
     """
-    paid = outcome.price
+    cost = outcome.cost or Cost()
+    paid = cost.bayesian or cost.worst_case
     if paid is None:
         if math.isfinite(target):
             raise RuntimeError(f"an outcome without a price was calibrated to epsilon={target}")
@@ -367,20 +369,16 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     low = paid.epsilon < (1 - LANDING) * target
     note = "costs less than the target at the least noise that the method has" if low else ""
     row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
-    worst = paid if isinstance(paid, WorstCase) else paid.worst_case
-    if worst is not None:
-        row["worst_case_epsilon"] = worst.epsilon
-    if isinstance(paid, WorstCase):
-        return {**row, "accountant": paid.accountant, "reason": note}
-    assert isinstance(paid, Spent)
-    return {
-        **row,
-        **asdict(paid.diagnostics),
-        "reliable": paid.reliable,
-        "reason": "; ".join(filter(None, (note, paid.reason))),
-        "accountant": f"{paid.conversion}, {paid.estimator}, {paid.composition}, "
-        f"{paid.sample_size} records",
-    }
+    if cost.worst_case is not None:
+        row["worst_case_epsilon"] = cost.worst_case.epsilon
+    if paid.kind is Kind.WORST_CASE:
+        return {**row, "accountant": paid.by, "reason": note}
+    row |= {"reliable": paid.reliable, "reason": "; ".join(filter(None, (note, paid.reason)))}
+    known = paid.evidence
+    if known is None:
+        return {**row, "accountant": paid.by}
+    by = f"{known.conversion}, {known.estimator}, {known.sample_size} records"
+    return {**row, **asdict(known.diagnostics), "accountant": by}
 
 
 def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import check_writable, read_json, replacing
+from bdpvi.accounting.cost import Outcome
 from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe, owner
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.bench.trials import Study, Trial, configurations, refinement
 from bdpvi.datasets import folds
 from bdpvi.recipes.metrics import OBJECTIVES, Measure
-from bdpvi.types import Dataset, Outcome, Split
+from bdpvi.types import Dataset, Split
 
 _GOES_ON = {"refinements", "repeats", "finalists"}
 """What may grow when a search is run again: no finished trial depends on it."""
@@ -268,7 +269,7 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
                 settings[i] = prepared.calibrate(epsilon)
         groups = _outcomes(prepared, list(settings.values()), seeds) if settings else []
         for i, outcomes in zip(settings, groups, strict=True):
-            if outcomes and all(getattr(one.price, "reliable", True) for one in outcomes):
+            if outcomes and all(_reliable(one) for one in outcomes):
                 found[i] = _scored(method, outcomes, split, search.measure)
     return found
 
@@ -282,6 +283,11 @@ def base_rate_score(split: Split, measure: Measure) -> float:
     base = BaseRate()
     outcomes = base.prepare(split.train, 0.5).outcomes([0.0], [0])
     return _scored(base, outcomes, split, measure)
+
+
+def _reliable(outcome: Outcome) -> bool:
+    found = None if outcome.cost is None else outcome.cost.bayesian
+    return found is None or found.reliable
 
 
 def _scored(method: Method, outcomes: Sequence[Outcome], split: Split, measure: Measure) -> float:

@@ -16,12 +16,13 @@ from bdpvi import datasets
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import bar, silent
 from bdpvi._runtime.store import check_writable
+from bdpvi.accounting.cost import Cost
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.metrics import correct
 from bdpvi.recipes.recommended import recommended
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.releases import release
-from bdpvi.types import Dataset, Spent
+from bdpvi.types import Dataset
 
 TARGETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the releases that are simulated."""
@@ -30,6 +31,7 @@ SHOWN = 1.0
 ROWS = 500.0
 """Rows as they are declared: the table is public."""
 REPEATS = 20
+DELTA = 1e-5
 NO_FIGURE = "No figure: matplotlib is missing, which `pip install 'bdpvi[report]'` brings."
 
 
@@ -41,7 +43,7 @@ class Demonstration:
     test_records: int
     non_private: float
     curve: pd.DataFrame
-    spent: Spent
+    cost: Cost
     released_accuracy: float
     figure: Path | None
     table: Path
@@ -54,7 +56,7 @@ class Demonstration:
         """Print a table and what was released."""
         table = Table(
             title=f"Breast cancer: {self.records} training records, accuracy on "
-            f"{self.test_records} test records, δ = {self.spent.delta:g}",
+            f"{self.test_records} test records, δ = {DELTA:g}",
             title_justify="left",
         )
         for heading in ("worst-case ε", "mean accuracy of a release", "lowest", "highest"):
@@ -67,7 +69,7 @@ class Demonstration:
         figure = f"Figure: {self.figure}" if self.figure else NO_FIGURE
         console.print(
             f"Released 1 draw, which predicts with accuracy {self.released_accuracy:.3f}.\n"
-            f"{self.spent}\n{figure}\nTable: {self.table}",
+            f"{self.cost}\n{figure}\nTable: {self.table}",
             highlight=False,
             markup=False,  # it would take "[report]" away
         )
@@ -92,7 +94,7 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
         test_records=len(split.test),
         non_private=non_private,
         curve=curve,
-        spent=released.spent,
+        cost=released.cost,
         released_accuracy=float((released.predict(split.test.x) == split.test.y).double().mean()),
         figure=_drawn(curve, non_private, out / "accuracy.png"),
         table=table,
@@ -101,13 +103,12 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
 
 def _row(fitted: Prepared, test: Dataset, epsilon: float) -> dict[str, float]:
     """Return the accuracy of releases at one ε, each solved for by itself; nothing is charged."""
-    delta = 1e-5
-    latents = fitted.previews(REPEATS, epsilon=epsilon, delta=delta, key=Key.fresh())
-    means = predictive_means(fitted.predicting(epsilon, delta), latents, test.x)
+    latents = fitted.previews(REPEATS, epsilon=epsilon, delta=DELTA, key=Key.fresh())
+    means = predictive_means(fitted.predicting(epsilon, DELTA), latents, test.x)
     each = correct(means, test.y).double().mean(1)
     return {
         "worst_case": epsilon,
-        "delta": delta,
+        "delta": DELTA,
         "accuracy": float(each.mean()),
         "lowest": float(each.min()),
         "highest": float(each.max()),

@@ -274,7 +274,7 @@ def _report(released: Release, where: dict[str, Path]) -> None:
     print(f"  {released.receipt.meaning}")
     if released.estimate is not None:
         print(released.summary(odds=True))
-    print(f"For the owner only: {released.spent}")
+    print(f"For the owner only: {released.cost}")
     print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret", flush=True)
 
 
@@ -282,7 +282,7 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
     public: dict[str, Any] = {"out": where["out"], "receipt": released.receipt.to_dict()}
     if released.estimate is not None:
         public["summary"] = released.summary().to_dict()
-    secret = {"folder": where["secret"], "spent": released.spent.to_dict()}
+    secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:
         secret["scores"] = found.to_dict()
     options.print_json({"public": public, "secret": secret})

@@ -1,4 +1,4 @@
-"""``bdpvi release``, ``bdpvi spent`` and ``bdpvi predict``."""
+"""``bdpvi release``, ``bdpvi cost`` and ``bdpvi predict``."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def release(
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
     kind = guarantee_of(guarantee)
-    accountant = bdpvi.Accounting(conversion=conversion) if conversion else None
+    accounting = bdpvi.Accounting(conversion=conversion) if conversion else None
     fitted = files.load(folder)
     if settings:
         chosen = options.settings_of(
             settings, fitted.data_name, 1.0 if epsilon is None else epsilon
         )
         draws = chosen.draws if draws is None else draws
-        accountant = accountant or chosen.accounting
+        accounting = accounting or chosen.accounting
     # Both: the temperature as it is, or a refusal beyond ε.
     limit = None if temperature is None or epsilon is None else bdpvi.Budget(epsilon, delta)
     store.make_folder(out.parent)
@@ -130,14 +130,14 @@ def release(
                 guarantee=kind,
                 delta=delta,
                 budget=limit,
-                accountant=accountant,
+                accounting=accounting,
                 large_delta=large_delta,
                 purpose=hashlib.sha256(f"release {asked}".encode()).hexdigest(),
             )
             storage.write_release(released, temporary)
         if as_json:
             public = {"out": out, "receipt": released.receipt.to_dict()}
-            secret = {"spent": released.spent.to_dict()}
+            secret = {"cost": released.cost.to_dict()}
             options.print_json({"public": public, "secret": secret})
             return
         _report(fitted, released, out)
@@ -147,9 +147,9 @@ def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
     tau = released.receipt.temperature
     print(f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"))
     print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.spent}")
-    if released.spent.exposure is not None:
-        print(released.spent.exposure)
+    print(f"For the owner only: {released.cost}")
+    if released.cost.exposure is not None:
+        print(released.cost.exposure)
     noise, prior = released.receipt.noise_scale, getattr(released.model, "prior_scale", None)
     if noise and prior and noise > USELESS * prior:
         print(
@@ -172,7 +172,7 @@ def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
             raise
         again = f"{out} was not written: the same command writes it and pays nothing"
         raise KeyboardInterrupt(
-            f"the release was charged (see `bdpvi spent {folder}`); "
+            f"the release was charged (see `bdpvi cost {folder}`); "
             + (f"{out} is whole" if out.exists() else again)
         ) from None
 
@@ -187,12 +187,12 @@ def guarantee_of(name: str) -> Promise | None:
     return found
 
 
-def spent(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
+def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
     """Say what all releases from a fit have cost. For the owner only."""
     import bdpvi
     from bdpvi.recipes import files
 
-    total = bdpvi.spent(files.load(folder), delta=delta)
+    total = bdpvi.cost(files.load(folder), delta=delta)
     if as_json:
         options.print_json(total.to_dict())
         return

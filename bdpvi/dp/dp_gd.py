@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
 from bdpvi.inference.svi import isolated
 from bdpvi.models.contract import Model
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def dp_gd_runs(
     >>> data = datasets.load_breast_cancer().train
     >>> runs = [Run(noise_multiplier=50.0)]
     >>> (outcome,) = dp_gd_runs(BayesianLogisticRegression(), data, runs=runs)
-    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 4)
+    >>> outcome.latents["w"].shape, round(outcome.cost.worst_case.epsilon, 4)
     (torch.Size([1, 30]), 0.7255)
     """
     settings = settings or DPGDSettings()
@@ -98,7 +99,7 @@ def dp_gd_runs(
         latents = torch.vmap(records.unpack)(_finite(total / averaged))
     prices = streams.prices(GaussianAccountant(), delta)
     return tuple(
-        Outcome({name: value[r : r + 1] for name, value in latents.items()}, price)
+        Outcome({name: value[r : r + 1] for name, value in latents.items()}, Cost.of(price))
         for r, price in enumerate(prices)
     )
 

@@ -20,6 +20,7 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
@@ -27,7 +28,7 @@ from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.inference.svi import default_optimiser, isolated
 from bdpvi.models.contract import Model
-from bdpvi.types import Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,8 @@ def dpvi_runs(
     >>> guide = guides.MeanField(model)
     >>> runs = [Run(noise_multiplier=2.0)]
     >>> (outcome,) = dpvi_runs(model, guide, data, runs=runs, settings=settings)
-    >>> outcome.latents["w"].shape, outcome.price.accountant, round(outcome.price.epsilon, 2)
+    >>> cost = outcome.cost.worst_case
+    >>> outcome.latents["w"].shape, cost.by, round(cost.epsilon, 2)
     (torch.Size([3, 30]), 'privacy loss distribution', 1.08)
     """
     settings = settings or DPVISettings()
@@ -105,7 +107,10 @@ def dpvi_runs(
     free = _train(model, guide, data, streams, settings)
     prices = streams.prices(accountant, delta)
     return tuple(
-        Outcome(_draws(guide, {n: v[r] for n, v in free.items()}, streams, r, settings), prices[r])
+        Outcome(
+            _draws(guide, {n: v[r] for n, v in free.items()}, streams, r, settings),
+            Cost.of(prices[r]),
+        )
         for r in range(len(runs))
     )
 

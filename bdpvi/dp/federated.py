@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import cost_of
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import epsilon
 from bdpvi.dp.charges import Steps
-from bdpvi.dp.private import as_experiment, experimental
 from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
-from bdpvi.types import Spent, WorstCase
 
 NOBODY = -1
 """Stands in ``Released.refused`` for whoever sent something that is no message."""
@@ -98,8 +97,8 @@ class Federation:
     ...     released = federation.aggregate(number, answers)
     >>> released.update.shape, federation.charged
     (torch.Size([2]), 3)
-    >>> federation.spent(delta=1e-3).unit
-    'client'
+    >>> federation.cost(delta=1e-3).worst_case.unit
+    'one client'
     """
 
     def __init__(self, rounds: Rounds, ledger: Ledger | None = None) -> None:
@@ -253,9 +252,7 @@ class Federation:
             raise ValueError("nothing was charged yet: call sampled() first")
         return self.rounds.event(self.charged, unit, observer, norms)
 
-    def worst_case(
-        self, delta: float, unit: str = "client", observer: Observer = PUBLIC
-    ) -> WorstCase:
+    def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
         """Return the guarantee to publish: it follows from the settings and the rounds alone.
 
         A client's to the public is of all that the ledger has; others are of these rounds.
@@ -276,16 +273,16 @@ class Federation:
             raise ValueError(
                 f"noise_multiplier={self.rounds.noise_multiplier:g} has no finite ε; use more"
             )
-        found = _seen(found, observer)
-        return found if self.rounds.seed is None else experimental(found)
+        found = replace(found, observer=observer.name)
+        return found if self.rounds.seed is None else found.seeded()
 
-    def spent(
+    def cost(
         self,
         delta: float,
         unit: str = "client",
         observer: Observer = PUBLIC,
         norms: NormCounts | None = None,
-    ) -> Spent:
+    ) -> Cost:
         """Return what these rounds cost: the worst-case ε, and with norms what their path cost.
 
         Args:
@@ -295,13 +292,6 @@ class Federation:
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
-        accountant = BayesianAccountant()
-        accountant.step(self.event(unit, observer, norms))
-        found = replace(accountant.spent(delta), observer=observer.name)
-        if found.worst_case is not None:
-            found = replace(found, worst_case=_seen(found.worst_case, observer))
-        return found if self.rounds.seed is None else as_experiment(found)
-
-
-def _seen(found: WorstCase, observer: Observer) -> WorstCase:
-    return replace(found, accountant=f"{found.accountant}, seen by {observer.name}")
+        found = cost_of([self.event(unit, observer, norms)], delta)
+        found = found.each(lambda bound: replace(bound, observer=observer.name))
+        return found if self.rounds.seed is None else found.each(Bound.seeded)

@@ -42,6 +42,7 @@ from torch.distributions import Distribution, transform_to
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.dpvi import chain_rule
 from bdpvi.dp.federated import Federation, Message
@@ -53,7 +54,7 @@ from bdpvi.inference.optimisers import decay, fresh, fused
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import default_optimiser, isolated
 from bdpvi.models.contract import Model, predictive_means
-from bdpvi.types import Dataset, Spent, WorstCase
+from bdpvi.types import Dataset
 
 
 class Client:
@@ -229,9 +230,7 @@ class FederatedFit:
         """The Gaussian over the flat vector of latents. Its width leaves the noise out."""
         return self.guide.posterior(self.parameters)
 
-    def worst_case(
-        self, delta: float, unit: str = "client", observer: Observer = PUBLIC
-    ) -> WorstCase:
+    def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
         """Return what all rounds promise, and so the guide and all draws from it.
 
         Args:
@@ -244,13 +243,13 @@ class FederatedFit:
         """
         return self.federation.worst_case(delta, unit, observer)
 
-    def spent(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Spent:
-        """Return :meth:`worst_case` as accountants of this library report it.
+    def cost(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Cost:
+        """Return :meth:`worst_case` as everything here reports what it costs.
 
-        Arguments and errors are those of :meth:`worst_case`. With norms of a panel it is
-        ``federation.spent(delta, unit, observer, norms)``.
+        Arguments and errors are those of :meth:`worst_case`. With norms of a panel
+        ``federation.cost(delta, unit, observer, norms)`` has the path's.
         """
-        return self.federation.spent(delta, unit, observer)
+        return self.federation.cost(delta, unit, observer)
 
     def draw(self, draws: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Return samples from the guide as the model's latent variables, each (k, ...).

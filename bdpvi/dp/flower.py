@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts
 from bdpvi.dp.federated import Federation, Released
 from bdpvi.dp.federated import Message as Answer
 from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
-from bdpvi.types import Spent, WorstCase
 
 try:
     from flwr.app import (
@@ -63,7 +63,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
     Args:
         strategy: of ``flwr.serverapp.strategy``.
         federation: settings, ledger and budget.
-        watch: whether to count how far clients moved the sum, for the Bayesian ε in :meth:`spent`;
+        watch: whether to count how far clients moved the sum, for the path's ε in :meth:`cost`;
             64 numbers a client.
 
     Attributes:
@@ -205,17 +205,15 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         """Log the wrapped strategy's settings."""
         self.strategy.summary()
 
-    def worst_case(
-        self, delta: float, unit: str = "client", observer: Observer = PUBLIC
-    ) -> WorstCase:
+    def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
         """Return the guarantee to publish; see
         :meth:`bdpvi.dp.federated.Federation.worst_case`."""
         return self.federation.worst_case(delta, unit, observer)
 
-    def spent(self, delta: float, observer: Observer = PUBLIC) -> Spent:
+    def cost(self, delta: float, observer: Observer = PUBLIC) -> Cost:
         """Return what all rounds cost a client: the worst-case ε, and what the path cost.
 
-        ``path_epsilon`` is what clients such as these paid on the path that ran: a diagnostic, no
+        ``path`` is what clients such as these paid on the path that ran: a diagnostic, no
         guarantee about the algorithm. A client that was not asked in a round, did not answer, or
         answered another server before this one started, counts there as at the clip.
 
@@ -229,7 +227,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         norms = self._norms
         if norms is not None:
             norms = norms.add_largest(self.federation.charged - norms.steps)
-        return self.federation.spent(delta, "client", observer, norms)
+        return self.federation.cost(delta, "client", observer, norms)
 
 
 def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import WorstCaseAccountant, guarantee
 from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.scores import Batch
 from bdpvi.inference.plan import Plan
-from bdpvi.types import Dataset, WorstCase
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,7 @@ class Streams:
         noisy = secure.add_whole(totals, deviation + quiet.double(), whole)
         return noisy.where(~quiet, totals).to(totals)
 
-    def prices(self, accountant: WorstCaseAccountant, delta: float) -> list[WorstCase | None]:
+    def prices(self, accountant: WorstCaseAccountant, delta: float) -> list[Bound | None]:
         """Return what the sums so far guarantee for each run; None without noise.
 
         Args:

@@ -28,8 +28,8 @@ from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.perturbed_objective import calibrate
 from bdpvi.accounting.perturbed_objective import delta as delta_of
+from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.solve import smallest
-from bdpvi.accounting.worst_case import rounding_delta
 
 HIDING = 0.01
 """ν over C/σ: what hiding a search's error costs, half of this squared of the noise."""

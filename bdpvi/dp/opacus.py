@@ -17,19 +17,19 @@ from torch import nn
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi.accounting import worst_case
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account
+from bdpvi.accounting.cost import Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.dp.gradients import MARGIN, FunctionalGradients, Loss, trainable
 from bdpvi.dp.records import Records, Source, check_panel_size
 from bdpvi.dp.refusals import check_loss, check_module
-from bdpvi.types import Exposure, Spent
 
 MECHANISM = "bdp"
 _TRIED = 8
 
 
 class BDPAccountant(IAccountant):  # type: ignore[misc]
-    """Charges what Opacus trains: worst-case ε by :meth:`get_epsilon`, both ε by :meth:`spent`.
+    """Charges what Opacus trains: :meth:`get_epsilon` is the worst case, :meth:`cost` all.
 
     The worst case is computed by privacy loss distributions, for Poisson sampling and one record
     added or removed; with ``poisson_sampling=False`` in Opacus it does not hold. What the steps
@@ -116,17 +116,17 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
 
         return hook
 
-    def spent(self, delta: float) -> Spent:
-        """Return what all steps cost, as :meth:`bdpvi.dp.private.Private.spent` does. Secret.
+    def cost(self, delta: float) -> Cost:
+        """Return what all steps cost, as :meth:`bdpvi.dp.private.Private.cost` does. Secret.
 
         Raises:
             ValueError: if nothing was watched or charged.
         """
-        return self._accountant().spent(delta)
+        return self._account().cost(delta)
 
     def exposure(self, delta: float) -> Exposure:
         """Return what most records pay at most; see :meth:`bdpvi.dp.private.Private.exposure`."""
-        return self._accountant().exposure(delta)
+        return self._account().exposure(delta)
 
     def __len__(self) -> int:
         return sum(steps for *_, steps in self.history)
@@ -175,19 +175,19 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             return gradients.norms(records.take(torch.arange(len(records)), device))
 
-    def _accountant(self) -> BayesianAccountant:
+    def _account(self) -> Account:
         if self._watched is None or not self.history:
             raise ValueError("nothing was watched and charged: call watch(), then train")
         ids = self._watched[0].ids
         taken: dict[tuple[float, float], int] = {}
         for noise, rate, steps in self.history:
             taken[noise, rate] = taken.get((noise, rate), 0) + steps
-        accountant = BayesianAccountant()
+        events = []
         for (noise, rate), steps in taken.items():
             norms = self._norms_of.get((noise, rate), NormCounts.none(ids))
             norms = norms.add_largest(steps - norms.steps)  # those that nobody watched
-            accountant.step(_event(noise, rate, steps, replace(norms, ids=ids)))
-        return accountant
+            events.append(_event(noise, rate, steps, replace(norms, ids=ids)))
+        return Account(events)
 
 
 def _event(

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting import worst_case
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.losses import OfRuns
 from bdpvi.dp.flower import decoded, without_text
 from bdpvi.dp.rounds import Rounds
-from bdpvi.types import Scope, Spent
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
@@ -235,7 +235,7 @@ class EpsilonReport:
     def epsilon(self, total: SecureSums, event: SampledGaussian) -> float:
         """Return the smallest ε of the grid that the bounds allow, +inf if none does.
 
-        On a training path it is a diagnostic, and no guarantee about the algorithm: :meth:`spent`.
+        On a training path it is a diagnostic, and no guarantee about the algorithm: :meth:`cost`.
 
         Args:
             total: of all clients.
@@ -260,28 +260,26 @@ class EpsilonReport:
         found = allowed.nonzero()
         return self.epsilons[int(found[0])] if len(found) else math.inf
 
-    def spent(self, total: SecureSums, event: SampledGaussian) -> Spent:
+    def cost(self, total: SecureSums, event: SampledGaussian) -> Cost:
         """Return the worst-case ε of ``event`` with the ε of the clients' panels beside it.
 
-        ``path_epsilon`` is at most the worst-case one. It speaks of a record of the mixture of
-        the clients' populations in which each weighs as many records as it has in its panel.
+        ``path`` is at most the worst case. It speaks of a record of the mixture of the clients'
+        populations in which each weighs as many records as it has in its panel.
 
         Args:
             total, event: as for :meth:`epsilon`.
         """
-        accountant = BayesianAccountant()
-        accountant.step(event)
-        found = accountant.spent(self.delta)
-        return replace(
-            found,
-            scope=Scope.PATH,
-            path_epsilon=min(self.epsilon(total, event), found.epsilon),
-            sample_size=total.records,
-            estimator="betting",
-            failure_probability=self.failure_probability,
-            estimates=self.columns,
-            reason="it is the worst-case ε; the path's is from sums over all clients' panels",
+        found = worst_case.epsilon([event], self.delta)
+        path = Bound(
+            kind=Kind.PATH,
+            epsilon=min(self.epsilon(total, event), found.epsilon if found else math.inf),
+            delta=self.delta,
+            by=f"betting, sums over all clients' panels of {total.records} records",
+            relation=event.relation.value,
+            unit=f"one {event.unit}",
+            assumptions=(Assumption.PANEL_REPRESENTS_POPULATION,),
         )
+        return Cost(worst_case=found, path=path)
 
 
 def panel_mod(rounds: Rounds, report: EpsilonReport, distances: Distances, secrets: Secrets) -> Mod:
@@ -372,7 +370,7 @@ def ask_panels(
 ) -> SecureSums:
     """Ask all nodes for the sums of their panels, and add them up. Secret. All have to answer.
 
-    Then ``report.spent(total, federation.event("record"))`` has the records' ε. Clients are
+    Then ``report.cost(total, federation.event("record"))`` has the records' ε. Clients are
     believed: one that lies about its sums can make the path's ε any number, never the worst case.
 
     Args:

@@ -13,16 +13,14 @@ from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account
+from bdpvi.accounting.cost import Bound, Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.records import Records
-from bdpvi.types import Exposure, Spent, WorstCase
-
-EXPERIMENT = "an experiment: its noise is seeded and protects nobody"
 
 
 class Private:
@@ -177,7 +175,7 @@ class Private:
         if not self.steps:
             raise ValueError("nothing was charged yet: call step() first")
 
-    def worst_case(self, delta: float) -> WorstCase:
+    def worst_case(self, delta: float) -> Bound:
         """Return the guarantee to publish: of these steps and of all else that the ledger has.
 
         It follows from rate, noise and steps alone, those of copies included.
@@ -196,15 +194,14 @@ class Private:
                 f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more, "
                 f"or something else in the ledger has none: {self.ledger.said(self._charged.of)}"
             )
-        return found if self.mechanism.seed is None else experimental(found)
+        return found if self.mechanism.seed is None else found.seeded()
 
-    def spent(self, delta: float) -> Spent:
+    def cost(self, delta: float) -> Cost:
         """Return what these steps cost: the worst-case ε, and with a panel what the path cost.
 
         ``worst_case``, by privacy loss distributions, holds for every record; :meth:`worst_case` is
-        the one to publish. ``path_epsilon``, None without a panel, is what a random record like the
-        panel's paid on the path that this run took: a diagnostic, and no guarantee about the
-        algorithm.
+        the one to publish. ``path``, None without a panel, is what a random record like the panel's
+        paid on the path that this run took: a diagnostic, and no guarantee about the algorithm.
 
         Args:
             delta: δ of both.
@@ -212,8 +209,8 @@ class Private:
         Raises:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
-        found = self._accountant().spent(delta)
-        return found if self.mechanism.seed is None else as_experiment(found)
+        found = self._account().cost(delta)
+        return found if self.mechanism.seed is None else found.each(Bound.seeded)
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
@@ -237,15 +234,13 @@ class Private:
         """
         return self._of_panel().exposure(delta)
 
-    def _of_panel(self) -> BayesianAccountant:
+    def _of_panel(self) -> Account:
         if self._counted is None:
             raise ValueError("panel is None: make_private(panel=...) says what its records pay")
-        return self._accountant()
+        return self._account()
 
-    def _accountant(self) -> BayesianAccountant:
-        accountant = BayesianAccountant()
-        accountant.step(self.event())
-        return accountant
+    def _account(self) -> Account:
+        return Account([self.event()])
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimiser, numbers of steps and counts, for ``torch.save``. Secret.
@@ -293,21 +288,5 @@ class Private:
         self._versions = self._now()
 
     def __repr__(self) -> str:
-        kind = "" if self.mechanism.seed is None else f", {EXPERIMENT}"
+        kind = "" if self.mechanism.seed is None else ", seeded: it protects nobody"
         return f"Private({type(self.module).__name__}, {self.steps} steps{kind})"
-
-
-def experimental(found: WorstCase) -> WorstCase:
-    """Return a guarantee whose text says that the noise is seeded."""
-    return replace(found, accountant=f"{found.accountant}; {EXPERIMENT}")
-
-
-def as_experiment(found: Spent) -> Spent:
-    """Return a price that says that the noise is seeded, and is not reliable."""
-    return replace(
-        found,
-        guarantee=f"{found.guarantee}; {EXPERIMENT}",
-        worst_case=None if found.worst_case is None else experimental(found.worst_case),
-        reliable=False,
-        reason=EXPERIMENT,
-    )

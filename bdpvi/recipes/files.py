@@ -42,7 +42,7 @@ def load(folder: Path) -> Fit | Prepared:
         raise ValueError(
             f"{folder} was written by bdpvi.save_fit in Python, without the model that commands "
             "need: give a folder that `bdpvi fit` wrote, or in Python "
-            f"bdpvi.spent(bdpvi.load_fit({str(folder)!r}, model, guide))"
+            f"bdpvi.cost(bdpvi.load_fit({str(folder)!r}, model, guide))"
         )
     try:
         recipe = from_json(Recipe, extra)

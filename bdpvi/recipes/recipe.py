@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.settings import Accounting
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.recipes.noisy_scores import NoisyScores

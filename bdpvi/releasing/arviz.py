@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyro.infer import Predictive
@@ -34,9 +34,9 @@ def to_inference_data(release: Release, x: Tensor | None = None) -> Any:
 
     # A netCDF file holds neither None nor truth values.
     receipt = {
-        name: int(value) if isinstance(value, bool) else value
-        for name, value in release.receipt.to_dict().items()
-        if value is not None
+        name: int(value) if isinstance(value, bool) else _text(value)
+        for name, value in _flat(release.receipt.to_dict())
+        if value not in (None, "", [])
     }
     made = {
         name: xarray.Dataset(_variables(values), attrs=receipt) for name, values in groups.items()
@@ -44,6 +44,18 @@ def to_inference_data(release: Release, x: Tensor | None = None) -> Any:
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**made)
     return xarray.DataTree.from_dict(made)
+
+
+def _flat(content: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}{key}_")
+        else:
+            yield f"{name}{key}", value
+
+
+def _text(value: Any) -> Any:
+    return ". ".join(value) if isinstance(value, list) else value
 
 
 def _variables(values: Mapping[str, Tensor]) -> dict[str, Any]:

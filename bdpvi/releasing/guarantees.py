@@ -10,86 +10,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
-from bdpvi.accounting.answer import no_panel
-from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.book import ROW, Charge, Entry, Origin, Priced
+from bdpvi._runtime.keys import EXPERIMENT
+from bdpvi.accounting.accountant import Account, Accounting
+from bdpvi.accounting.answer import nothing
+from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
 from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
-from bdpvi.accounting.ledger import Ledger
+from bdpvi.datasets.bought import SOURCE as BOUGHT
 from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.types import GIVEN, BudgetExceededError, Spent, WorstCase
+from bdpvi.types import BudgetExceededError
 
-THIS_FIT_ALONE = (
-    ". It is of this fit alone: what else was released from the table costs besides, and what all "
-    "of it costs together is known of worst-case guarantees only"
-)
-BAYESIAN = "Bayesian DP"
-WORST_CASE = "worst-case DP"
-WORST_CASE_GUARANTEE = (
-    "Worst-case differential privacy: for all data sets D and D′ that differ by one record added "
-    "or removed, whatever that record is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs"
-)
-AIMED = "aimed at"
-PUBLIC = "computed from public constants"
-COMPUTED = "computed from the data, rounded up to two digits"
-
-Accountant = Callable[[], BayesianAccountant]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
-    """What a release promises, in public words and numbers.
-
-    Attributes:
-        guarantee: "worst-case DP" or "Bayesian DP".
-        meaning: the guarantee in words.
-        relation: between neighbouring data sets.
-        epsilon, delta: of all releases from the fit up to this one.
-        source: whether ε was aimed at, computed from public constants or from the data.
-        reliable: whether diagnostics support a Bayesian ε; None for a worst-case one.
-        draws: number of samples k.
-        temperature: τ; on a coarse grid if it was found from the data. None where the noise was
-            in the fit itself.
-        noise_scale: standard deviation of the noise in each coordinate, if it is public.
-        step: the samples are multiples of this, if it is known.
-        given: what the guarantee is conditional on, :data:`bdpvi.types.GIVEN` or nothing.
-        experiment: whether the samples, the batches or the choice of training rows follow a seed:
-            then nothing is promised at all.
-    """
-
-    guarantee: str
-    meaning: str
-    relation: str
-    epsilon: float
-    delta: float
-    source: str
-    reliable: bool | None
-    draws: int
-    temperature: float | None
-    noise_scale: float | None
-    step: float | None
-    given: str = ""
-    experiment: bool = False
-
-    def __str__(self) -> str:
-        if self.experiment:
-            return "an EXPERIMENT: it follows a seed, so nothing is promised"
-        trust = {None: "", True: ", reliable", False: ", NOT RELIABLE"}[self.reliable]
-        return (
-            f"{self.guarantee} ε = {self.epsilon:.4g} ({self.source}) at δ = {self.delta:g}, to "
-            f"{self.relation}{self.given}{trust}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes, which are public, as JSON types."""
-        return asdict(self)
+BAYESIAN = Kind.BAYESIAN.value
+WORST_CASE = Kind.WORST_CASE.value
 
 
 class Guarantee(Protocol):
@@ -107,11 +47,11 @@ class Guarantee(Protocol):
         epsilon: float,
         delta: float,
         least: float,
-        accountant: Accountant | None,
+        accounting: Accounting | None,
     ) -> Charge:
         """Return ``draws`` more samples, at a temperature that keeps ε within ``epsilon``."""
 
-    def price(self, total: Spent) -> Spent | WorstCase:
+    def price(self, total: Cost) -> Bound:
         """Return what a budget limits.
 
         Raises:
@@ -138,9 +78,9 @@ class WorstCaseDP:
         epsilon: float,
         delta: float,
         least: float,
-        accountant: Accountant | None,
+        accounting: Accounting | None,
     ) -> Charge:
-        """Return the smallest temperature, within 0.1 %. ``accountant`` has no part in it.
+        """Return the smallest temperature, within 0.1 %. ``accounting`` has no part in it.
 
         ε is that of everything that was spent on the table, by other fits too.
         """
@@ -169,7 +109,7 @@ class WorstCaseDP:
             low, high = (low, middle) if suffices(middle) else (middle, high)
         return at(high)
 
-    def price(self, total: Spent) -> WorstCase:
+    def price(self, total: Cost) -> Bound:
         """Return the worst-case guarantee."""
         if total.worst_case is None:
             raise ValueError(f"guarantee={WORST_CASE}: these releases have none: {total}")
@@ -194,7 +134,7 @@ class BayesianDP:
         epsilon: float,
         delta: float,
         least: float,
-        accountant: Accountant | None,
+        accounting: Accounting | None,
     ) -> Charge:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
 
@@ -213,27 +153,30 @@ class BayesianDP:
             return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
 
         def suffices(place: int) -> bool:
-            spent = account(fit, at(place), accountant)
-            return spent.get_delta(epsilon, near=delta) <= delta
+            charged = account(fit, at(place), accounting)
+            return charged.get_delta(epsilon, near=delta) <= delta
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
         places = [high]
-        rule = (accountant or fit.accounting)()
-        if rule.only_reliable:  # the hottest may be less reliable than a colder one
+        if (
+            accounting or fit.accounting
+        ).only_reliable:  # the hottest may be less reliable than a colder one
             places += range(low + 1, high, OCTAVE)
         high = next((place for place in places if suffices(place)), low)
         if high == low:
-            before = str(total(fit, delta, None, accountant)) if own(fit) else None
-            _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accountant))
+            before = str(total(fit, delta, None, accounting)) if own(fit) else None
+            _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accounting))
         colder = range(low + 1, high)
         return at(low + 1 + bisect_left(colder, True, key=suffices))
 
-    def price(self, total: Spent) -> Spent:
+    def price(self, total: Cost) -> Bound:
         """Return the Bayesian guarantee."""
-        return total
+        if total.bayesian is None:
+            raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}")
+        return total.bayesian
 
-    def _floor(self, fit: Fit, draws: int, delta: float, accountant: Accountant | None) -> str:
-        hottest = total(fit, delta, Charge(draws, _HOTTEST, Origin.DATA), accountant)
+    def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
+        hottest = total(fit, delta, Charge(draws, _HOTTEST, Origin.DATA), accounting)
         return (
             f"with {draws} draws the covariances alone cost {hottest}. Fewer draws, a "
             "lower clip or a stronger prior lower that floor"
@@ -262,17 +205,16 @@ def usual(fit: Fit) -> Guarantee:
 
 
 def account(
-    fit: Fit, planned: Charge | None = None, accountant: Accountant | None = None
-) -> BayesianAccountant:
-    """Return an accountant with all draws from ``fit`` charged, and ``planned`` on top.
+    fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None
+) -> Account:
+    """Return all draws from ``fit``, and ``planned`` on top, as ``accounting`` prices them.
 
-    It is made by ``accountant``, by default as the fit's accounting says.
+    By default that is the fit's.
     """
-    made = (accountant or fit.accounting)()
     # Where a temperature comes from decides nothing here but whether one of them is from the data.
-    for charge, count in Counter([*own(fit), *([planned] if planned else [])]).items():
-        made.step(_event(fit, charge), count=count)
-    return made
+    counted = Counter([*own(fit), *([planned] if planned else [])])
+    events = [(_event(fit, charge), count) for charge, count in counted.items()]
+    return Account(events, accounting or fit.accounting)
 
 
 def own(fit: Fit) -> tuple[Charge, ...]:
@@ -301,16 +243,23 @@ def total(
     fit: Fit,
     delta: float,
     planned: Charge | None = None,
-    accountant: Accountant | None = None,
-) -> Spent:
-    """Return what all releases have cost, with ``planned`` on top."""
-    worst = worst_case(fit, delta, planned)
+    accounting: Accounting | None = None,
+) -> Cost:
+    """Return what was spent, with ``planned`` on top.
+
+    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
+    """
+    bound = worst_case(fit, delta, planned)
     if constants_of(fit):
-        return no_panel(delta, worst)
-    return replace(account(fit, planned, accountant).spent(delta), worst_case=worst)
+        return Cost(worst_case=bound)
+    if planned is None and not own(fit):
+        found = nothing(delta, [panel.kind for panel in fit.panels])
+        return replace(found, worst_case=bound) if fit.ledger.entries() else found
+    found = account(fit, planned, accounting).cost(delta)
+    return replace(found, worst_case=bound).each(lambda one: assuming(fit, one))
 
 
-def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCase | None:
+def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound | None:
     """Return the guarantee of everything spent on the table: a function of public constants alone.
 
     None without any charge, or where there is no such guarantee.
@@ -318,18 +267,25 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> WorstCa
     if planned is None and not fit.ledger.entries():
         return None
     events = () if planned is None else priced(fit, planned)
-    return conditional(fit, fit.ledger.worst_case(delta, events))
+    found = fit.ledger.worst_case(delta, events)
+    return found and found.assuming(*assumptions_of(fit.preprocessing))
 
 
-def conditional(fit: Fit, found: WorstCase | None) -> WorstCase | None:
-    """Return the guarantee with what it is conditional on."""
-    return found and replace(found, given=given(fit.preprocessing))
+def assuming(fit: Fit, bound: Bound) -> Bound:
+    """Return a bound of draws from ``fit`` with what it rests on."""
+    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
+    more = [Assumption.THIS_FIT_ALONE] * (bound.kind is Kind.BAYESIAN and not alone)
+    return bound.assuming(*assumptions_of(fit.preprocessing), *more)
 
 
-def given(preprocessing: Mapping[str, Any]) -> str:
-    """Return :data:`bdpvi.types.GIVEN` if the constants of the encoding were read from the rows."""
-    encoding = preprocessing.get("encoding")
-    return GIVEN if encoding and encoding["source"] == MEASURED else ""
+def assumptions_of(preprocessing: Mapping[str, Any]) -> tuple[Assumption, ...]:
+    """Return what a guarantee of records that were made this way rests on."""
+    found = [Assumption.SEEDED_EXPERIMENT] * bool(preprocessing.get(EXPERIMENT))
+    if encoding := preprocessing.get("encoding"):
+        source = str(encoding["source"])
+        bought = Assumption.BOUGHT_CONSTANTS if BOUGHT in source else Assumption.PUBLIC_CONSTANTS
+        found.append(Assumption.CONSTANTS_FROM_TABLE if source == MEASURED else bought)
+    return tuple(found)
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee, allowed: bool) -> None:
@@ -365,28 +321,8 @@ def require_worst_case(fit: Fit) -> None:
         raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
 
 
-def unit_of(ledger: Ledger) -> str:
-    """Return what is added or removed, in words."""
-    if ledger.unit == ROW:
-        return "one record"
-    return f"all records, at most {ledger.rows_per_unit}, with one value of {ledger.unit!r}"
-
-
-def meaning(fit: Fit, total: Spent, guarantee: Guarantee) -> str:
-    """Return the guarantee in words, with what D is and where its constants come from."""
-    if guarantee.name == WORST_CASE:
-        return worst_case_meaning(fit.ledger, fit.preprocessing)
-    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
-    return total.guarantee + ("" if alone else THIS_FIT_ALONE) + _about(fit.preprocessing)
-
-
-def worst_case_meaning(ledger: Ledger, preprocessing: Mapping[str, Any]) -> str:
-    """Return :func:`meaning` of a worst-case guarantee, for whose records these are."""
-    words = WORST_CASE_GUARANTEE.replace("one record", unit_of(ledger))
-    return words + _about(preprocessing)
-
-
-def _about(preprocessing: Mapping[str, Any]) -> str:
+def about(preprocessing: Mapping[str, Any]) -> str:
+    """Return what D is, and where the constants of the encoding come from."""
     words = ""
     if split := preprocessing.get("split"):
         words += f". D is the training part of a published table alone: {split}"
@@ -407,7 +343,7 @@ SPENT = 0.01
 """With less than this share of μ² left, ε counts as spent."""
 
 
-def _is_spent(before: WorstCase, epsilon: float, delta: float) -> bool:
+def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
     """Return whether what was spent leaves nothing that a draw could be worth."""
     if before.distance is None:
         return before.epsilon >= (1 - SPENT / 2) * epsilon

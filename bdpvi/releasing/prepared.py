@@ -21,8 +21,9 @@ from torch import Tensor
 from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT, Key
-from bdpvi.accounting.answer import no_panel, nothing_spent
+from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Book, Entry, for_unit, merged, tally
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
@@ -32,15 +33,12 @@ from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.estimate import Estimate
-from bdpvi.releasing.guarantees import AIMED, WORST_CASE, Receipt
-from bdpvi.releasing.released import Release, flat
+from bdpvi.releasing.released import AIMED, Receipt, Release, flat
 from bdpvi.types import (
     Budget,
     BudgetExceededError,
     Dataset,
     PrivacyUtilityWarning,
-    Spent,
-    WorstCase,
 )
 
 _MANY = 1e12
@@ -188,16 +186,13 @@ class Prepared:
         """Whether a public seed chose the rows, so that nothing may be released."""
         return bool(self.data.preprocessing.get(EXPERIMENT))
 
-    def worst_case(self, delta: float) -> WorstCase | None:
-        """Return the guarantee of everything spent on the table; None before and without one."""
-        found = self.ledger.worst_case(delta) if self.ledger.entries() else None
-        return found and replace(found, given=guarantees.given(self.preprocessing))
-
-    def spent(self, delta: float) -> Spent:
-        """Return what everything on the table has cost."""
+    def cost(self, delta: float) -> Cost:
+        """Return what everything on the table has cost in the worst case."""
         if not self.ledger.entries():
-            return nothing_spent(delta, ["remove"], 0)
-        return no_panel(delta, self.worst_case(delta))
+            return nothing(delta)
+        found = self.ledger.worst_case(delta)
+        more = guarantees.assumptions_of(self.preprocessing)
+        return Cost(worst_case=found and found.assuming(*more))
 
     def release(
         self,
@@ -237,7 +232,7 @@ class Prepared:
             else:
                 key = Key(bytes.fromhex(entry.key))
             number = 1 + ledger.entries().index(entry)
-            total = self.spent(delta)
+            total = self.cost(delta)
         if few := route.caution(plan, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         drawn = route.draw(self.model, self.data, plan, key)
@@ -342,30 +337,26 @@ class Prepared:
         latents: Mapping[str, Tensor],
         route: Route[Any],
         plan: Plan,
-        total: Spent,
+        total: Cost,
         epsilon: float,
         seeded: bool,
     ) -> Release:
         draws = len(next(iter(latents.values())))
-        ledger, preprocessing = self.ledger, self.preprocessing
-        meaning = guarantees.worst_case_meaning(ledger, preprocessing)
+        preprocessing = self.preprocessing
+        worst = total.worst_case
+        assert worst is not None  # what has none is not planned
+        worst = worst.public(epsilon)
         return Release(
             samples=flat(latents),
             latents=latents,
             receipt=Receipt(
-                guarantee=WORST_CASE,
-                meaning=meaning.rstrip(".") + route.said(plan),
-                relation=f"add or remove {guarantees.unit_of(ledger)}",
-                epsilon=epsilon,
-                delta=total.delta,
+                worst_case=worst.seeded() if seeded else worst,
+                about=guarantees.about(preprocessing).rstrip(".") + route.said(plan),
                 source=AIMED,
-                reliable=None,
                 draws=draws,
                 temperature=None,
                 noise_scale=None,
                 step=None,
-                given=guarantees.given(preprocessing),
-                experiment=self.experiment or seeded,
             ),
             model=route.predicting(self.model, plan),
             feature_names=self.feature_names,
@@ -431,7 +422,7 @@ def planned(route: Route[P], fit: Prepared, book: Book, epsilon: float, delta: f
     return made.with_noise(noise)  # type: ignore[return-value]
 
 
-def _together(book: Book, delta: float, *events: Any) -> WorstCase | None:
+def _together(book: Book, delta: float, *events: Any) -> Bound | None:
     if book.events is None:
         return None
     return worst_case(merged((*book.merged, *for_unit(Counter(events), book.rows))), delta)

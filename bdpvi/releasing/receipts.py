@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bdpvi._runtime import store
 from bdpvi.accounting.book import Entry
+from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.types import Spent
 
 _NAME = re.compile(r"release-(\d{1,9})\.json")
 
@@ -53,14 +53,14 @@ def check(folder: Path | None, ledger: Ledger) -> None:
         )
 
 
-def keep(folder: Path | None, ledger: Ledger, number: int, entry: Entry, total: Spent) -> None:
+def keep(folder: Path | None, ledger: Ledger, number: int, entry: Entry, total: Cost) -> None:
     """Write the secret receipt of charge ``number`` to the fit's folder, if it has one."""
     if folder is None:
         return
     file = folder / f"release-{number}.json"
     proof = {"ledger": ledger.id, "number": number, "charge": entry.to_dict()}
     try:
-        content = store.json_text(proof | {"spent": total.to_dict()}, indent=1)
+        content = store.json_text(proof | {"cost": total.to_dict()}, indent=1)
         store.write(file, content.encode())
     except OSError as error:  # what is charged and drawn must not be lost
         warnings.warn(

@@ -10,23 +10,96 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import schema, validate
+from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing.estimate import Estimate
-from bdpvi.releasing.guarantees import Receipt
 from bdpvi.releasing.summary import Summary, summarised
-from bdpvi.types import Spent
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
 
 
+AIMED = "aimed at"
+PUBLIC = "computed from public constants"
+COMPUTED = "computed from the data, rounded up to two digits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What a release promises, in public words and numbers: one of the two guarantees.
+
+    Attributes:
+        worst_case: of everything spent on the table up to this release, this one included.
+        bayesian: of all releases from the fit up to this one.
+        about: what D is, and where the constants of the encoding come from.
+        source: whether ε was aimed at, computed from public constants or from the data.
+        draws: number of samples k.
+        temperature: τ; on a coarse grid if it was found from the data. None where the noise was
+            in the fit itself.
+        noise_scale: standard deviation of the noise in each coordinate, if it is public.
+        step: the samples are multiples of this, if it is known.
+    """
+
+    worst_case: Bound | None = None
+    bayesian: Bound | None = None
+    about: str = ""
+    source: str
+    draws: int
+    temperature: float | None
+    noise_scale: float | None
+    step: float | None
+
+    def __post_init__(self) -> None:
+        if (self.worst_case is None) == (self.bayesian is None):
+            raise ValueError("a receipt has worst_case or bayesian, one of the two")
+        for name, kind in (("worst_case", Kind.WORST_CASE), ("bayesian", Kind.BAYESIAN)):
+            one: Bound | None = getattr(self, name)
+            if one is not None and one.kind is not kind:
+                raise ValueError(f"{name}.kind must be {kind.value!r}, got {one.kind.value!r}")
+            if one is not None and one.evidence is not None:
+                raise ValueError(f"{name}.evidence is secret and has no place in a receipt")
+
+    @property
+    def bound(self) -> Bound:
+        """The guarantee that is promised, whichever it is."""
+        found = self.worst_case or self.bayesian
+        assert found is not None
+        return found
+
+    @property
+    def experiment(self) -> bool:
+        """Whether samples, batches or the choice of training rows follow a seed: then nothing is
+        promised at all."""
+        return Assumption.SEEDED_EXPERIMENT in self.bound.assumptions
+
+    @property
+    def meaning(self) -> str:
+        """The guarantee in words, with its assumptions and what it is about."""
+        return self.bound.meaning + self.about
+
+    def __str__(self) -> str:
+        if self.experiment:
+            return "an EXPERIMENT: it follows a seed, so nothing is promised"
+        bound = self.bound
+        trust = ", reliable" if bound.reliable else ", NOT RELIABLE"
+        given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in bound.assumptions)
+        return (
+            f"{bound.kind.value} ε = {bound.epsilon:.4g} ({self.source}) at δ = {bound.delta:g}, "
+            f"to {bound.neighbours}{given}{trust if self.bayesian else ''}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes, which are public, as JSON types."""
+        return dict(schema.to_json(self))
+
+
 @dataclass(frozen=True, eq=False)
 class Release:
-    """Posterior samples and what they promise. All but ``spent`` may be shared.
+    """Posterior samples and what they promise. All but ``cost`` may be shared.
 
     To share it, write it with :func:`bdpvi.releasing.storage.save_release`; neither that file nor a
-    pickle nor ``repr`` has ``spent``.
+    pickle nor ``repr`` has ``cost``.
 
     Attributes:
         samples: posterior samples over the flat vector of unconstrained latents, (k, d).
@@ -38,7 +111,7 @@ class Release:
         preprocessing: the public constants that make those columns from raw ones; see
             :attr:`encoding`.
         estimate: the posterior in numbers, where its route knows sampling and noise.
-        secret: see :attr:`spent`.
+        secret: see :attr:`cost`.
     """
 
     samples: Tensor
@@ -48,7 +121,7 @@ class Release:
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, object]
     estimate: Estimate | None = None
-    secret: Spent | None = field(default=None, repr=False)
+    secret: Cost | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickle or a copy for another process may be shared as the release may.
@@ -58,14 +131,14 @@ class Release:
         return f"{len(self.samples)} draws; {self.receipt}"
 
     @property
-    def spent(self) -> Spent:
+    def cost(self) -> Cost:
         """What all releases from the fit have cost together, this one included. Secret.
 
         Raises:
             ValueError: if the release was read from its file or a pickle, which do not hold it.
         """
         if self.secret is None:
-            raise ValueError("spent is secret and not in a release's file; the fit's folder has it")
+            raise ValueError("cost is secret and not in a release's file; the fit's folder has it")
         return self.secret
 
     @property

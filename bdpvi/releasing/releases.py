@@ -12,13 +12,14 @@ from torch import Tensor
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.answer import no_panel, nothing_spent
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge, Entry
+from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.releasing import guarantees, receipts
-from bdpvi.releasing.guarantees import Accountant, Guarantee, Receipt, account
+from bdpvi.releasing.guarantees import Guarantee
 from bdpvi.releasing.prepared import Prepared
-from bdpvi.releasing.released import Release
-from bdpvi.types import Budget, BudgetExceededError, Spent, WorstCase
+from bdpvi.releasing.released import AIMED, COMPUTED, PUBLIC, Receipt, Release
+from bdpvi.types import Budget, BudgetExceededError
 
 ADVICE = (
     "Fit again with clip and noise scale of bdpvi.recommended(1.0), which `bdpvi fit` has without "
@@ -37,7 +38,7 @@ def release(
     guarantee: Guarantee | None = None,
     delta: float = 1e-5,
     budget: Budget | None = None,
-    accountant: Accountant | None = None,
+    accounting: Accounting | None = None,
     generator: torch.Generator | None = None,
     large_delta: bool = False,
     purpose: str = "",
@@ -65,8 +66,7 @@ def release(
         delta: δ at which the cost is reported; ``budget`` brings its own.
         budget: refuse to go beyond this, counting what was spent before. The budget of the ledger
             holds besides.
-        accountant: makes the accountant, ``Accounting(conversion="chernoff")``; by default the
-            fit's own.
+        accounting: how a Bayesian ε is computed; by default as the fit says.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
             result is no release, says so, and cannot be saved as one. By default the operating
             system's secure randomness is used.
@@ -107,15 +107,15 @@ def release(
         elif epsilon is not None:
             _check_asked(draws, temperature, epsilon)
             price = {"epsilon": epsilon, "delta": delta, "guarantee": guarantee}
-            more = {"accountant": accountant, "large_delta": large_delta}
+            more = {"accounting": accounting, "large_delta": large_delta}
             charge = calibrate(fit, _number(draws), **price, **more)  # type: ignore[arg-type]
         else:
             charge = fit.ledger.as_it_is(_asked(draws, temperature))
-        total = spent(
+        total = cost(
             fit,
             delta=delta,
             planned=None if before else charge,
-            accountant=accountant,
+            accounting=accounting,
             large_delta=large_delta,
         )
         price_of = guarantee.price(total)
@@ -130,7 +130,7 @@ def release(
         )
         if before is None:
             for limit in filter(None, (budget, fit.ledger.budget)):
-                _check(limit, guarantee, fit, charge, accountant)
+                _check(limit, guarantee, fit, charge, accounting)
             if generator is not None:
                 fit.kept.use_once(generator)
             fit.ledger.charge(entry)
@@ -143,7 +143,7 @@ def release(
     released = Release(
         samples=samples,
         latents=_unpack(fit, samples),
-        receipt=_receipt(fit, charge, guarantee, price_of, total, epsilon, experiment),
+        receipt=_receipt(fit, charge, price_of, epsilon, experiment),
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=fit.preprocessing,
@@ -154,46 +154,40 @@ def release(
 
 
 @log.step("accounting")
-def spent(
+def cost(
     fit: Fit | Prepared,
     *,
     delta: float = 1e-5,
     planned: Charge | None = None,
-    accountant: Accountant | None = None,
+    accounting: Accounting | None = None,
     large_delta: bool = False,
-) -> Spent:
+) -> Cost:
     """Return what was spent, with ``planned`` on top. Charges nothing.
 
     The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
 
     Args:
-        fit: which was released from, or not yet: then ε is 0.
+        fit: which was released from, or not yet: then every ε is 0.
         delta: δ.
         planned: a further release.
-        accountant, large_delta: as for :func:`release`.
+        accounting, large_delta: as for :func:`release`.
     """
     validate.probability("delta", delta)
     if isinstance(fit, Prepared):
         if planned is not None:
             raise ValueError(f"planned={planned}: {SOLVED}")
-        return fit.spent(delta)
+        return fit.cost(delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit), large_delta)
     if planned is not None:
         planned = fit.ledger.as_it_is(planned)
-    worst = guarantees.worst_case(fit, delta, planned)
-    if guarantees.constants_of(fit):
-        return no_panel(delta, worst)
-    if planned is None and not guarantees.own(fit):
-        kinds = [panel.kind for panel in fit.panels]
-        nothing = nothing_spent(delta, kinds, sum(panel.records for panel in fit.panels))
-        return replace(nothing, worst_case=worst) if fit.ledger.entries() else nothing
-    total = account(fit, planned, accountant)
-    found = replace(total.spent(delta), worst_case=worst)
-    if found.sample_size:
-        found = replace(found, exposure=total.exposure(delta))
-    if found.reliable:
+    found = guarantees.total(fit, delta, planned, accounting)
+    bayesian = found.bayesian
+    if bayesian is None or bayesian.evidence is None:
         return found
-    return replace(found, reason=f"{found.reason}. {ADVICE}")
+    exposure = guarantees.account(fit, planned, accounting).exposure(delta)
+    if not bayesian.reliable:
+        bayesian = replace(bayesian, reason=f"{bayesian.reason}. {ADVICE}")
+    return replace(found, bayesian=bayesian, exposure=exposure)
 
 
 def preview(
@@ -231,7 +225,7 @@ def calibrate(
     delta: float = 1e-5,
     guarantee: Guarantee | None = None,
     least: float = 1e-9,
-    accountant: Accountant | None = None,
+    accounting: Accounting | None = None,
     large_delta: bool = False,
 ) -> Charge:
     """Return ``draws`` more samples at the smallest temperature that keeps ε within ``epsilon``.
@@ -248,7 +242,7 @@ def calibrate(
         guarantee: as for :func:`release`.
         least: lowest temperature to consider. Below 1, the posterior itself, samples lie closer to
             the mean than the posterior's own, and cost more.
-        accountant, large_delta: as for :func:`release`.
+        accounting, large_delta: as for :func:`release`.
 
     Returns:
         The draws, their temperature, and where it comes from, for :func:`release`. That one was
@@ -267,7 +261,7 @@ def calibrate(
     guarantee = guarantee or guarantees.usual(fit)
     guarantees.check_delta(fit, delta, guarantee, large_delta)
     return guarantee.calibrated(
-        fit, draws, epsilon=epsilon, delta=delta, least=least, accountant=accountant
+        fit, draws, epsilon=epsilon, delta=delta, least=least, accounting=accounting
     )
 
 
@@ -328,11 +322,11 @@ def _charged(fit: Fit, purpose: str) -> Entry | None:
 
 
 def _check(
-    limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accountant: Accountant | None
+    limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accounting: Accounting | None
 ) -> None:
     """Raise unless everything together, ``charge`` included, is within the limit."""
     ledger = fit.ledger
-    total = guarantees.total(fit, limit.delta, charge, accountant)
+    total = guarantees.total(fit, limit.delta, charge, accounting)
     price = guarantee.price(total)
     what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
     alone = all(one.of == fit.kept.name for one in ledger.entries())
@@ -349,37 +343,26 @@ def _check(
 
 
 def _receipt(
-    fit: Fit,
-    charge: Charge,
-    guarantee: Guarantee,
-    price: Spent | WorstCase,
-    total: Spent,
-    aimed: float | None,
-    experiment: bool,
+    fit: Fit, charge: Charge, bound: Bound, aimed: float | None, experiment: bool
 ) -> Receipt:
-    public = isinstance(price, WorstCase)
-    source = guarantees.AIMED if aimed is not None else guarantees.PUBLIC
-    epsilon = price.epsilon if aimed is None else aimed
+    public = bound.kind is Kind.WORST_CASE
+    source, epsilon = (AIMED, aimed) if aimed is not None else (PUBLIC, bound.epsilon)
     if aimed is None and not public:
-        source, epsilon = guarantees.COMPUTED, _two_digits(price.epsilon)
-    kinds = sorted(panel.kind for panel in fit.panels)
-    lattice, noise_scale = fit.guide.lattice(charge.temperature), fit.guide.noise_scale
+        source, epsilon = COMPUTED, _two_digits(bound.epsilon)
+    assert epsilon is not None
+    said = bound.public(epsilon)
+    if experiment:
+        said = said.seeded()
+    noise_scale = fit.guide.noise_scale
     return Receipt(
-        guarantee=guarantee.name,
-        meaning=guarantees.meaning(fit, total, guarantee),
-        relation=f"add or remove {guarantees.unit_of(fit.ledger)}"
-        if public
-        else f"{' or '.join(kinds)} one record",
-        epsilon=epsilon,
-        delta=price.delta,
+        worst_case=said if public else None,
+        bayesian=None if public else said,
+        about=guarantees.about(fit.preprocessing),
         source=source,
-        reliable=None if public else total.reliable,
         draws=charge.draws,
         temperature=charge.temperature,
         noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
-        step=lattice.step,
-        given=guarantees.given(fit.preprocessing),
-        experiment=experiment,
+        step=fit.guide.lattice(charge.temperature).step,
     )
 
 

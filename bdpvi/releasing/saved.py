@@ -12,16 +12,16 @@ from safetensors.torch import load
 from torch import Tensor
 
 from bdpvi._runtime import schema, validate
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.settings import Accounting
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.releasing.estimate import Estimate
-from bdpvi.releasing.guarantees import Receipt
+from bdpvi.releasing.released import Receipt
 
 FORMAT = 6
 
@@ -117,7 +117,7 @@ class OfGuide:
                 validate.positive(f"largest.{kind}", value)
 
 
-RELEASE_FORMAT = 3
+RELEASE_FORMAT = 4
 Known = BayesianLogisticRegression | BayesianLinearRegression | BayesianPoissonRegression
 """Models that a release's file can say."""
 

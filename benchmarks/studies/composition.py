@@ -12,15 +12,15 @@ import torch
 from matplotlib.figure import Figure
 
 from bdpvi._runtime.progress import Track
-from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.composition import ByHolder, ByPanel, Composition
 from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.cost import Bound
+from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
 from bdpvi.commands.figure import plain_ticks
+from studies.compositions import ByHolder, ByPanel, Naive, composed
 from studies.distances import SampledDistances
 from studies.gaussian import DELTA, GAMMA, Array
 from studies.study import BAYESIAN, LINES, PLD, Finding, publish, sized
-from studies.unsound import Naive
 
 COMPOSED_NOISE, COMPOSED_RATE = 1.0, 0.01
 COMPOSED_STEPS = (1, 3, 10, 30, 100, 300)
@@ -53,15 +53,15 @@ def composition(out: Path, *, seed: int, track: Track[Any], scale: float) -> Fin
     ]
     rows = []
     for world, count, rule in track(work, "composition"):
-        spent = _composed(worlds[world][:count], rule).spent(DELTA)
+        found = _composed(worlds[world][:count], rule)
         rows.append(
             {
                 "distances": world,
                 "steps": count,
                 "composition": rule.name,
                 "guarantee": "none" if isinstance(rule, Naive) else BAYESIAN,
-                "epsilon": spent.epsilon,
-                "reliable": spent.reliable,
+                "epsilon": found.epsilon,
+                "reliable": found.reliable,
             }
         )
     table = pd.DataFrame(rows)
@@ -71,15 +71,18 @@ def composition(out: Path, *, seed: int, track: Track[Any], scale: float) -> Fin
     return publish(out, "composition", title, table, [figure], text)
 
 
-def _composed(distances: Array, rule: Composition[Any]) -> BayesianAccountant:
-    accountant = BayesianAccountant(
-        failure_probability=GAMMA, orders=COMPOSED_ORDERS, conversion="chernoff", composition=rule
-    )
+def _composed(distances: Array, rule: ByPanel | ByHolder) -> Bound:
     ids = torch.arange(distances.shape[1])
-    for row in distances:
-        event = SampledDistances(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE)
-        accountant.step(event)
-    return accountant
+    events = [
+        SampledDistances(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE) for row in distances
+    ]
+    direction = next(iter(events[0].records))
+    costs = [event_cost(event, direction, COMPOSED_ORDERS.values) for event in events]
+    # Both directions have the same cost, and the same orders are asked for again and again.
+    steps = [lambda _, order, c=cost: c[COMPOSED_ORDERS.index(order)] for cost in costs]
+    return composed(
+        steps, list(events[0].records), rule, delta=DELTA, gamma=GAMMA, orders=COMPOSED_ORDERS
+    )
 
 
 def _composition_figure(table: pd.DataFrame, worlds: list[str]) -> Figure:

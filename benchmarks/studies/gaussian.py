@@ -17,8 +17,8 @@ from torch import Tensor
 
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting import conversions
+from bdpvi.accounting.accountant import Accounting, cost_of
 from bdpvi.accounting.answer import MISSES
-from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import INTEGER_ORDERS
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
@@ -86,11 +86,11 @@ def _clipped(gradients: Array, clip: float) -> Array:
 
 def bayesian(distances: Tensor, noise: float, rate: float, steps: int) -> tuple[float, bool]:
     """Return the Bayesian-DP ε by panel, Chernoff conversion, and whether it is reliable."""
-    accountant = BayesianAccountant(failure_probability=GAMMA, conversion="chernoff")
+    rule = Accounting(failure_probability=GAMMA, conversion="chernoff")
     event = SampledDistances(torch.arange(len(distances)), distances, noise, rate)
-    accountant.step(event, count=steps)
-    spent = accountant.spent(DELTA)
-    return spent.epsilon, spent.reliable
+    found = cost_of([(event, steps)], DELTA, rule).bayesian
+    assert found is not None
+    return found.epsilon, found.reliable
 
 
 def worst_case(multiplier: float, rate: float, steps: int) -> float:

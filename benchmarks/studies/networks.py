@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +24,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from bdpvi._runtime.progress import Track
-from bdpvi.accounting.composition import ByHolder
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
-from bdpvi.accounting.estimators import Estimate, student_t
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.deep import DPSGDSettings, make_private
+from studies.compositions import ByHolder
 from studies.study import DP, LINES, Finding, publish, sized
 
 DELTA = 1e-5
@@ -130,15 +128,11 @@ def published_epsilon(distances: Tensor, delta: float = DELTA) -> float:
     >>> round(published_epsilon(torch.zeros(10, 28)), 2)  # nothing but the floor
     0.36
     """
-    rule, bound = ByHolder(len(distances)), partial(student_t, failure_probability=GAMMA)
+    rule = ByHolder(len(distances))
 
     def cost(orders: Tensor) -> Tensor:
-        total: Estimate | None = None
-        for step in distances:
-            one = subsampled_gaussian_cost(step, NOISE, BATCH / RECORDS, orders)
-            total = rule.add(total, one, 1, bound)
-        assert total is not None
-        return total.log_bound
+        each = [subsampled_gaussian_cost(d, NOISE, BATCH / RECORDS, orders) for d in distances]
+        return rule.total(each, GAMMA).log_bound
 
     return minimise_epsilon(
         cost, delta, Orders(torch.tensor(PUBLISHED_ORDERS)), rule="chernoff"
@@ -253,7 +247,7 @@ def _dp_sgd(
         private.step()
     with torch.no_grad():
         accuracy = float((module(data.test[0]).argmax(1) == data.test[1]).double().mean())
-    name, path = f"digits, clip {clip:g}", private.spent(DELTA).path_epsilon
+    name, path = f"digits, clip {clip:g}", private.cost(DELTA).path
     assert path is not None  # its costs were met on a path
     quartiles = torch.quantile(
         private.per_record(DELTA), torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
@@ -261,7 +255,7 @@ def _dp_sgd(
     worst = _row(f"{name}, worst case", DELTA, private.worst_case(DELTA).epsilon, DP, clip)
     return [
         {**worst, "accuracy": accuracy},
-        _row(f"{name}, path", DELTA, path, NONE, clip),
+        _row(f"{name}, path", DELTA, path.epsilon, NONE, clip),
         *(
             _row(f"{name}, {part} of the records", DELTA, epsilon, NONE, clip)
             for part, epsilon in zip(

@@ -52,7 +52,7 @@ def run(
     )
     release = bdpvi.release(fit, draws=given.draws)
     print(release)
-    print("for the owner only:", release.spent)
+    print("for the owner only:", release.cost)
     test = simulated(10_000, 1)
     error = average((predicted(release.latents, test.x) - test.y).abs()).item()
     print(f"{average.__name__} absolute error {error:.3f}")

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fit = bdpvi.fit(model, guide, simulate(given.records), steps=given.steps, seed=0)
     release = bdpvi.release(fit, draws=5)
     print(release)
-    print("for the owner only:", release.spent)  # few records: not reliable, as it says
+    print("for the owner only:", release.cost)  # few records: not reliable, as it says
 
     samples = {name: value.unsqueeze(-1) for name, value in release.latents.items()}
     effects = samples["centre"] + samples["spread"] * release.latents["place"]

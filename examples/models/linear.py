@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fit = bdpvi.fit(clipped, guide, simulate(given.records), steps=given.steps, seed=0)
     release = bdpvi.release(fit, draws=5, temperature=20.0)
     print(release)
-    print("for the owner only:", release.spent)  # few records: not reliable, as it says
+    print("for the owner only:", release.cost)  # few records: not reliable, as it says
 
     x = torch.linspace(-2, 2, 50)
     figure, axes = plt.subplots()

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fit = bdpvi.fit(model, guide, data, steps=given.steps, seed=0)
     release = bdpvi.release(fit, draws=3)
     print(release)
-    print("for the owner only:", release.spent)  # few records: not reliable, as it says
+    print("for the owner only:", release.cost)  # few records: not reliable, as it says
 
     x = torch.linspace(-2, 2, 100)
     figure, axes = plt.subplots()

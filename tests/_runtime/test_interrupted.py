@@ -403,7 +403,7 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 STOPPED = {
     "demo": ("bdpvi.commands.demonstration.fit", ["--out", "{new}", "--quiet"]),
-    "spent": ("bdpvi.spent", ["{fit}"]),
+    "cost": ("bdpvi.cost", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
     "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),
     "ledger repair": ("bdpvi.accounting.ledger.repair", ["{fit}", "--charge", "1,1"]),
@@ -457,7 +457,7 @@ def test_every_command_says_that_it_was_interrupted(
 @pytest.mark.parametrize(
     ("place", "after", "said", "charges"),
     [
-        ("bdpvi.releasing.releases.spent", False, "nothing was finished", 0),
+        ("bdpvi.releasing.releases.cost", False, "nothing was finished", 0),
         ("bdpvi.releasing.storage.write_release", True, "pays nothing", 1),
         ("bdpvi.commands.options.print_json", True, "new.json is whole", 1),
     ],

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of, worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies.distances import SampledDistances
-from studies.unsound import Naive
 
 from bdpvi.accounting import estimators
-from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.composition import ByHolder, ByPanel, Tally
+from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.events import Event, NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
@@ -59,21 +58,12 @@ EVENTS: dict[str, Callable[[], Event]] = {
     ),
     "subsampled Gaussian": gaussian,
     "a run of steps": steps,
-    "tally": lambda: Tally(
-        torch.arange(M),
-        GRID,
-        {"remove D‖D′": 0.01 * torch.outer(GRID.values, torch.rand(M, dtype=torch.float64))},
-    ),
 }
-ACCOUNTANTS: dict[str, Callable[[], BayesianAccountant]] = {
-    "panel, cks": BayesianAccountant,
-    "panel, chernoff": lambda: BayesianAccountant(conversion="chernoff"),
-    "panel, streamed": lambda: BayesianAccountant(orders=GRID),
-    "panel, known population": lambda: BayesianAccountant(estimator=estimators.known_population),
-    "Hölder": lambda: BayesianAccountant(composition=ByHolder(12)),
-    "Hölder, streamed": lambda: BayesianAccountant(composition=ByHolder(12), orders=GRID),
-    "naive": lambda: BayesianAccountant(composition=Naive()),
-    "panel, hockey-stick": lambda: BayesianAccountant(conversion="hockey-stick"),
+ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {
+    "panel, cks": Accountant,
+    "panel, chernoff": lambda: Accountant(conversion="chernoff"),
+    "panel, known population": lambda: Accountant(estimator=estimators.known_population),
+    "panel, hockey-stick": lambda: Accountant(conversion="hockey-stick"),
 }
 CASES = [
     pytest.param(make, EVENTS[event], id=f"{name}: {event}")
@@ -83,7 +73,7 @@ CASES = [
 ]
 
 
-def epsilon(make: Callable[[], BayesianAccountant], *charges: tuple[Event, int]) -> float:
+def epsilon(make: Callable[[], Accountant], *charges: tuple[Event, int]) -> float:
     accountant = make()
     for event, count in charges:
         accountant.step(event, count=count)
@@ -92,7 +82,7 @@ def epsilon(make: Callable[[], BayesianAccountant], *charges: tuple[Event, int])
 
 @pytest.mark.parametrize(("make", "event"), CASES)
 def test_counted_events_cost_what_they_cost_one_by_one(
-    make: Callable[[], BayesianAccountant], event: Callable[[], Event]
+    make: Callable[[], Accountant], event: Callable[[], Event]
 ) -> None:
     one = event()
     together, apart = epsilon(make, (one, 3)), epsilon(make, (one, 1), (one, 1), (one, 1))
@@ -102,7 +92,7 @@ def test_counted_events_cost_what_they_cost_one_by_one(
 
 @pytest.mark.parametrize(("make", "event"), CASES)
 def test_more_never_costs_less_and_order_of_events_is_nothing(
-    make: Callable[[], BayesianAccountant], event: Callable[[], Event]
+    make: Callable[[], Accountant], event: Callable[[], Event]
 ) -> None:
     one, other = event(), event()
     assert epsilon(make, (one, 2)) >= epsilon(make, (one, 1))
@@ -112,26 +102,25 @@ def test_more_never_costs_less_and_order_of_events_is_nothing(
 
 
 @pytest.mark.parametrize("make", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
-def test_bad_input_is_an_error(make: Callable[[], BayesianAccountant]) -> None:
+def test_bad_input_is_an_error(make: Callable[[], Accountant]) -> None:
     accountant = make()
     with pytest.raises(ValueError, match="nothing has been charged"):
-        accountant.get_epsilon(delta=DELTA)
+        Account([])
     accountant.step(PosteriorDraws((panel(),)))
     for delta in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="delta must lie"):
-            accountant.spent(delta)
+            accountant.cost(delta)
     with pytest.raises(ValueError, match="count must be"):
         accountant.step(PosteriorDraws((panel(),)), count=0)
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_a_run_without_a_panel_has_the_worst_case_alone(rate: float) -> None:
-    accountant = BayesianAccountant()
+    accountant = Accountant()
     accountant.step(SampledGaussian(noise_multiplier=2.0, rate=rate, steps=3))
-    spent = accountant.spent(DELTA)
+    spent = accountant.cost(DELTA)
     assert spent.worst_case is not None
-    assert spent.epsilon == spent.worst_case.epsilon
-    assert spent.sample_size == 0
+    assert spent.bayesian is None
     assert "no panel, so no Bayesian ε" in str(spent)
     for asked in (accountant.exposure, accountant.per_record, accountant.get_delta):
         with pytest.raises(ValueError, match="event has no panel of records"):
@@ -139,7 +128,7 @@ def test_a_run_without_a_panel_has_the_worst_case_alone(rate: float) -> None:
 
 
 def test_foreign_records_are_an_error() -> None:
-    accountant = BayesianAccountant()
+    accountant = Accountant()
     accountant.step(PosteriorDraws((panel(),)))
     with pytest.raises(ValueError, match="record ids in 'remove D‖D′' are not those"):
         accountant.step(PosteriorDraws((panel(ids=5),)))
@@ -149,10 +138,9 @@ def test_foreign_records_are_an_error() -> None:
 
 def test_bayesian_with_every_record_at_the_clip_is_the_moments_accountant() -> None:
     event = SampledDistances(torch.arange(M), torch.ones(M), noise=4.0, rate=0.01)
-    bayesian = BayesianAccountant(
+    bayesian = Accountant(
         estimator=estimators.known_population,
         conversion="chernoff",
-        orders=Orders(torch.arange(1, 100)),
         failure_probability=1e-300,
     )
     bayesian.step(event, count=2000)
@@ -166,47 +154,18 @@ def test_an_event_of_unknown_type_is_an_error() -> None:
         event_cost(object(), "remove D‖D′", GRID.values)  # type: ignore[arg-type]
 
 
-def test_holder_at_least_panel_on_the_same_records() -> None:
-    events = [gaussian(seed) for seed in range(4)]
-    by_panel = epsilon(BayesianAccountant, *((event, 1) for event in events))
-    by_holder = epsilon(
-        lambda: BayesianAccountant(composition=ByHolder(4)), *((event, 1) for event in events)
-    )
-    assert by_holder >= by_panel
-
-
-def test_naive_can_fall_below_the_truth() -> None:
-    """The same few exposed records in every step: naive composition misses that they add up."""
-    distances = torch.zeros(M, dtype=torch.float64)
-    distances[0] = 3.0
-    event = SampledDistances(torch.arange(M), distances, noise=3.0, rate=0.05)
-    exact = BayesianAccountant(estimator=estimators.known_population)
-    naive = BayesianAccountant(estimator=estimators.known_population, composition=Naive())
-    for accountant in (exact, naive):
-        accountant.step(event, count=200)
-    assert naive.get_epsilon(delta=DELTA) < 0.9 * exact.get_epsilon(delta=DELTA)
-
-
-def test_one_step_by_panel_holder_and_naive_is_the_same() -> None:
-    values = {
-        epsilon(lambda rule=rule: BayesianAccountant(composition=rule), (gaussian(), 1))  # type: ignore[misc]
-        for rule in (ByPanel(), ByHolder(1), Naive())
-    }
-    assert max(values) == pytest.approx(min(values), rel=1e-12)
-
-
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), draws=st.integers(1, 20), hotter=st.floats(1.0, 100.0))
 def test_permutation_temperature_and_draws(seed: int, draws: int, hotter: float) -> None:
     one = panel(seed)
     shuffled = torch.randperm(M, generator=torch.Generator().manual_seed(seed))
     mixed = Panel("remove", one.ids, GaussianPairs(one.pairs.r[shuffled], one.pairs.b2[shuffled]))
-    base = epsilon(BayesianAccountant, (PosteriorDraws((one,), draws, 2.0), 1))
+    base = epsilon(Accountant, (PosteriorDraws((one,), draws, 2.0), 1))
     assert base == pytest.approx(
-        epsilon(BayesianAccountant, (PosteriorDraws((mixed,), draws, 2.0), 1)), rel=1e-9
+        epsilon(Accountant, (PosteriorDraws((mixed,), draws, 2.0), 1)), rel=1e-9
     )
-    assert epsilon(BayesianAccountant, (PosteriorDraws((one,), draws, 2.0 * hotter), 1)) <= base
-    assert epsilon(BayesianAccountant, (PosteriorDraws((one,), draws + 1, 2.0), 1)) >= base
+    assert epsilon(Accountant, (PosteriorDraws((one,), draws, 2.0 * hotter), 1)) <= base
+    assert epsilon(Accountant, (PosteriorDraws((one,), draws + 1, 2.0), 1)) >= base
 
 
 @settings(max_examples=6, deadline=None)
@@ -221,9 +180,7 @@ def test_true_delta_of_a_whole_population_is_within_the_reported_one(
     pairs = GaussianPairs(r, b2)
     event = PosteriorDraws((Panel("remove", torch.arange(M), pairs),), draws)
     for conversion in ("cks", "chernoff", "hockey-stick"):
-        accountant = BayesianAccountant(
-            estimator=estimators.known_population, conversion=conversion
-        )
+        accountant = Accountant(estimator=estimators.known_population, conversion=conversion)
         accountant.step(event)
         eps = accountant.get_epsilon(delta=1e-3)
         worst = max(_true_delta(pairs, draws, eps), _true_delta(pairs.reverse(), draws, eps))
@@ -255,10 +212,10 @@ def test_where_the_panel_supports_no_epsilon_the_worst_case_is_said_in_full() ->
     """Three records by Student's t have an ε that rounding would make too dear."""
     b2 = torch.linspace(0.1, 1, 3, dtype=torch.float64)[:, None]
     few = Panel("remove", torch.arange(3), GaussianPairs(torch.ones(3, 1), b2), 1.0)
-    accountant = BayesianAccountant()
+    accountant = Accountant()
     accountant.step(PosteriorDraws((few,), rounding=4e-9))
-    spent = accountant.spent(DELTA)
+    spent = accountant.cost(DELTA)
     assert spent.worst_case is not None
-    assert spent.epsilon == spent.worst_case.epsilon
-    assert spent.sample_size == 3
-    assert "where D′ has x′ removed" in spent.guarantee
+    assert bayes(spent).epsilon == worst_of(spent).epsilon
+    assert evidence_of(bayes(spent)).sample_size == 3
+    assert "where D′ has x′ removed" in bayes(spent).meaning

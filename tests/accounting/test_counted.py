@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bdpvi import Accounting
-from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import Estimate, Moments, student_t
 from bdpvi.accounting.events import PosteriorDraws
@@ -101,8 +100,8 @@ def panels(b2: Tensor, largest: float | None) -> tuple[Panel, Panel]:
     return each, Panel.counted("remove", on_levels(b2), largest)
 
 
-def charged(panel: Panel, conversion: str, draws: int, count: int = 1) -> BayesianAccountant:
-    accountant = Accounting(conversion=conversion, failure_probability=1e-10)()
+def charged(panel: Panel, conversion: str, draws: int, count: int = 1) -> Accountant:
+    accountant = Accountant(conversion=conversion, failure_probability=1e-10)
     accountant.step(PosteriorDraws((panel,), draws), count=count)
     return accountant
 
@@ -120,17 +119,18 @@ def test_epsilon_is_never_below_the_uncounted_and_at_most_0_2_percent_above(
         assert len(counted.ids) < records / 2
     for draws in (1, 40):
         one, other = (charged(panel, conversion, draws) for panel in (each, counted))
-        price, dearer = one.spent(1e-5), other.spent(1e-5)
+        price, dearer = bayes(one.cost(1e-5)), bayes(other.cost(1e-5))
         # ε of the hockey-stick conversion is on a grid of 0.5 %: its δ is not.
         grid = 0.006 if conversion == "hockey-stick" else 0.0
         assert price.epsilon * (1 - 1e-12) <= dearer.epsilon <= price.epsilon * (1.002 + grid)
-        assert (dearer.sample_size, dearer.reliable) == (records, price.reliable)
+        assert evidence_of(dearer).sample_size == records
+        assert dearer.reliable == price.reliable
         delta, larger = (a.get_delta(price.epsilon) for a in (one, other))
         assert delta * (1 - 1e-12) <= larger <= delta * 1.05
         exposed, more = one.exposure(1e-5), other.exposure(1e-5)
         for name in ("largest", "most", "median", "certified"):
             assert getattr(exposed, name) <= getattr(more, name) <= getattr(exposed, name) * 1.002
-        assert price.worst_case == dearer.worst_case
+        assert one.worst_case(1e-5) == other.worst_case(1e-5)
 
 
 @pytest.mark.parametrize("records", [200, 5000, 100_000])

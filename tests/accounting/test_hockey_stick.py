@@ -7,14 +7,15 @@ from itertools import pairwise
 
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.accounting import estimators
+from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.answer import mean_delta, smallest_epsilon
-from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import CONVERSIONS, EPSILONS, REAL_ORDERS, position
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
@@ -39,8 +40,8 @@ def pairs(
 
 def account(
     of: GaussianPairs, temperature: float = 1.0, conversion: str = "hockey-stick"
-) -> BayesianAccountant:
-    accountant = BayesianAccountant(conversion=conversion, failure_probability=1e-20)
+) -> Accountant:
+    accountant = Accountant(conversion=conversion, failure_probability=1e-20)
     accountant.step(PosteriorDraws((Panel("remove", torch.arange(len(of)), of),), 1, temperature))
     return accountant
 
@@ -65,9 +66,10 @@ def test_delta_at_the_epsilon_of_delta_is_within_it(
     of, asked = pairs(seed, spread=10**spread, shift=10**shift), 10**delta
     for conversion in CONVERSIONS:
         accountant = account(of, conversion=conversion)
-        paid = accountant.spent(asked)
+        paid = bayes(accountant.cost(asked))
         back = accountant.get_delta(paid.epsilon, near=asked)
-        assert paid.estimates * paid.failure_probability < back <= asked * (1 + 1e-9)
+        spent = evidence_of(paid).estimates * evidence_of(paid).failure_probability
+        assert spent < back <= asked * (1 + 1e-9)
         if conversion == "hockey-stick" and paid.epsilon > float(EPSILONS[0]):
             below = float(EPSILONS[position(paid.epsilon) - 1])
             assert accountant.get_delta(below, near=asked) > asked
@@ -86,16 +88,16 @@ def test_delta_falls_with_epsilon_and_temperature(conversion: str) -> None:
 def test_delta_has_what_the_estimates_take() -> None:
     # At an ε that nobody's loss reaches only the estimates' part is left.
     for conversion, choices in (("hockey-stick", len(EPSILONS)), ("cks", len(REAL_ORDERS))):
-        accountant = BayesianAccountant(conversion=conversion, failure_probability=1e-12)
+        accountant = Accountant(conversion=conversion, failure_probability=1e-12)
         accountant.step(PosteriorDraws((Panel("remove", torch.arange(300), pairs(2)),)))
         expected = 2 * choices * 1e-12
         assert accountant.get_delta(500.0) == pytest.approx(expected, rel=1e-6)
-        assert accountant.spent(DELTA).estimates == 2 * choices
+        assert evidence_of(bayes(accountant.cost(DELTA))).estimates == 2 * choices
     assert account(pairs(2)).get_delta(0.0) == 1.0  # below the grid
 
 
 def test_delta_of_other_events_goes_by_orders() -> None:
-    accountant = BayesianAccountant()
+    accountant = Accountant()
     event = SampledDistances(torch.arange(100), torch.linspace(0, 1, 100).double(), 4.0, 0.01)
     accountant.step(event, count=1000)
     epsilon = accountant.get_epsilon(delta=DELTA)
@@ -104,7 +106,7 @@ def test_delta_of_other_events_goes_by_orders() -> None:
 
 def test_bad_input_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing has been charged"):
-        BayesianAccountant().get_delta(1.0)
+        Account([])
     for epsilon in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="epsilon must be finite"):
             account(pairs(0)).get_delta(epsilon)
@@ -193,9 +195,9 @@ def test_smallest_of_the_grid_in_few_evaluations(seed: int, beta: float, shift: 
 
 def test_larger_direction_counts_whichever_comes_first() -> None:
     of = pairs(5, spread=0.2, shift=1e-3)
-    forth, back = account(of).spent(DELTA), account(of.reverse()).spent(DELTA)
+    forth, back = (bayes(account(one).cost(DELTA)) for one in (of, of.reverse()))
     assert forth.epsilon == back.epsilon
-    assert {forth.direction, back.direction} == {"remove D‖D′", "remove D′‖D"}
+    assert {evidence_of(one).direction for one in (forth, back)} == {"remove D‖D′", "remove D′‖D"}
 
 
 def bounded(largest: float | None = 0.09) -> Panel:
@@ -205,10 +207,14 @@ def bounded(largest: float | None = 0.09) -> Panel:
 
 
 def price(panel: Panel, delta: float, **options: float) -> tuple[float, float, bool]:
-    accountant = BayesianAccountant(**options)  # type: ignore[arg-type]
+    accountant = Accountant(**options)  # type: ignore[arg-type]
     accountant.step(PosteriorDraws((panel,)))
-    spent, worst = accountant.spent(delta), accountant.worst_case(delta)
-    return spent.epsilon, math.inf if worst is None else worst.epsilon, spent.reliable
+    spent, worst = accountant.cost(delta), accountant.worst_case(delta)
+    return (
+        bayes(spent).epsilon,
+        math.inf if worst is None else worst.epsilon,
+        bayes(spent).reliable,
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-5])
@@ -233,9 +239,10 @@ def test_a_tiny_delta_still_gains_over_the_worst_case(delta: float) -> None:
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
 def test_all_estimates_by_betting_cost_a_thousandth_of_delta(delta: float) -> None:
-    accountant = BayesianAccountant()
+    accountant = Accountant()
     accountant.step(PosteriorDraws((bounded(),)))
-    spent = accountant.spent(delta)
-    assert spent.failure_probability * spent.estimates <= 1e-3 * delta * (1 + 1e-12)
-    assert spent.failure_probability <= 1e-12
-    assert accountant.get_delta(spent.epsilon, near=delta) <= delta
+    found = bayes(accountant.cost(delta))
+    known = evidence_of(found)
+    assert known.failure_probability * known.estimates <= 1e-3 * delta * (1 + 1e-12)
+    assert known.failure_probability <= 1e-12
+    assert accountant.get_delta(found.epsilon, near=delta) <= delta

@@ -27,7 +27,8 @@ from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.repair import repair
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, rounding_delta
+from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.worst_case import PrivacyLossAccountant
 
 
 def draws(number: int, temperature: float, origin: Origin = Origin.OWNER) -> Entry:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from scipy import stats
 
-from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.conversions import REAL_ORDERS
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
@@ -28,8 +28,8 @@ def bounded(largest: float = 0.02) -> torch.Tensor:
     return largest * torch.rand(M, generator=torch.Generator().manual_seed(0)).double() ** 3
 
 
-def accountant(distances: torch.Tensor, only: bool = True, draws: int = 1) -> BayesianAccountant:
-    made = BayesianAccountant(only_reliable=only, failure_probability=GAMMA)
+def accountant(distances: torch.Tensor, only: bool = True, draws: int = 1) -> Accountant:
+    made = Accountant(only_reliable=only, failure_probability=GAMMA)
     made.step(PosteriorDraws((panel(distances),), draws))
     return made
 
@@ -51,9 +51,9 @@ def test_it_is_the_smallest_of_all_orders_that_are_reliable() -> None:
         cost = math.log(y.mean() + t * y.std() / math.sqrt(M - 1))
         offset = order * math.log(order / (order + 1)) - math.log(order + 1)
         best = min(best, ((cost + offset - math.log(beta)) / order, order))
-    found = accountant(bounded()).spent(DELTA)
+    found = bayes(accountant(bounded()).cost(DELTA))
     assert found.epsilon == pytest.approx(best[0], rel=1e-9)
-    assert found.order == best[1]
+    assert evidence_of(found).order == best[1]
     assert found.reliable
 
 
@@ -61,11 +61,9 @@ def test_it_is_the_smallest_of_all_orders_that_are_reliable() -> None:
 def test_it_costs_more_than_the_smallest_of_all_which_is_not_reliable(conversion: str) -> None:
     prices = []
     for only in (False, True):
-        made = BayesianAccountant(
-            only_reliable=only, failure_probability=GAMMA, conversion=conversion
-        )
+        made = Accountant(only_reliable=only, failure_probability=GAMMA, conversion=conversion)
         made.step(PosteriorDraws((panel(bounded()),), 3))
-        prices.append(made.spent(DELTA))
+        prices.append(bayes(made.cost(DELTA)))
     smallest, trusted = prices
     assert not smallest.reliable
     assert trusted.reliable
@@ -85,9 +83,9 @@ def test_one_extreme_record_leaves_nothing_reliable() -> None:
     distances[7] = 100 * distances.max()
     made = accountant(distances)
     with pytest.raises(ValueError, match="reliable estimate"):
-        made.spent(DELTA)
+        made.cost(DELTA)
     assert made.get_delta(5.0, near=DELTA) == 1.0
-    assert not accountant(distances, only=False).spent(DELTA).reliable
+    assert not bayes(accountant(distances, only=False).cost(DELTA)).reliable
 
 
 def test_no_panel_of_a_bounded_population_understates_its_mean() -> None:
@@ -96,11 +94,11 @@ def test_no_panel_of_a_bounded_population_understates_its_mean() -> None:
     for seed in range(20):
         drawn = torch.randint(len(distances), (M,), generator=torch.Generator().manual_seed(seed))
         made = accountant(distances[drawn], draws=2)
-        order = torch.tensor([made.spent(DELTA).order], dtype=torch.float64)
+        order = torch.tensor([evidence_of(bayes(made.cost(DELTA))).order], dtype=torch.float64)
         truth = (order * (order + 1) * distances).exp().mean().log()
-        assert float(made.cost("remove D‖D′", order).log_bound) > float(truth)
+        assert float(made.bound("remove D‖D′", order).log_bound) > float(truth)
 
 
 def test_the_hockey_stick_conversion_has_no_orders_to_choose_from() -> None:
     with pytest.raises(ValueError, match="conversion must be one of"):
-        BayesianAccountant(only_reliable=True, conversion="hockey-stick")
+        Accountant(only_reliable=True, conversion="hockey-stick")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from accounts import Accountant, bayes, path_of, worst_of
 
-from bdpvi.accounting.bayesian import BayesianAccountant
 from bdpvi.accounting.events import NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
@@ -41,8 +41,8 @@ def pairs(records: int, spread: float, shift: float) -> GaussianPairs:
 
 def account(
     conversion: str, spread: float, shift: float, largest: float | None = None
-) -> BayesianAccountant:
-    accountant = BayesianAccountant(conversion=conversion, failure_probability=1e-13)
+) -> Accountant:
+    accountant = Accountant(conversion=conversion, failure_probability=1e-13)
     made = pairs(300, spread, shift)
     panel = Panel("remove", torch.arange(300), made, largest)
     for temperature, draws in ((1.0, 1), (2.5, 4)):
@@ -50,8 +50,8 @@ def account(
     return accountant
 
 
-def steps(scope: str, presence: float = 1.0) -> BayesianAccountant:
-    accountant = BayesianAccountant(failure_probability=1e-15)
+def steps(scope: str, presence: float = 1.0) -> Accountant:
+    accountant = Accountant(failure_probability=1e-15)
     levels = torch.tensor([0.25, 0.5, 1.0], dtype=F64)
     counts = torch.stack([torch.tensor([40 - k % 7, 10, 10 + k % 7]) for k in range(60)])
     norms = NormCounts(torch.arange(60), counts, levels, scope)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def observed(number: int, unit: str) -> float:
         clients=16, size=1, clip=2.0, noise_multiplier=1.5, client_rate=0.1, record_rate=0.3,
         record_clip=0.5, noise_shares=16,
     )  # fmt: skip
-    accountant = BayesianAccountant(conversion="hockey-stick")
+    accountant = Accountant(conversion="hockey-stick")
     accountant.step(replace(rounds.event(50, unit, OBSERVERS[number]), rounding=0.0))
     found = accountant.worst_case(1e-5)
     return math.inf if found is None else found.epsilon
@@ -91,10 +91,10 @@ def answers() -> dict[str, Callable[[], float]]:
     made["panel largest"] = lambda: account("cks", 0.0, 1e-3).exposure(1e-4).largest
     made["panel largest, exact"] = lambda: account("hockey-stick", 0.0, 1e-3).exposure(1e-4).largest
     made["panel median"] = lambda: account("cks", 0.0, 1e-3).exposure(1e-4).median
-    made["path"] = lambda: float(steps("path").spent(1e-4).path_epsilon or math.nan)
-    made["path, worst case"] = lambda: steps("path").spent(1e-4).epsilon
-    made["static"] = lambda: steps("static").spent(1e-4).epsilon
-    made["static, seen coins"] = lambda: steps("static", 0.3).spent(1e-4).epsilon
+    made["path"] = lambda: path_of(steps("path").cost(1e-4)).epsilon
+    made["path, worst case"] = lambda: worst_of(steps("path").cost(1e-4)).epsilon
+    made["static"] = lambda: bayes(steps("static").cost(1e-4)).epsilon
+    made["static, seen coins"] = lambda: bayes(steps("static", 0.3).cost(1e-4)).epsilon
     for number in range(len(OBSERVERS)):
         for unit in ("client", "record"):
             made[f"observer {number} {unit}"] = lambda n=number, u=unit: observed(n, u)  # type: ignore[misc]

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant, bayes, worst_of
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import integrate, stats
 from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.accounting import worst_case
-from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.conversions import EPSILONS, INTEGER_ORDERS, Orders, position
+from bdpvi.accounting.conversions import EPSILONS, INTEGER_ORDERS, position
+from bdpvi.accounting.cost import REPLACE
 from bdpvi.accounting.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.loss_distribution import Grid, Losses
 from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
-from bdpvi.types import REPLACE, Relation, Scope
 
 F64 = torch.float64
 RATE, NOISE, STEPS = 0.01, 1.0, 500
@@ -48,8 +48,8 @@ def two_levels(share: float, m: int = 2000, **options: Any) -> SampledGaussian:
 
 def accountant(
     event: SampledGaussian, conversion: str = "hockey-stick", gamma: float = 1e-12
-) -> BayesianAccountant:
-    made = BayesianAccountant(conversion=conversion, failure_probability=gamma)
+) -> Accountant:
+    made = Accountant(conversion=conversion, failure_probability=gamma)
     made.step(event)
     return made
 
@@ -61,11 +61,11 @@ def test_costs_are_those_of_single_steps() -> None:
         cost = event_cost(event, direction, orders)
         plain = 10 * subsampled_gaussian_cost(1.0, 1.3, RATE, orders)
         torch.testing.assert_close(cost[:, 0], plain, rtol=1e-12, atol=0)
-    single = BayesianAccountant(orders=Orders(orders))
+    single = Accountant()
     for distances, count in (([1, 0.1, 0.1], 2), ([1, 0.4, 0.1], 3), ([1, 1, 0.1], 5)):
         step = SampledDistances(torch.arange(3), torch.tensor(distances, dtype=F64), 1.3, RATE)
         single.step(step, count=count)
-    torch.testing.assert_close(cost, single.tally().totals["remove D‖D′"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(cost, single.each("remove D‖D′", orders), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("direction", [WITH, "add-or-remove D′‖D"])
@@ -144,7 +144,7 @@ def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
     exact = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA)
     assert worst.epsilon == pytest.approx(exact, rel=1e-12)
     for conversion in ("hockey-stick", "cks", "chernoff"):
-        assert accountant(event, conversion).spent(DELTA).epsilon <= worst.epsilon
+        assert bayes(accountant(event, conversion).cost(DELTA)).epsilon <= worst.epsilon
     own = OfRuns([(event, 1)]).own_price(list(event.records), DELTA)[0]
     assert float(own[0]) == pytest.approx(worst.epsilon, rel=1e-3)
     runs = OfRuns([(event, 1)])
@@ -186,26 +186,26 @@ def test_every_regime(noise: float, rate: float, steps: int, delta: float) -> No
 def test_an_estimate_is_never_above_the_cost_of_the_clip() -> None:
     made = accountant(two_levels(0.9, m=40), "cks", gamma=1e-15)
     largest = STEPS * subsampled_gaussian_cost(1.0, NOISE, RATE, INTEGER_ORDERS.values)
-    assert bool((made.cost(WITH, INTEGER_ORDERS.values).log_bound <= largest).all())
+    assert bool((made.bound(WITH, INTEGER_ORDERS.values).log_bound <= largest).all())
     every = accountant(two_levels(1.0, m=40), "cks", gamma=1e-15)
-    found = every.cost(WITH, INTEGER_ORDERS.values)
+    found = every.bound(WITH, INTEGER_ORDERS.values)
     torch.testing.assert_close(found.log_bound, largest, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_a_share_at_the_clip_decides(share: float) -> None:
     """ε_BDP(δ) ≥ ε_DP(δ/s): the others can only add to the mean of δ."""
-    spent = accountant(two_levels(share)).spent(DELTA)
+    spent = accountant(two_levels(share)).cost(DELTA)
     least = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA / share)
-    assert least * (1 - 1e-3) <= spent.epsilon
+    assert least * (1 - 1e-3) <= bayes(spent).epsilon
     assert spent.worst_case is not None
-    assert spent.epsilon <= spent.worst_case.epsilon
-    assert spent.reliable
-    assert spent.scope is Scope.STATIC
+    assert bayes(spent).epsilon <= worst_of(spent).epsilon
+    assert bayes(spent).reliable
+    assert spent.path is None
     if share == 0.1:
         # The mean is a binomial proportion; its bound at 1e-12 from 2,000 is below 16 %.
         most = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA / 0.17)
-        assert spent.epsilon < most
+        assert bayes(spent).epsilon < most
 
 
 def test_single_records_and_their_certified_quantiles() -> None:
@@ -228,11 +228,11 @@ def test_replacing_a_record_in_full_batch() -> None:
     counts = [[60, 40, 0]] * 50 + [[0, 0, 100]]
     options: dict[str, Any] = {"rate": 1.0, "noise_multiplier": 30.0, "relation": "replace"}
     made = accountant(run(counts, [0.5, 1.0, 2.0], **options))
-    spent = made.spent(DELTA)
+    spent = made.cost(DELTA)
     assert spent.worst_case is not None
-    assert spent.worst_case.relation == REPLACE
-    assert spent.worst_case.epsilon == pytest.approx(gaussian_epsilon(4 * 100 / 900, DELTA))
-    assert spent.relation is Relation.REPLACE
+    assert worst_of(spent).relation == REPLACE
+    assert worst_of(spent).epsilon == pytest.approx(gaussian_epsilon(4 * 100 / 900, DELTA))
+    assert bayes(spent).relation == REPLACE
     expected = gaussian_epsilon((60 * 0.25 + 40 * 1) / 900, DELTA)
     assert float(made.per_record(DELTA)[0]) == pytest.approx(expected)
     with pytest.raises(ValueError, match=r"rate must be 1 with relation='replace', got 0\.5"):
@@ -242,7 +242,7 @@ def test_replacing_a_record_in_full_batch() -> None:
 def test_several_runs_add_up() -> None:
     """Two runs with different noise are one composition; the same run twice is twice as long."""
     one, other = run([[5, 5]] * 40, [0.5, 1.0]), run([[10]] * 40, [1.0], noise_multiplier=2.0)
-    both = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+    both = Accountant(conversion="hockey-stick", failure_probability=1e-12)
     both.step(one, count=2)
     both.step(other)
     worst = both.worst_case(DELTA)
@@ -252,7 +252,7 @@ def test_several_runs_add_up() -> None:
     assert worst is not None
     assert worst.epsilon == pytest.approx(composed.get_epsilon_for_delta(DELTA), rel=0.02)
     own = float(both.per_record(DELTA)[0])
-    twice = BayesianAccountant(conversion="hockey-stick", failure_probability=1e-12)
+    twice = Accountant(conversion="hockey-stick", failure_probability=1e-12)
     twice.step(run([[10, 10]] * 40, [0.5, 1.0]))
     twice.step(other)
     assert own == float(twice.per_record(DELTA)[0])
@@ -330,4 +330,4 @@ def test_runs_of_other_units_are_refused() -> None:
     made = accountant(run([[10]] * 3, [1.0]))
     with pytest.raises(ValueError, match="event: its unit"):
         made.step(run([[10]] * 3, [1.0], unit="client"))
-    assert np.isfinite(made.spent(DELTA).epsilon)
+    assert np.isfinite(bayes(made.cost(DELTA)).epsilon)

@@ -12,12 +12,13 @@ import torch
 from scipy import integrate, stats
 
 from bdpvi.accounting.conversions import EPSILONS, position
+from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.losses import OfRuns
 from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import epsilon as epsilon_of
 from bdpvi.dp.rounds import SERVER_OF_SUMS, Rounds
-from bdpvi.types import Scope, WorstCase
+from bdpvi.types import Scope
 
 F64 = torch.float64
 
@@ -28,7 +29,7 @@ def steps(presence: float, rate: float = 1.0, count: int = 40, **options: Any) -
     return SampledGaussian(**(settings | {"presence": presence, "norms": norms} | options))
 
 
-def worst_case(event: SampledGaussian, delta: float = 1e-5) -> WorstCase:
+def worst_case(event: SampledGaussian, delta: float = 1e-5) -> Bound:
     found = epsilon_of([event], delta)
     assert found is not None
     return found

@@ -32,9 +32,9 @@ from bdpvi.accounting.worst_case import (
     WorstCaseAccountant,
     calibrate,
     guarantee,
+    worst,
 )
 from bdpvi.bench.methods.moments import MomentsAccountant
-from bdpvi.types import WorstCase
 
 # rate, σ: ε of the moments accountant, of Rényi DP at α = 2 … 100, of privacy loss distributions
 # at a grid of 1e-4; δ = 1e-3, 2000 steps.
@@ -173,7 +173,7 @@ def test_guarantee() -> None:
     accountant = GaussianAccountant()
     assert guarantee(accountant, 0.0, 1.0, 10, 1e-5) is None
     epsilon = accountant.epsilon(9.0, 1.0, 10, 1e-5)
-    assert guarantee(accountant, 9.0, 1.0, 10, 1e-5) == WorstCase(epsilon, 1e-5, "Gaussian DP")
+    assert guarantee(accountant, 9.0, 1.0, 10, 1e-5) == worst(epsilon, 1e-5, "Gaussian DP")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_events_for_other_neighbours_do_not_add_up() -> None:
     replaced = SampledGaussian(noise_multiplier=4.0, relation="replace")  # type: ignore[arg-type]
     found = worst_case.epsilon([replaced], 1e-5)
     assert found is not None
-    assert found.relation == "replace one record"
+    assert found.neighbours == "replace one record"
     assert gaussian_delta(2 / 4.0, found.epsilon) == pytest.approx(1e-5, rel=1e-9)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import Accountant, bayes
 from markupsafe import escape
 from rich.console import Console
 from scipy.stats import beta, norm
@@ -31,10 +32,11 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi.accounting import quantiles
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.worst_case import worst
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench.comparison import Cell, Plan, compare, price, run
 from bdpvi.bench.figures import (
@@ -60,7 +62,7 @@ from bdpvi.datasets import folds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
 from bdpvi.recipes.metrics import MEASURES, calibration, expected_calibration_error, metrics
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
-from bdpvi.types import Outcome, Scope, Spent, Split, WorstCase
+from bdpvi.types import Split
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "non-private": {"steps": 20},
@@ -219,7 +221,7 @@ def test_what_99_percent_pay_is_certified_from_above() -> None:
     plan = Plan(methods=[method], epsilons=(1.0,), draws=2)
     prepared = method.prepare(split.train, plan.delta)
     found = run(plan.cells()[0], prepared, split, plan)
-    numbers, price = prepared.ledger(found["row"]["setting"]).own_price(plan.delta)  # type: ignore[attr-defined]
+    numbers, price = prepared.account(found["row"]["setting"]).own_price(plan.delta)  # type: ignore[attr-defined]
     rank = 4_000 - 4
     while beta.ppf(1e-6, rank, 4_000 - rank + 1) > 0.99:
         rank -= 1
@@ -268,18 +270,17 @@ def test_dp_gd_pays_by_the_norms_of_its_records() -> None:
     z = prepared.calibrate(1.0)
     assert z < DPGD(steps=steps, clip=clip).prepare(data, 1e-5).calibrate(1.0)
     (outcome,) = prepared.outcomes([z], [0])
-    assert outcome.price.worst_case is None
-    assert outcome.price.epsilon <= 1
-    assert outcome.price.scope is Scope.STATIC
+    assert outcome.cost.worst_case is None
+    assert bayes(outcome.cost).epsilon <= 1
     (plain,) = DPGD(steps=steps, clip=clip).prepare(data, 1e-5).outcomes([z], [0])
     assert torch.equal(outcome.latents["w"], plain.latents["w"])
     moved = data.x.norm(dim=1).clamp(max=clip) / clip
-    own, _ = prepared.ledger(z).own_price(1e-5)
+    own, _ = prepared.account(z).own_price(1e-5)
     # Each is rounded up to a level of 1/64.
     exact = steps * (moved / z).square()
     assert bool((own >= exact * (1 - 1e-12)).all())
     assert bool((own.sqrt() <= exact.sqrt() + math.sqrt(steps) / z / 64).all())
-    s, e = own.sqrt().numpy(), outcome.price.epsilon
+    s, e = own.sqrt().numpy(), bayes(outcome.cost).epsilon
     delta = norm.cdf(s / 2 - e / s) - math.exp(e) * norm.cdf(-s / 2 - e / s)
     # The bound is above the panel's mean, by no more than a sample of 300 asks for.
     assert 0.05 * 1e-5 < delta.mean() <= 1e-5
@@ -304,8 +305,8 @@ def test_below_nearly_all_norms_dp_gd_gains_nothing() -> None:
     found = prepared.calibrate(1.0)
     assert 0.995 * worst < found <= worst
     (outcome,) = prepared.outcomes([found], [0])
-    assert 0.99 < outcome.price.epsilon <= 1
-    assert outcome.price.worst_case is None
+    assert 0.99 < bayes(outcome.cost).epsilon <= 1
+    assert outcome.cost.worst_case is None
 
 
 def test_how_far_behind_the_best_of_its_guarantee(table: pd.DataFrame) -> None:
@@ -426,17 +427,17 @@ def test_own_epsilons_are_those_of_the_records() -> None:
     # Of 40 equal covariances, against the exact δ of a Gaussian pair by the normal distribution.
     variances = torch.linspace(0.01, 0.4, 40, dtype=torch.float64)[:, None]
     panel = Panel("remove", torch.arange(40), GaussianPairs(torch.ones(40, 1), variances))
-    accountant = BayesianAccountant(conversion="hockey-stick")
+    accountant = Accountant(conversion="hockey-stick")
     accountant.step(PosteriorDraws((panel,)))
     levels = (0.05, 0.5, 1.0)
     for level, epsilon in zip(
-        levels, quantiles.within(*accountant.own_price(1e-3), levels), strict=True
+        levels, quantiles.within(*accountant.account().own_price(1e-3), levels), strict=True
     ):
         s = math.sqrt(float(variances[round(level * 40) - 1]))
         delta = norm.cdf(s / 2 - epsilon / s) - math.exp(epsilon) * norm.cdf(-s / 2 - epsilon / s)
         assert delta == pytest.approx(1e-3, rel=0.01)
     with pytest.raises(ValueError, match="levels"):
-        quantiles.within(*accountant.own_price(1e-3), [0.0])
+        quantiles.within(*accountant.account().own_price(1e-3), [0.0])
 
 
 def test_figure_of_own_epsilons_says_that_it_is_secret() -> None:
@@ -685,10 +686,11 @@ def test_bad_commands_write_nothing(options: dict[str, Any], message: str, tmp_p
 
 
 def test_an_epsilon_above_its_target_is_never_written() -> None:
-    outcome = Outcome({}, WorstCase(0.1001, 1e-5, "liar"))
+    outcome = Outcome({}, Cost(worst_case=worst(0.1001, 1e-5, "liar")))
     with pytest.raises(RuntimeError, match="above its target"):
         price(outcome, 0.1)
-    assert "costs less" in price(Outcome({}, WorstCase(0.09, 1e-5, "lazy")), 0.1)["reason"]
+    lazy = Outcome({}, Cost(worst_case=worst(0.09, 1e-5, "lazy")))
+    assert "costs less" in price(lazy, 0.1)["reason"]
     with pytest.raises(RuntimeError, match="without a price"):
         price(Outcome({}, None), 0.1)
 
@@ -792,14 +794,15 @@ def test_costs_of_all_steps_at_any_temperature() -> None:
     # Two steps at τ = 7, charged one by one, against the split into means and covariances.
     generator = torch.Generator().manual_seed(0)
     ids = torch.arange(50)
-    costs, direct = TemperedCosts(), BayesianAccountant(orders=ORDERS)
+    costs, direct = TemperedCosts(), Accountant()
     for _ in range(2):
         r = torch.exp(0.05 * torch.randn(50, 3, generator=generator, dtype=torch.float64))
         b2 = 0.1 * torch.rand(50, 3, generator=generator, dtype=torch.float64)
         panel = Panel("remove", ids, GaussianPairs(r, b2))
         costs.step(panel)
         direct.step(PosteriorDraws((panel,), temperature=7.0))
-    for name, total in direct.tally().totals.items():
+    for name in direct.directions:
+        total = direct.each(name, ORDERS.values)
         torch.testing.assert_close(costs.at(7.0).totals[name], total, rtol=1e-9, atol=1e-12)
 
 
@@ -814,9 +817,9 @@ def test_training_publishes_what_its_price_says() -> None:
     # Each is rounded to a lattice of at most 2⁻¹⁰ √τ.
     step = 2.0**-10 * 4 / (cold.latents["w"] - means).abs().min()
     torch.testing.assert_close(ratio, torch.full_like(ratio, 1e3), rtol=float(step), atol=0)
-    assert hot.price is not None
-    assert cold.price is not None
-    assert hot.price.epsilon < cold.price.epsilon
+    assert hot.cost is not None
+    assert cold.cost is not None
+    assert bayes(hot.cost).epsilon < bayes(cold.cost).epsilon
 
 
 def test_metrics_by_hand() -> None:
@@ -870,7 +873,7 @@ def test_a_target_that_is_not_reliable_is_undercut_where_that_is() -> None:
     usual, hotter = (prepared.calibrate(epsilon) for epsilon in (1.0, 3.0))
     settings = [usual, hotter, hotter / math.sqrt(2)]
     found = prepared.outcomes(settings, [0, 0, 0])
-    prices = [outcome.price for outcome in found if isinstance(outcome.price, Spent)]
+    prices = [bayes(outcome.cost) for outcome in found if outcome.cost]
     assert [price.reliable for price in prices] == [True, True, False]
     assert 0.945 <= prices[0].epsilon <= 1
     assert 1 < prices[1].epsilon < 0.945 * 3

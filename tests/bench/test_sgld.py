@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import worst_of
 from scipy.stats import chi2
 from simulated import logistic_data, single
 from torch import Tensor
@@ -24,7 +25,6 @@ from bdpvi.bench.methods.sgld import (
 from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run
 from bdpvi.inference.plan import Plan
-from bdpvi.types import WorstCase
 
 MODEL = BayesianLogisticRegression()
 dp_sgld = single(dp_sgld_runs)
@@ -94,15 +94,17 @@ def test_price_counts_langevins_noise(data: Dataset) -> None:
     settings = DPSGLDSettings(steps=100, rate=0.2, clip=0.5, step_size=0.1, draws=50)
     langevin = 0.2 / 0.5 * math.sqrt(len(data) / 0.1)
     for sigma in (0.0, 1.0, 20.0):
-        price = dp_sgld(MODEL, data, noise_multiplier=sigma, settings=settings, seed=0).price
-        assert isinstance(price, WorstCase)
+        cost = dp_sgld(MODEL, data, noise_multiplier=sigma, settings=settings, seed=0).cost
+        assert cost is not None
+        price = worst_of(cost)
         expected = PrivacyLossAccountant().epsilon(max(sigma, langevin), 0.2, 100, 1e-5)
         assert price.epsilon == pytest.approx(expected, rel=1e-9)
-    original = dp_sgld(
+    langevins = dp_sgld(
         MODEL, data, noise_multiplier=20.0, settings=settings, accountant=SGLDAccountant()
-    ).price
-    assert isinstance(original, WorstCase)
-    assert original.accountant == "Wang, Fienberg and Smola (2015)"
+    ).cost
+    assert langevins is not None
+    original = worst_of(langevins)
+    assert original.by == "Wang, Fienberg and Smola (2015)"
     variance = gradient_variance(original.epsilon, delta=1e-5, steps=100, clip=0.5)
     assert math.sqrt(variance) == pytest.approx(0.5 * 20.0 / 0.2, rel=1e-9)
 
@@ -143,7 +145,7 @@ def test_runs_side_by_side_are_as_alone(decay: float, data: Dataset) -> None:
         alone = dp_sgld(
             MODEL, data, noise_multiplier=run.noise_multiplier, settings=settings, seed=run.seed
         )
-        assert outcome.price == alone.price
+        assert outcome.cost == alone.cost
         assert outcome.latents["w"].shape == (7, 3)
         torch.testing.assert_close(outcome.latents["w"], alone.latents["w"], rtol=1e-9, atol=1e-9)
 

@@ -14,6 +14,7 @@ import numpy as np
 import optuna
 import pytest
 import torch
+from accounts import bayes
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data
@@ -21,7 +22,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi import Dataset
 from bdpvi._runtime.store import read_json
-from bdpvi.accounting.settings import Accounting
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED
@@ -35,7 +36,7 @@ from bdpvi.bench.tuning import Search, base_rate_score, score, tune
 from bdpvi.datasets import abalone, folds
 from bdpvi.recipes.metrics import OBJECTIVES
 from bdpvi.recipes.recommended import recommended
-from bdpvi.types import Spent, Split
+from bdpvi.types import Split
 
 QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
@@ -98,7 +99,6 @@ def test_objects_go_through_the_file() -> None:
     assert method.model.clip == 0.3
     accounting = method.accounting  # type: ignore[attr-defined]
     assert accounting == Accounting(conversion="hockey-stick", failure_probability=1e-12)
-    assert accounting().conversion == "hockey-stick"
     assert describe(method)["accounting"] == entry["accounting"]
 
 
@@ -348,8 +348,8 @@ def test_what_is_not_reliable_scores_like_the_base_rate() -> None:
     search = Search(epsilons=(3.0,), seeds=2, delta=0.01)
     prepared = method.prepare(split.train, search.delta)
     (outcome,) = prepared.outcomes([prepared.calibrate(3.0)], [0])
-    assert isinstance(outcome.price, Spent)
-    assert not outcome.price.reliable
+    assert outcome.cost is not None
+    assert not bayes(outcome.cost).reliable
     assert score(method, split, search, [0, 1]) == [base_rate_score(split, search.measure)]
 
 

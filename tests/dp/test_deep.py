@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import path_of, worst_of
 from scipy.stats import beta, binom, chi2, kstest, norm
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -20,12 +21,12 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bdpvi import Budget, BudgetExceededError, DPSGDSettings, Ledger, make_private
+from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
 from bdpvi.dp.gradients import make_gradients
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.private import Private
 from bdpvi.inference.plan import Plan
-from bdpvi.types import WorstCase
 
 Z, Q = 2.0, 0.1
 
@@ -118,24 +119,23 @@ def test_both_epsilons_stand_together() -> None:
     private = run(seed=None)
     for _ in range(5):
         private.step()
-    spent = private.spent(1e-5)
-    assert isinstance(spent.worst_case, WorstCase)
-    assert spent.worst_case.epsilon == PrivacyLossAccountant().epsilon(Z, Q, 5, 1e-5)
+    spent = private.cost(1e-5)
+    assert isinstance(spent.worst_case, Bound)
+    assert worst_of(spent).epsilon == PrivacyLossAccountant().epsilon(Z, Q, 5, 1e-5)
     assert str(spent.worst_case) in str(spent)
-    assert spent.path_epsilon is not None
-    assert spent.path_epsilon <= spent.epsilon == spent.worst_case.epsilon
+    assert path_of(spent).epsilon <= worst_of(spent).epsilon
     assert "no guarantee about the algorithm" in str(spent)
     assert spent.worst_case == private.worst_case(1e-5)
-    assert float(private.per_record(1e-5).max()) <= spent.worst_case.epsilon * (1 + 1e-9)
+    assert float(private.per_record(1e-5).max()) <= worst_of(spent).epsilon * (1 + 1e-9)
     assert private.per_record(1e-5).shape == (100,)
 
 
 def test_a_seeded_run_says_that_it_is_an_experiment() -> None:
     private = run()
     private.step()
-    spent = private.spent(1e-5)
-    assert not spent.reliable
-    for text in (str(private), str(spent), str(private.worst_case(1e-5)), spent.reason):
+    spent = private.cost(1e-5)
+    assert not worst_of(spent).reliable
+    for text in (str(private), str(spent), str(private.worst_case(1e-5)), worst_of(spent).reason):
         assert "seeded" in text
     assert "seeded" not in str(run(seed=None))
 
@@ -234,7 +234,7 @@ def test_epsilon_and_steps_give_the_noise() -> None:
     private = run(epsilon=1.0, steps=4)
     for _ in range(4):
         private.step()
-    worst = private.spent(1e-5).worst_case
+    worst = private.cost(1e-5).worst_case
     assert worst is not None
     assert 0.99 < worst.epsilon <= 1.0
     with pytest.raises(BudgetExceededError):
@@ -375,10 +375,9 @@ def test_without_a_panel_there_is_the_worst_case_alone() -> None:
     for one in (private, other):
         for _ in range(3):
             one.step()
-    spent = private.spent(1e-5)
-    assert spent.path_epsilon is None
-    assert spent.worst_case == other.spent(1e-5).worst_case == private.worst_case(1e-5)
-    assert spent.epsilon == pytest.approx(private.worst_case(1e-5).epsilon)
+    spent = private.cost(1e-5)
+    assert spent.path is None
+    assert spent.worst_case == other.cost(1e-5).worst_case == private.worst_case(1e-5)
     assert str(spent).endswith("no panel, so no Bayesian ε")
     for ask in (private.exposure, private.per_record):
         with pytest.raises(ValueError, match="panel is None"):
@@ -642,7 +641,7 @@ def test_digits_as_published_in_the_design() -> None:
         accuracies.append(float((module(x).argmax(1) == y).double().mean()))
     mean = sum(accuracies) / 3
     assert abs(mean - 0.934) < 4 * math.sqrt(0.934 * 0.066 / 350 / 3)
-    worst = private.spent(1e-5).worst_case
+    worst = private.cost(1e-5).worst_case
     assert worst is not None
     assert worst.epsilon == pytest.approx(4.18, rel=0.01)
 
@@ -686,7 +685,7 @@ def audit(seed: int) -> tuple[float, float]:
     among = [int((~inside).sum()), int(inside.sum())]
     rates = [float(beta.ppf(0.999, k + 1, n - k)) for k, n in zip(wrong, among, strict=True)]
     distance = max(float(norm.ppf(1 - rates[0]) - norm.ppf(rates[1])), 1e-3)
-    worst = private.spent(1e-5).worst_case
+    worst = private.cost(1e-5).worst_case
     assert worst is not None
     return gaussian_epsilon(distance**2, 1e-5), worst.epsilon
 

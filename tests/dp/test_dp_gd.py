@@ -11,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import worst_of
 from scipy.stats import chi2
 from simulated import logistic_data, single
 from sklearn.linear_model import LogisticRegression
@@ -24,7 +25,6 @@ from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run, Stream
 from bdpvi.recipes.metrics import accuracy
-from bdpvi.types import WorstCase
 
 dp_gd = single(dp_gd_runs)
 
@@ -41,7 +41,7 @@ def test_without_noise_and_clipping_it_finds_the_maximum(data: Dataset) -> None:
     outcome = dp_gd(
         BayesianLogisticRegression(prior_scale=2.0), data, noise_multiplier=0.0, settings=settings
     )
-    assert outcome.price is None
+    assert outcome.cost is None
     reference = LogisticRegression(C=4.0, fit_intercept=False, tol=1e-12, max_iter=1000)
     reference.fit(data.x.numpy(), data.y.numpy())
     np.testing.assert_allclose(outcome.latents["w"][0].numpy(), reference.coef_[0], rtol=1e-6)
@@ -89,7 +89,7 @@ def test_runs_side_by_side_are_as_alone(model: Any, data: Dataset) -> None:
         alone = dp_gd(
             model, data, noise_multiplier=run.noise_multiplier, settings=settings, seed=run.seed
         )
-        assert outcome.price == alone.price
+        assert outcome.cost == alone.cost
         torch.testing.assert_close(outcome.latents["w"], alone.latents["w"], rtol=1e-9, atol=1e-9)
 
 
@@ -137,12 +137,11 @@ def test_noise_of_one_step_has_the_promised_variance(data: Dataset) -> None:
 def test_price_is_exact_gaussian_dp(data: Dataset) -> None:
     settings = DPGDSettings(steps=50)
     sigma = calibrate(GaussianAccountant(), epsilon=0.5, delta=1e-5, rate=1.0, steps=50)
-    price = dp_gd(
-        BayesianLogisticRegression(), data, noise_multiplier=sigma, settings=settings
-    ).price
-    assert isinstance(price, WorstCase)
+    cost = dp_gd(BayesianLogisticRegression(), data, noise_multiplier=sigma, settings=settings).cost
+    assert cost is not None
+    price = worst_of(cost)
     assert 0.495 < price.epsilon <= 0.5
-    assert (price.delta, price.accountant) == (1e-5, "Gaussian DP")
+    assert (price.delta, price.by) == (1e-5, "Gaussian DP")
 
 
 @pytest.mark.parametrize("name", ["steps", "clip", "step_size"])

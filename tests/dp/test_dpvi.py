@@ -11,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import RenyiAccountant
@@ -43,7 +44,6 @@ from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.plan import Plan
 from bdpvi.models.contract import Model
 from bdpvi.recipes.metrics import accuracy
-from bdpvi.types import WorstCase
 
 GUIDES = [MeanField, FullRank]
 dpvi = single(dpvi_runs)
@@ -316,9 +316,10 @@ def test_moments_accountant_through_training(rate: float, table: dict[float, flo
         accountant=MomentsAccountant(),
     )
     for outcome, epsilon in zip(outcomes, table.values(), strict=True):
-        assert isinstance(outcome.price, WorstCase)
-        assert outcome.price.epsilon == pytest.approx(epsilon, rel=1e-3)
-        assert (outcome.price.delta, outcome.price.accountant) == (1e-3, "moments accountant")
+        assert outcome.cost is not None
+        found = worst_of(outcome.cost)
+        assert found.epsilon == pytest.approx(epsilon, rel=1e-3)
+        assert (found.delta, found.by) == (1e-3, "moments accountant")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -338,7 +339,7 @@ def test_runs_side_by_side_are_as_alone(name: str, kind: type[FullRank]) -> None
             settings=settings,
             seed=run.seed,
         )
-        assert outcome.price == alone.price
+        assert outcome.cost == alone.cost
         for site, value in alone.latents.items():
             torch.testing.assert_close(outcome.latents[site], value, rtol=1e-8, atol=1e-8)
 
@@ -393,7 +394,7 @@ def test_without_privacy_it_is_variational_inference(data: Dataset) -> None:
     guide = FullRank(model)
     settings = DPVISettings(steps=400, rate=1.0, clip=None, draws=None)
     outcome = dpvi(model, guide, data, noise_multiplier=0.0, settings=settings, seed=0)
-    assert outcome.price is None
+    assert outcome.cost is None
     fit = bdpvi.fit(
         model,
         guide,

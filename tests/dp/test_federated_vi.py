@@ -301,7 +301,7 @@ def test_epsilon_of_both_units_is_that_of_dp_accounting(rate: float) -> None:
     # One noise, of 3 * 8 / 1 record's clips; the client's coin is its other records' too.
     paid = reference(24.0, 0.25, 20, 1e-5, rate)
     assert paid <= record.epsilon == pytest.approx(paid, rel=8e-3)
-    assert fit.spent(1e-5, "record").epsilon == record.epsilon
+    assert fit.cost(1e-5, "record").worst_case == record
     before = fit.federation.charged
     fit.draw(1000)
     fit.predict_mean(DATA.x, 10)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from accounts import path_of, worst_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -22,7 +23,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant, epsilon
 from bdpvi.dp.federated import NOBODY, Federation, Message, Released
 from bdpvi.dp.rounds import SERVER_OF_UPDATES, Rounds
-from bdpvi.types import Budget, BudgetExceededError, Relation, Scope
+from bdpvi.types import Budget, BudgetExceededError
 
 F64 = torch.float64
 N, SIZE, C, Z, Q = 40, 3, 2.0, 1.5, 0.5
@@ -429,34 +430,32 @@ def test_spent_keeps_path_and_guarantee_apart_and_names_who_looks() -> None:
     made = rounds(client_rate=1.0, noise_shares=N, seed=None, noise_multiplier=20.0)
     federation = Federation(made)
     with pytest.raises(ValueError, match="nothing was charged"):
-        federation.spent(1e-5)
+        federation.cost(1e-5)
     norms = NormCounts.none(torch.arange(N), torch.tensor([0.25, 1.0]))
     for number in (1, 2):
         federation.sampled(number)
         norms = norms.add(torch.full((N,), 0.2))
-    bare = federation.spent(1e-5, observer=SERVER_OF_UPDATES)
-    found = federation.spent(1e-5, observer=SERVER_OF_UPDATES, norms=norms)
-    assert bare.path_epsilon is None
-    assert (bare.scope, bare.relation, bare.unit) == (Scope.STATIC, Relation.ZERO_OUT, "client")
+    bare = federation.cost(1e-5, observer=SERVER_OF_UPDATES)
+    found = federation.cost(1e-5, observer=SERVER_OF_UPDATES, norms=norms)
+    assert bare.path is None
+    assert bare.bayesian is None
+    assert worst_of(bare).neighbours == "zero out one client"
     assert found.worst_case == bare.worst_case
-    assert found.epsilon == bare.epsilon
-    assert found.scope is Scope.PATH
-    assert found.path_epsilon is not None
-    assert found.path_epsilon < found.epsilon
+    assert path_of(found).epsilon < worst_of(found).epsilon
     assert "a diagnostic, no guarantee" in str(found)
-    assert found.observer == SERVER_OF_UPDATES.name
+    assert path_of(found).observer == SERVER_OF_UPDATES.name
     assert SERVER_OF_UPDATES.name in str(found.worst_case)
     with pytest.raises(ValueError, match="norms has 3 steps"):
-        federation.spent(1e-5, norms=norms.add_largest())
+        federation.cost(1e-5, norms=norms.add_largest())
     with pytest.raises(ValueError, match="record_rate and record_clip are None"):
-        federation.spent(1e-5, unit="record")
+        federation.cost(1e-5, unit="record")
 
 
 def test_a_seeded_federation_says_that_it_protects_nobody() -> None:
     federation = Federation(rounds())
     federation.sampled(1)
-    spent = federation.spent(1e-5)
-    assert not spent.reliable
+    spent = federation.cost(1e-5)
+    assert not worst_of(spent).reliable
     assert "protects nobody" in str(federation.worst_case(1e-5))
 
 

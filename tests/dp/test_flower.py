@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -269,7 +270,7 @@ def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -
     fresh = strategy(settings)
     fresh.start(Nodes(client_app(settings)), first(), num_rounds=5)
     assert again.worst_case(1e-3) == fresh.worst_case(1e-3)
-    assert again.spent(1e-3).path_epsilon is not None
+    assert path_of(again.cost(1e-3)).epsilon is not None
 
     again.configure_train(1, one.arrays, ConfigRecord(), nodes)  # Flower counts from 1 again
     again.aggregate_train(1, [late])
@@ -278,13 +279,11 @@ def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -
 
 def test_what_it_reports() -> None:
     one, _ = ran(rounds(), plain, times=2)
-    found, spent = one.worst_case(1e-3), one.spent(1e-3)
+    found, spent = one.worst_case(1e-3), one.cost(1e-3)
     assert str(found).endswith("seen by the public, to add or remove one client)")
     assert spent.worst_case == found
-    assert spent.epsilon == found.epsilon  # the path's own number stands beside it
-    assert spent.path_epsilon is not None
-    assert spent.path_epsilon <= found.epsilon
-    assert (spent.unit, spent.observer) == ("client", "the public")
+    assert path_of(spent).epsilon <= found.epsilon
+    assert (path_of(spent).unit, path_of(spent).observer) == ("one client", "the public")
     with pytest.raises(ValueError, match="adds all of the noise"):
         one.worst_case(1e-3, observer=SERVER_OF_SUMS)
     with pytest.raises(ValueError, match="record_rate"):
@@ -312,14 +311,13 @@ def test_clients_that_moved_little_pay_less_on_the_path() -> None:
     start = ArrayRecord([np.zeros(4, dtype=np.float32)])
     one = BayesianFedAvg(FedAvg(), Federation(settings))
     one.start(Many(small, 300), start, num_rounds=2)
-    spent = one.spent(1e-3)
+    spent = one.cost(1e-3)
     norms = NormCounts.none(torch.arange(300)).add(torch.full((300,), 0.1), steps=2)
-    assert spent == one.federation.spent(1e-3, norms=norms)
-    assert spent.path_epsilon is not None
-    assert spent.path_epsilon < spent.epsilon
+    assert spent == one.federation.cost(1e-3, norms=norms)
+    assert path_of(spent).epsilon < worst_of(spent).epsilon
     plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
     plainly.start(Many(small, 300), start, num_rounds=2)
-    assert plainly.spent(1e-3).epsilon == spent.epsilon
+    assert plainly.cost(1e-3).worst_case == spent.worst_case
 
 
 @pytest.mark.parametrize("kind", [FedAdam, FedProx])

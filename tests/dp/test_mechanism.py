@@ -18,12 +18,8 @@ from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import sum_rounding, sum_slack, sum_step
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.worst_case import (
-    GaussianAccountant,
-    PrivacyLossAccountant,
-    guarantee,
-    rounding_delta,
-)
+from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant, guarantee
 from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
 from bdpvi.dp.deep import make_private
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from accounts import bayes, worst_of
 from torch import Tensor
 
 from bdpvi.accounting.events import NormCounts, SampledGaussian
@@ -113,13 +114,12 @@ def test_static_costs_of_short_features_are_below_the_worst_case(
     short = (way * length, torch.randint(5, (800,), generator=generator))
     monkeypatch.setattr(last, "features", lambda *_: (torch.tensor([5.0]), (short,) * 4))
     found = last.run(last.task(None, 0, 0.5), (math.sqrt(2),), 0.51, 0.9, 0)
-    spent = found.spent[0]
-    assert spent.worst_case.epsilon == pytest.approx(0.51, rel=0.01)
-    assert spent.scope == "static"
-    assert spent.reliable
+    spent = found.costs[0]
+    assert worst_of(spent).epsilon == pytest.approx(0.51, rel=0.01)
+    assert bayes(spent).reliable
     # A hundredth is at the clip: no ε below that of the worst case at a δ 100 times as large.
     z = calibrate(GaussianAccountant(), epsilon=0.51, delta=DELTA, rate=1.0, steps=last.STEPS)
     least = gaussian_guarantee(last.STEPS / z**2, 100 * DELTA)
     assert least is not None
-    assert least.epsilon < spent.epsilon < 0.95 * spent.worst_case.epsilon
+    assert least.epsilon < bayes(spent).epsilon < 0.95 * worst_of(spent).epsilon
     assert found.at_clip == pytest.approx(0.01)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from accounts import path_of, worst_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,6 +20,7 @@ from opacus import PrivacyEngine  # noqa: E402
 from opacus.accountants.utils import get_noise_multiplier  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
+from bdpvi.accounting.events import SampledGaussian  # noqa: E402
 from bdpvi.accounting.worst_case import PrivacyLossAccountant  # noqa: E402
 from bdpvi.dp.opacus import BDPAccountant  # noqa: E402
 
@@ -108,11 +110,10 @@ def test_get_epsilon_is_the_worst_case() -> None:
     loop.train(7)
     worst = PrivacyLossAccountant().epsilon(1.5, 1 / len(loop.loader), 7, 1e-5)
     assert loop.engine.get_epsilon(1e-5) == worst
-    spent = loop.accountant.spent(1e-5)
+    spent = loop.accountant.cost(1e-5)
     assert spent.worst_case is not None
-    assert spent.worst_case.epsilon == worst
-    assert spent.path_epsilon is not None
-    assert spent.path_epsilon <= worst
+    assert worst_of(spent).epsilon == worst
+    assert path_of(spent).epsilon <= worst
     assert loop.accountant.exposure(1e-5).median <= worst * (1 + 1e-9)
 
 
@@ -122,7 +123,8 @@ def test_steps_that_nobody_watched_are_charged_at_the_clip() -> None:
     loop.twin.load_state_dict(loop.module._module.state_dict())
     loop.accountant.watch(loop.twin, F.cross_entropy, simulated(100, seed=1))
     loop.train(2)
-    (event,) = [event for event, _ in loop.accountant._accountant()._runs]
+    (event,) = [event for event, _ in loop.accountant._account().events]
+    assert isinstance(event, SampledGaussian)
     assert event.steps == 5
     assert event.norms is not None
     assert bool((event.norms.counts[:, -1] >= 3).all())
@@ -167,7 +169,7 @@ def test_a_state_goes_on() -> None:
     second = BDPAccountant()
     second.load_state_dict(torch.load(file, weights_only=True))
     second.watch(whole.twin, F.cross_entropy, simulated(100, seed=1))
-    assert second.spent(1e-5) == whole.accountant.spent(1e-5)
+    assert second.cost(1e-5) == whole.accountant.cost(1e-5)
     second.step(noise_multiplier=1.5, sample_rate=1 / len(whole.loader))
     assert (len(second), len(whole.accountant)) == (5, 4)
 
@@ -183,7 +185,7 @@ def test_without_steps_or_noise() -> None:
     accountant = BDPAccountant()
     assert accountant.get_epsilon(1e-5) == 0.0
     with pytest.raises(ValueError, match="nothing was watched"):
-        accountant.spent(1e-5)
+        accountant.cost(1e-5)
     accountant.step(noise_multiplier=0.0, sample_rate=0.1)
     assert accountant.get_epsilon(1e-5) == float("inf")
     with pytest.raises(ValueError, match="panel has 99 records"):

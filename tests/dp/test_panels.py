@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -84,9 +85,9 @@ def test_sums_over_clients_are_those_of_all_panels_together() -> None:
     total = ask_panels(nodes, REPORT, strategy.federation.charged)
     apart = (total.vector() - expected.vector()).abs()
     assert int(apart.max()) <= M * CLIENTS  # a record's last bit may be rounded either way
-    spent = REPORT.spent(total, strategy.federation.event("record"))
-    assert spent.sample_size == M * CLIENTS
-    assert (spent.unit, spent.worst_case is not None) == ("record", True)
+    spent = REPORT.cost(total, strategy.federation.event("record"))
+    assert f"of {M * CLIENTS} records" in path_of(spent).by
+    assert path_of(spent).unit == worst_of(spent).unit == "one record"
 
     for _, (reply,) in nodes.sent:  # what the server saw
         assert list(reply.content) == ["sums"]

@@ -21,8 +21,9 @@ from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import gaussian_sum, sum_step
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.perturbed_objective import calibrate, delta
+from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.worst_case import epsilon as epsilon_of
-from bdpvi.accounting.worst_case import gaussian_epsilon, rounding_delta
+from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.dp.objective_plan import LAST, Facts, ObjectivePlan, Rule, magnitude, plan
 from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
 
@@ -251,7 +252,7 @@ def test_a_plan_with_what_was_bought_is_within_epsilon() -> None:
     one = plan(Facts(columns=10, rows=1e4), epsilon=1.0, variance=1 / 400, draws=2)
     found = epsilon_of([bought, one.event], DELTA)
     assert found is not None
-    assert found.accountant == "objective perturbation"
+    assert found.by == "objective perturbation"
     assert 0.9999 < found.epsilon <= 1
     alone = epsilon_of([one.event], DELTA)
     run = SampledGaussian(noise_multiplier=2.0, rate=0.01, steps=100)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accounts import worst_of
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
@@ -156,17 +157,17 @@ def test_the_client_at_rate_1_pays_exact_gaussian_dp(
     found = spent_by(made, T).worst_case(1e-5, observer=observer)
     mu = math.sqrt(T / unknown) / 9.0
     assert gaussian_delta(mu, found.epsilon) == pytest.approx(1e-5, rel=1e-6)
-    assert found.relation == "zero out one client"
+    assert found.neighbours == "zero out one client"
 
 
 def test_at_secret_coins_a_client_pays_what_dp_accounting_says() -> None:
-    spent = spent_by(coins(), T).spent(1e-5)
+    spent = spent_by(coins(), T).cost(1e-5)
     other = PLDAccountant()
     other.compose(SelfComposedDpEvent(PoissonSampledDpEvent(Q, GaussianDpEvent(Z)), T))
     assert spent.worst_case is not None
-    assert spent.worst_case.epsilon == pytest.approx(other.get_epsilon(1e-5), rel=2e-3)
-    assert spent.epsilon == spent.worst_case.epsilon
-    assert spent.worst_case.relation == "add or remove one client"
+    assert worst_of(spent).epsilon == pytest.approx(other.get_epsilon(1e-5), rel=2e-3)
+    assert spent.bayesian is None
+    assert worst_of(spent).neighbours == "add or remove one client"
 
 
 def test_a_record_pays_for_the_rounds_of_its_client() -> None:
@@ -176,7 +177,7 @@ def test_a_record_pays_for_the_rounds_of_its_client() -> None:
     deltas = [one.self_compose(k).get_delta_for_epsilon(found.epsilon) for k in range(1, T + 1)]
     chances = np.asarray(stats.binom.pmf(range(1, T + 1), T, Q))
     assert chances @ deltas == pytest.approx(1e-5, rel=0.02)
-    assert found.relation == "add or remove one record"
+    assert found.neighbours == "add or remove one record"
 
 
 def coins() -> Rounds:

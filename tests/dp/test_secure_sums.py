@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -22,7 +23,6 @@ from bdpvi.accounting.losses import OfRuns
 from bdpvi.dp import panels
 from bdpvi.dp.panels import BITS, FRACTIONS, MEANS, EpsilonReport, SecureSums, masked, unmasked
 from bdpvi.dp.rounds import Rounds
-from bdpvi.types import Scope
 
 F64 = torch.float64
 values01 = st.floats(0, 1, allow_nan=False)
@@ -207,12 +207,10 @@ def test_epsilon_from_masked_sums_is_the_pooled_one_and_a_diagnostic(rate: float
     bare = ours.event(ROUNDS, "record")
     epsilon = REPORT.epsilon(total, bare)
     assert epsilon == REPORT.epsilon(direct, bare) == slow_epsilon(pooled)
-    spent = REPORT.spent(total, bare)
-    assert spent.scope is Scope.PATH
-    assert spent.worst_case is not None
-    assert spent.epsilon == spent.worst_case.epsilon
-    assert spent.path_epsilon == epsilon < spent.epsilon
-    assert (spent.sample_size, spent.unit) == (3 * M, "record")
+    spent = REPORT.cost(total, bare)
+    assert path_of(spent).epsilon == epsilon < worst_of(spent).epsilon
+    assert path_of(spent).unit == "one record"
+    assert f"of {3 * M} records" in path_of(spent).by
     assert "a diagnostic, no guarantee" in str(spent)
 
 
@@ -237,9 +235,9 @@ def test_epsilon_is_allowed_from_the_delta_on_that_pays_for_bound_and_failures()
 def test_a_panel_at_the_clip_pays_the_worst_case() -> None:
     made = NormCounts.none(torch.arange(M), LEVELS).add_largest(ROUNDS)
     total = REPORT.sums(OURS.event(ROUNDS, "record", norms=made))
-    worst = REPORT.spent(total, OURS.event(ROUNDS, "record"))
-    assert worst.path_epsilon == worst.epsilon
-    assert REPORT.epsilon(total, OURS.event(ROUNDS, "record")) >= worst.epsilon
+    found = REPORT.cost(total, OURS.event(ROUNDS, "record"))
+    assert path_of(found).epsilon == worst_of(found).epsilon
+    assert REPORT.epsilon(total, OURS.event(ROUNDS, "record")) >= worst_of(found).epsilon
 
 
 def test_bad_reports_are_named() -> None:

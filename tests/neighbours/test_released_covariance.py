@@ -7,11 +7,11 @@ from pathlib import Path
 import dp_accounting
 import pytest
 import torch
+from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import BayesianAccountant, Coupled, Optimum, Remove
-from bdpvi.accounting import estimators
+from bdpvi import Coupled, Optimum, Remove
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.ledger import Charge
@@ -189,27 +189,21 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
     guide = FullRank(model, noise_scale=1.0)
     fit = bdpvi.fit(model, guide, logistic_data(900, 3), neighbours=Optimum(), progress=False)
 
-    def account(estimator: estimators.Estimator = estimators.student_t) -> BayesianAccountant:
-        return BayesianAccountant(
-            conversion="hockey-stick", failure_probability=1e-10, estimator=estimator
-        )
-
-    found = bdpvi.spent(fit, planned=Charge(1, 0.01), accountant=account)
-    assert found.reliable
-    assert found.estimator == "betting"
+    rule = bdpvi.Accounting(conversion="hockey-stick", failure_probability=1e-10)
+    found = bdpvi.cost(fit, planned=Charge(1, 0.01), accounting=rule)
+    assert bayes(found).reliable
+    assert evidence_of(bayes(found)).estimator == "betting"
     # Against the analytic Gaussian mechanism of dp_accounting at the same sensitivity.
     assert found.worst_case is not None
     assert fit.panels[0].largest is not None
     noise = (0.01 / fit.panels[0].largest) ** 0.5
     exact = dp_accounting.get_epsilon_gaussian(noise, 1e-5)
     assert exact <= found.worst_case.epsilon <= exact * (1 + 1e-5)  # rounding is paid from δ
-    assert found.epsilon < found.worst_case.epsilon
+    assert bayes(found).epsilon < found.worst_case.epsilon
     # Two releases compose: as one of half the temperature.
-    both = account()
-    for _ in range(2):
-        both.step(PosteriorDraws(fit.panels, 1, 0.01))
-    half = bdpvi.spent(fit, planned=Charge(1, 0.005), accountant=account)
-    assert both.get_epsilon(delta=1e-5) == pytest.approx(half.epsilon, rel=1e-9)
+    both = bdpvi.cost_of([(PosteriorDraws(fit.panels, 1, 0.01), 2)], 1e-5, rule)
+    half = bdpvi.cost(fit, planned=Charge(1, 0.005), accounting=rule)
+    assert bayes(both).epsilon == pytest.approx(bayes(half).epsilon, rel=1e-9)
 
 
 def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
@@ -232,7 +226,7 @@ def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
     )
     for fit in fits:
         assert fit.panels[0].largest is None
-        assert bdpvi.spent(fit, planned=Charge(1, 100.0)).worst_case is None
+        assert bdpvi.cost(fit, planned=Charge(1, 100.0)).worst_case is None
 
 
 @pytest.mark.parametrize("kind", GUIDES)

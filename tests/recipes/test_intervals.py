@@ -70,8 +70,8 @@ def test_the_rounds_and_the_count_cost_what_was_asked_for(rows: float | None) ->
     if rows is None:
         shares = [one.events[0].noise_multiplier ** -2 for one in entries]
         assert shares[0] / sum(shares) == pytest.approx(0.01, rel=0.01)
-    assert found.receipt.guarantee == "worst-case DP"
-    assert found.receipt.epsilon == 1.0
+    assert found.receipt.bound.kind.value == "worst-case DP"
+    assert found.receipt.bound.epsilon == 1.0
 
 
 def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

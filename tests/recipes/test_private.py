@@ -16,6 +16,7 @@ from test_cli import run
 
 import bdpvi
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.cost import GIVEN, Assumption
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets import constants_of
 from bdpvi.guides import FullRank
@@ -23,7 +24,6 @@ from bdpvi.recipes import files
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.scores import FOLDS, TURNS, Scores, previewed
 from bdpvi.releasing import storage
-from bdpvi.types import GIVEN
 
 ROWS = 3_000
 """Four times what ε = 1 needs for these columns: noise changes nothing of what is asserted."""
@@ -73,7 +73,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     shared = (out / "release.json").read_text("utf-8")
     release = bdpvi.load_release(out / "release.json")
     assert "bought from the table, which ε covers" in release.receipt.meaning
-    assert release.receipt.given == ""
+    assert Assumption.BOUGHT_CONSTANTS in release.receipt.bound.assumptions
     # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
     # scores, nor the number of records.
     encoding = release.encoding
@@ -90,7 +90,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     fit = files.load(secret)
     assert fit.records == ROWS - 1  # all rows with a target
     assert [one.kind for one in fit.ledger.entries()] == ["constants", "constants", "release"]
-    total = bdpvi.spent(fit, delta=1e-8)
+    total = bdpvi.cost(fit, delta=1e-8)
     assert total.worst_case is not None
     assert 0.97 < total.worst_case.epsilon <= 1
     # The budget is spent, and nothing is overwritten.
@@ -107,8 +107,8 @@ def test_json_keeps_public_and_secret_apart(
     assert private(table, tmp_path / "shared", *options) == 0
     result = json.loads(capsys.readouterr().out)
     assert set(result) == {"public", "secret"}
-    assert result["public"]["receipt"]["guarantee"] == "worst-case DP"
-    assert set(result["secret"]) == {"folder", "spent"}
+    assert result["public"]["receipt"]["worst_case"]["epsilon"] == 1
+    assert set(result["secret"]) == {"folder", "cost"}
 
 
 def test_what_it_would_take_follows_from_the_header(
@@ -157,8 +157,8 @@ def test_exact_constants_are_asked_for_and_named_everywhere(
     assert lines
     assert all(GIVEN in line for line in lines if "ε =" in line)
     release = bdpvi.load_release(tmp_path / "shared" / "release.json")
-    assert release.receipt.given == GIVEN
-    assert run("spent", tmp_path / "shared.secret") == 0
+    assert Assumption.CONSTANTS_FROM_TABLE in release.receipt.bound.assumptions
+    assert run("cost", tmp_path / "shared.secret") == 0
     assert GIVEN in capsys.readouterr().out
 
 
@@ -173,8 +173,8 @@ def test_a_bayesian_guarantee_needs_public_constants(
     constants.write_text(json.dumps(public))
     assert private(table, tmp_path / "two", *more, "--constants", constants) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["public"]["receipt"]["guarantee"] == "Bayesian DP"
-    assert result["secret"]["spent"]["reliable"]
+    assert result["public"]["receipt"]["bayesian"]["kind"] == "Bayesian DP"
+    assert result["secret"]["cost"]["bayesian"]["reliable"]
 
 
 def test_settings_that_can_be_no_worst_case_buy_nothing(
@@ -281,7 +281,7 @@ def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Pa
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
     for one in (patients(), table):
         release = bdpvi.private(one, progress=False, **given)
-        assert release.receipt.epsilon == 1
+        assert release.receipt.bound.epsilon == 1
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

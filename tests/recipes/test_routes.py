@@ -45,8 +45,8 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert found is not None
     assert 0.998 <= found.epsilon <= 1.0
     assert data.people.ledger.worst_case(1e-5) == found
-    assert release.receipt.epsilon == 1.0
-    assert release.receipt.guarantee == "worst-case DP"
+    assert release.receipt.bound.epsilon == 1.0
+    assert release.receipt.bound.kind.value == "worst-case DP"
     (event,) = entry.events
     plan = route.plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
     assert isinstance(event, PerturbedObjective)
@@ -246,7 +246,7 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
         (lambda fit: bdpvi.release(fit), "epsilon=None: Every release solves anew"),
         (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
         (lambda fit: bdpvi.release(fit, bdpvi.Charge(1, 2.0), epsilon=1.0), "draws=Charge"),
-        (lambda fit: bdpvi.spent(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
+        (lambda fit: bdpvi.cost(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
         (
             lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
             "guarantee=Bayesian DP: the noise",
@@ -261,7 +261,7 @@ def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
         call(fit)
     assert data.ledger.entries() == ()
     assert bdpvi.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
-    assert bdpvi.spent(fit).epsilon == 0
+    assert str(bdpvi.cost(fit).worst_case).startswith("worst-case DP: ε = 0 ")
     assert data.ledger.entries() == ()
 
 
@@ -305,7 +305,7 @@ def test_several_rows_of_one_person_are_released_from_a_guide() -> None:
             frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
         )
     assert release.receipt.temperature is not None
-    assert "at most 2, with one value of 'who'" in release.receipt.relation
+    assert "at most 2, with one value of 'who'" in release.receipt.bound.neighbours
 
 
 ODD = {
@@ -321,7 +321,8 @@ ODD = {
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
 def test_odd_tables_are_released(kind: str, epsilon: float) -> None:
     data = logistic_data(500, 3)
-    x, y = ODD[kind](data.x, data.y)
+    made: Any = ODD[kind]
+    x, y = made(data.x, data.y)
     recipe = bdpvi.recommended(epsilon, expected_rows=500)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
@@ -364,8 +365,8 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
             each = torch.sigmoid(model.design(fresh) @ drawn.T).T
             gains = [(log_score(one, chance) - base) / most for one in each]
             shares[rows, epsilon] = sum(gains) / len(gains)
-    for (rows, epsilon), share in shares.items():
-        assert shares.get((10 * rows, epsilon), 1.0) >= share - 0.02
-        assert all(shares[rows, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
+    for (size, epsilon), share in shares.items():
+        assert shares.get((10 * size, epsilon), 1.0) >= share - 0.02
+        assert all(shares[size, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
     assert shares[100_000, 1.0] > 0.995
     assert shares[100_000, 0.05] > 0.98

@@ -67,9 +67,12 @@ def test_arviz_reads_a_release(released: Release, tmp_path: Path) -> None:
         assert len(arviz.summary(found, kind="stats")) == sum(
             values[0].numel() for values in one.latents.values()
         )
-        wanted = {k: v for k, v in one.receipt.to_dict().items() if v is not None}
-        assert found["posterior"].attrs == wanted
-        assert all(type(value) in (str, int, float) for value in found["posterior"].attrs.values())
+        attributes, bound = found["posterior"].attrs, one.receipt.bound
+        name = "bayesian" if one.receipt.bayesian else "worst_case"
+        assert attributes[f"{name}_epsilon"] == bound.epsilon
+        assert attributes["draws"] == DRAWS
+        assert all(x.value in attributes[f"{name}_assumptions"] for x in bound.assumptions)
+        assert all(type(value) in (str, int, float) for value in attributes.values())
     assert "posterior_predictive" not in shared.to_inference_data()
 
 

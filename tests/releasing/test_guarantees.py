@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of, worst_of
 from scipy import stats
 from scipy.special import ndtri
 from simulated import logistic_data
@@ -29,12 +30,8 @@ from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.worst_case import (
-    gaussian_epsilon,
-    gaussian_guarantee,
-    replace_one,
-    rounding_delta,
-)
+from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee, replace_one
 from bdpvi.datasets import Encoding, Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
@@ -43,6 +40,9 @@ from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP, on_gr
 from bdpvi.types import People
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
+
+
+FOUND = bdpvi.Assumption.FOUND_FROM_DATA
 
 
 def bounded(data: Dataset, noise_scale: float | None = 1.0) -> bdpvi.Fit:
@@ -91,17 +91,17 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
 def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
     fit: bdpvi.Fit,
 ) -> None:
-    released = bdpvi.release(fit, 2, epsilon=0.3, accountant=bdpvi.Accounting(conversion="cks"))
-    assert released.spent.worst_case is not None
-    assert 0.999 * 0.3 <= released.spent.worst_case.epsilon <= 0.3
-    assert released.spent.epsilon <= released.spent.worst_case.epsilon
+    released = bdpvi.release(fit, 2, epsilon=0.3, accounting=bdpvi.Accounting(conversion="cks"))
+    assert released.cost.worst_case is not None
+    assert 0.999 * 0.3 <= worst_of(released.cost).epsilon <= 0.3
+    assert bayes(released.cost).epsilon <= worst_of(released.cost).epsilon
     # By CKS 60 records are reliable at no ε of their own; the worst-case one implies the Bayesian.
-    assert released.spent.reliable
-    assert released.spent.epsilon == released.spent.worst_case.epsilon
-    assert released.receipt.guarantee == "worst-case DP"
-    assert released.receipt.epsilon == 0.3
+    assert bayes(released.cost).reliable
+    assert bayes(released.cost).epsilon == worst_of(released.cost).epsilon
+    assert released.receipt.bound.kind.value == "worst-case DP"
+    assert released.receipt.bound.epsilon == 0.3
     assert released.receipt.source == "aimed at"
-    assert released.receipt.reliable is None
+    assert released.receipt.bayesian is None
     assert "to add or remove one record" in str(released.receipt)
 
 
@@ -111,24 +111,25 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
     temperature = charge.temperature
     assert temperature == on_grid(round(8 * math.log2(temperature)))
     released = bdpvi.release(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert released.receipt.guarantee == "Bayesian DP"
-    assert released.spent.worst_case is None
+    assert released.receipt.bound.kind.value == "Bayesian DP"
+    assert released.cost.worst_case is None
     assert "chosen by looking at the data" in released.receipt.meaning
-    assert "none, as a temperature was found from the records" in str(released.spent)
+    assert "none, as a temperature was found from the records" in str(released.cost)
     assert fit.ledger.charges()[0].from_data
     # From then on the fit has no worst-case guarantee, and is not said to have one.
     with pytest.raises(ValueError, match="an earlier release had a temperature"):
         bdpvi.release(fit, epsilon=0.4, guarantee=WorstCaseDP())
     later = bdpvi.release(fit, temperature=1e6)
-    assert later.receipt.guarantee == "Bayesian DP"
-    assert later.spent.worst_case is None
+    assert later.receipt.bound.kind.value == "Bayesian DP"
+    assert later.cost.worst_case is None
 
 
 def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
     found = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
     with pytest.raises(ValueError, match="these releases have none"):
         bdpvi.release(fit, found, guarantee=WorstCaseDP())
-    assert bdpvi.release(fit, found, guarantee=BayesianDP()).spent.from_data
+    released = bdpvi.release(fit, found, guarantee=BayesianDP())
+    assert FOUND in bayes(released.cost).assumptions
 
 
 def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
@@ -137,8 +138,8 @@ def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
 
 
 def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
-    one = bdpvi.release(fit, epsilon=0.1).spent.worst_case
-    two = bdpvi.release(fit, 3, epsilon=0.2).spent.worst_case
+    one = bdpvi.release(fit, epsilon=0.1).cost.worst_case
+    two = bdpvi.release(fit, 3, epsilon=0.2).cost.worst_case
     assert one is not None
     assert two is not None
     charges = fit.ledger.charges()
@@ -159,7 +160,7 @@ def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
     found = bdpvi.calibrate(fit, epsilon=0.11)
     with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
         bdpvi.release(fit, found, budget=budget)
-    assert bdpvi.spent(fit, planned=found).epsilon <= 0.11
+    assert bayes(bdpvi.cost(fit, planned=found)).epsilon <= 0.11
 
 
 # --- relation -------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ def test_replacing_a_record_costs_more() -> None:
     assert one is not None
     two = replace_one(one)
     assert two is not None
-    assert (one.relation, two.relation) == ("add or remove one record", "replace one record")
+    assert (one.relation, two.relation) == ("add or remove", "replace")
     for found, mu in ((one, math.sqrt(variance)), (two, 2 * math.sqrt(variance))):
         eps = mpmath.mpf(found.epsilon)
         delta = mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
@@ -182,7 +183,7 @@ def test_replacing_a_record_costs_more() -> None:
     assert plain is not None
     assert plain.epsilon == 2 * one.epsilon
     assert plain.delta == pytest.approx((1 + math.exp(one.epsilon)) * DELTA)
-    with pytest.raises(ValueError, match="relation='replace one record'"):
+    with pytest.raises(ValueError, match="relation='replace'"):
         replace_one(two)
 
 
@@ -200,13 +201,13 @@ def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
         Panel("add", torch.arange(300), GaussianPairs(torch.ones(300, 1).double(), thin)),
     )
     for conversion in bdpvi.accounting.conversions.CONVERSIONS:
-        alone = bdpvi.BayesianAccountant(conversion=conversion)
+        alone = Accountant(conversion=conversion)
         alone.step(PosteriorDraws(panels[:1]))
-        both = bdpvi.BayesianAccountant(conversion=conversion)
+        both = Accountant(conversion=conversion)
         both.step(PosteriorDraws(panels))
-        found = both.spent(1e-3)
-        assert alone.spent(1e-3).reliable
-        assert "remove" in found.direction
+        found = bayes(both.cost(1e-3))
+        assert bayes(alone.cost(1e-3)).reliable
+        assert "remove" in evidence_of(found).direction
         assert not found.reliable
         assert found.reason.startswith("in direction add")
 
@@ -216,9 +217,9 @@ def test_reliable_everywhere_is_reliable() -> None:
         torch.ones(3000, 1).double(), torch.linspace(0.005, 0.01, 3000).double().unsqueeze(1)
     )
     panels = (Panel("remove", torch.arange(3000), light), Panel("add", torch.arange(3000), light))
-    accountant = bdpvi.BayesianAccountant()
+    accountant = Accountant()
     accountant.step(PosteriorDraws(panels))
-    assert accountant.spent(1e-3).reliable
+    assert bayes(accountant.cost(1e-3)).reliable
 
 
 # --- single records -------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def test_reliable_everywhere_is_reliable() -> None:
 def test_exposure_of_single_records(r: float) -> None:
     b2 = torch.linspace(1e-4, 0.04, 2000, dtype=torch.float64).unsqueeze(1)
     pairs = GaussianPairs(torch.full_like(b2, r), b2)
-    accountant = bdpvi.BayesianAccountant()
+    accountant = Accountant()
     accountant.step(PosteriorDraws((Panel("remove", torch.arange(2000), pairs),), draws=2))
     found = accountant.exposure(1e-5)
     for value, rank in ((found.largest, 1999), (found.most, 1979), (found.median, 999)):
@@ -241,23 +242,23 @@ def test_exposure_of_single_records(r: float) -> None:
     if r == 1:
         exact = gaussian_epsilon(2 * float(b2[min(rank, 1999)]), 1e-5)
         assert found.certified == pytest.approx(exact, rel=2e-3)
-    few = bdpvi.BayesianAccountant()
+    few = Accountant()
     few.step(PosteriorDraws((Panel("remove", torch.arange(50), pairs.select(slice(50))),)))
     assert few.exposure(1e-5).certified == math.inf
 
 
 def test_the_price_of_a_release_has_the_exposure(fit: bdpvi.Fit) -> None:
-    spent = bdpvi.release(fit, epsilon=0.3).spent
+    spent = bdpvi.release(fit, epsilon=0.3).cost
     assert spent.exposure is not None
     assert spent.worst_case is not None
     assert spent.exposure.median <= spent.exposure.most <= spent.exposure.largest
-    assert spent.exposure.largest <= spent.worst_case.epsilon * (1 + 1e-6)
-    assert "one that is rarer than δ may be exposed" in spent.guarantee
+    assert spent.exposure.largest <= worst_of(spent).epsilon * (1 + 1e-6)
+    assert "one that is rarer than δ may be exposed" in bayes(spent).meaning
 
 
 def test_nothing_released_costs_nothing(fit: bdpvi.Fit) -> None:
-    found = bdpvi.spent(fit)
-    assert found.epsilon == 0
+    found = bdpvi.cost(fit)
+    assert bayes(found).epsilon == 0
     assert found.worst_case is not None
     assert found.worst_case.epsilon == 0
 
@@ -269,16 +270,16 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
     """
     fitted = bounded(data, noise_scale=None)
     for call in (
-        lambda: bdpvi.spent(fitted, delta=0.02, planned=Charge(1, 5.0)),
+        lambda: bdpvi.cost(fitted, delta=0.02, planned=Charge(1, 5.0)),
         lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02),
         lambda: bdpvi.calibrate(fitted, epsilon=3.0, delta=0.02),
     ):
         with pytest.warns(UserWarning, match=r"delta=0\.02 is at least 1/N"):
             call()
     knowingly = bdpvi.release(fitted, temperature=5.0, delta=0.02, large_delta=True)
-    assert knowingly.receipt.delta == 0.02
+    assert knowingly.receipt.bound.delta == 0.02
     # A worst-case δ is each record's own.
-    assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.delta == 0.02
+    assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.bound.delta == 0.02
     with pytest.warns(UserWarning, match="at least 1/N"):
         bdpvi.release(bounded(data), epsilon=0.3, delta=0.02, guarantee=BayesianDP())
 
@@ -295,11 +296,14 @@ def fields(value: object, path: str = "") -> list[str]:
 
 def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: Path) -> None:
     both: list[Guarantee] = [WorstCaseDP(), BayesianDP()]
+    found: set[str] = set()
     for number, guarantee in enumerate(both):
         released = bdpvi.release(fit, epsilon=0.3 + number, guarantee=guarantee)
         storage.save_release(released, tmp_path / f"{number}.json")
         content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
-        assert set(fields(content)) == set(storage.ORIGINS)
+        del content["receipt"]["worst_case" if number else "bayesian"]
+        found |= set(fields(content))
+    assert found == set(storage.ORIGINS)
 
 
 def test_the_public_file_is_the_same_for_neighbours_but_for_its_samples(
@@ -321,14 +325,18 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
     fitted = bdpvi.fit(model, FullRank(model), data, neighbours=Optimum(), progress=False)
     released = bdpvi.release(fitted, temperature=20.0)
     assert released.receipt.source == "computed from the data, rounded up to two digits"
-    assert released.receipt.epsilon == float(f"{released.receipt.epsilon:.1e}")
-    assert 0 <= released.receipt.epsilon - released.spent.epsilon <= 0.1 * released.spent.epsilon
+    assert released.receipt.bound.epsilon == float(f"{released.receipt.bound.epsilon:.1e}")
+    assert (
+        0
+        <= released.receipt.bound.epsilon - bayes(released.cost).epsilon
+        <= 0.1 * bayes(released.cost).epsilon
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format=1), "format must be 3, got 1: .* release again"),
+        (lambda c: c.update(format=1), "format must be 4, got 1: .* release again"),
         (lambda c: c.pop("samples"), "samples must be"),
         (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
         (lambda c: c.update(samples=[[math.nan]]), "samples has a value that is not finite"),
@@ -336,9 +344,11 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
         (lambda c: c.update(latents={"w": 1.0}), "latents"),
         (lambda c: c["model"].update(clip="x"), r"model.clip must be float \| None, got 'x'"),
         (lambda c: c.update(model={"nothing": 1}), "model"),
-        (lambda c: c["receipt"].update(epsilon="1"), "receipt.epsilon"),
-        (lambda c: c["receipt"].update(epsilon=True), "receipt.epsilon"),
-        (lambda c: c["receipt"].pop("delta"), "receipt.delta is missing"),
+        (lambda c: c["receipt"]["worst_case"].update(epsilon="1"), "receipt.worst_case.epsilon"),
+        (lambda c: c["receipt"]["worst_case"].update(epsilon=True), "receipt.worst_case.epsilon"),
+        (lambda c: c["receipt"]["worst_case"].pop("delta"), "worst_case.delta is missing"),
+        (lambda c: c["receipt"]["worst_case"].update(kind="Bayesian DP"), "worst_case.kind must"),
+        (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of the two"),
         (lambda c: c.update(feature_names=[1]), "feature_names"),
         (lambda c: c.update(preprocessing=3), "preprocessing"),
     ],
@@ -508,17 +518,17 @@ def test_rounding_is_paid_for_at_every_epsilon() -> None:
             torch.ones(300, 1).double(), torch.linspace(0.001, 0.002, 300).double()[:, None])),),
         rounding=1e-7,
     )  # fmt: skip
-    accountant = bdpvi.BayesianAccountant()
+    accountant = Accountant()
     accountant.step(event)
-    without = bdpvi.BayesianAccountant()
+    without = Accountant()
     without.step(replace(event, rounding=0.0))
-    assert accountant.spent(DELTA).rounding == pytest.approx(1e-7 * (1 + math.e))
+    assert bayes(accountant.cost(DELTA)).rounding == pytest.approx(1e-7 * (1 + math.e))
     assert accountant.get_epsilon(delta=DELTA) == pytest.approx(
         without.get_epsilon(delta=DELTA - 1e-7 * (1 + math.e)), rel=1e-9
     )
     assert accountant.get_delta(accountant.get_epsilon(delta=DELTA)) <= DELTA * (1 + 1e-9)
     with pytest.raises(ValueError, match="does not pay for the rounding"):
-        accountant.spent(1e-8)
+        accountant.cost(1e-8)
 
 
 def test_the_lattice_and_its_price_are_public(data: Dataset) -> None:

@@ -16,6 +16,7 @@ import mpmath
 import numpy as np
 import pandas as pd
 import pytest
+from accounts import bayes
 from simulated import logistic_data
 
 import bdpvi
@@ -62,8 +63,8 @@ def delta_of(epsilon: float, variance: mpmath.mpf) -> mpmath.mpf:
     return above - mpmath.exp(epsilon) * mpmath.ncdf(-distance / 2 - epsilon / distance)
 
 
-def worst(fit: bdpvi.Fit) -> bdpvi.WorstCase:
-    found = bdpvi.spent(fit).worst_case
+def worst(fit: bdpvi.Fit) -> bdpvi.Bound:
+    found = bdpvi.cost(fit).worst_case
     assert found is not None
     return found
 
@@ -93,7 +94,7 @@ def test_what_is_spent_is_refused_with_what_was_charged_before(data: Dataset) ->
         bdpvi.release(two, epsilon=1.0)  # no temperature in the hundreds of thousands
     assert len(data.ledger.entries()) == 1
     later = bdpvi.release(two, epsilon=1.4)
-    assert later.receipt.epsilon == 1.4
+    assert later.receipt.bound.epsilon == 1.4
     assert 1.39 < worst(one).epsilon <= 1.4
 
 
@@ -222,8 +223,8 @@ def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, na
         bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
     save_fit(fit, tmp_path / "fit")
     released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
-    assert released.spent.from_data
-    assert released.spent.worst_case is None
+    assert bdpvi.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
+    assert released.cost.worst_case is None
     assert fit.ledger.charges()[0].origin is Origin.DATA
 
 
@@ -240,9 +241,9 @@ def test_a_charge_is_no_number(data: Dataset) -> None:
         bdpvi.release(fitted(logistic_data(60, 3)), found)
     with pytest.raises(ValueError, match="were both given"):
         bdpvi.release(fitted(data), found, epsilon=1.0)
-    assert bdpvi.release(fitted(data), found).receipt.guarantee == "worst-case DP"
+    assert bdpvi.release(fitted(data), found).receipt.bound.kind.value == "worst-case DP"
     # A number that the owner chose is public until one was found from the data.
-    assert bdpvi.release(fitted(data), temperature=5.0).receipt.guarantee == "worst-case DP"
+    assert bdpvi.release(fitted(data), temperature=5.0).receipt.bound.kind.value == "worst-case DP"
 
 
 def test_a_release_after_a_thousand_charges_takes_as_long(data: Dataset, tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_budget_is_for_all_that_follows(
     assert "over the budget of ε = 2" in capsys.readouterr().err
     assert private(table, "--epsilon", 2, "--out", tmp_path / "c") == 0
     fit = files.load(tmp_path / "c.secret")
-    total = bdpvi.spent(fit).worst_case
+    total = bdpvi.cost(fit).worst_case
     assert total is not None
     assert 1.97 < total.epsilon <= 2
     kinds = [one.kind for one in fit.ledger.entries()]
@@ -329,7 +330,8 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     assert run("private", "--data", table, *given, *public) == 0
     release = bdpvi.load_release(tmp_path / "a" / "release.json")
     assert (
-        release.receipt.relation == "add or remove all records, at most 3, with one value of 'who'"
+        release.receipt.bound.neighbours
+        == "add or remove all records, at most 3, with one value of 'who'"
     )
     assert "all records, at most 3, with one value of 'who' added or" in release.receipt.meaning
     fit = files.load(tmp_path / "a.secret")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi
@@ -47,24 +48,19 @@ def test_one_release_has_one_price(
     data = logistic_data(400, 3)
     fit = fitted(data)
     release = bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
-    prices = {"release": release.spent, "fit": bdpvi.spent(fit, delta=DELTA)}
-    for name, accountant in (
-        ("Accounting", bdpvi.Accounting()()),
-        ("accountant", bdpvi.BayesianAccountant()),
-    ):
-        accountant.step(event(fit))
-        prices[name] = accountant.spent(DELTA)
+    prices = {"release": release.cost, "fit": bdpvi.cost(fit, delta=DELTA)}
+    prices["accountant"] = bdpvi.cost_of([event(fit)], DELTA)
     recipe = Recipe(model=MODEL, noise_scale=1.0)
     storage.save_fit(fit, tmp_path / "fit", extra=to_json(recipe))
-    prices["file"] = bdpvi.spent(files.load(tmp_path / "fit"), delta=DELTA)
-    found = {name: (one.epsilon, one.reliable) for name, one in prices.items()}
+    prices["file"] = bdpvi.cost(files.load(tmp_path / "fit"), delta=DELTA)
+    found = {name: (bayes(one).epsilon, bayes(one).reliable) for name, one in prices.items()}
     worst = {name: one.worst_case and one.worst_case.epsilon for name, one in prices.items()}
-    monkeypatch.setattr("sys.argv", ["bdpvi", "spent", str(tmp_path / "fit"), "--json"])
+    monkeypatch.setattr("sys.argv", ["bdpvi", "cost", str(tmp_path / "fit"), "--json"])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 0
     printed = json.loads(capsys.readouterr().out)
-    found["command"] = printed["epsilon"], printed["reliable"]
+    found["command"] = printed["bayesian"]["epsilon"], printed["bayesian"]["reliable"]
     worst["command"] = printed["worst_case"]["epsilon"]
     for name in found:
         epsilon, reliable = found[name]
@@ -82,12 +78,13 @@ def test_a_table_on_the_disk_has_the_price_of_one_in_memory(tmp_path: Path) -> N
     found = []
     for fit in (here, there):
         bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
-        found.append(bdpvi.spent(fit, delta=DELTA))
+        found.append(bdpvi.cost(fit, delta=DELTA))
     one, other = found
     assert one.worst_case is not None
     assert other.worst_case is not None
     assert other.worst_case.epsilon == pytest.approx(one.worst_case.epsilon, rel=1e-9)
-    assert (one.conversion, one.estimator) == (other.conversion, other.estimator)
-    assert one.failure_probability == other.failure_probability
+    first, second = (evidence_of(bayes(x)) for x in found)
+    assert (first.conversion, first.estimator) == (second.conversion, second.estimator)
+    assert first.failure_probability == second.failure_probability
     # Counts round Σb² up by 0.14 % at most, and the grid of ε has steps of half a percent.
-    assert one.epsilon <= other.epsilon <= 1.006 * one.epsilon
+    assert bayes(one).epsilon <= bayes(other).epsilon <= 1.006 * bayes(one).epsilon

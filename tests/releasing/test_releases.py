@@ -9,13 +9,13 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import Accountant, bayes, evidence_of
 from pyro.optim import Adam
 from simulated import logistic_data
 
@@ -51,26 +51,26 @@ def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
 
 
 def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> None:
-    together = bdpvi.spent(fit, planned=Charge(5, 3.0))
+    together = bdpvi.cost(fit, planned=Charge(5, 3.0))
     for _ in range(5):
         last = bdpvi.release(fit, 1, temperature=3.0)
-    assert last.spent.epsilon == pytest.approx(together.epsilon, rel=1e-9)
+    assert bayes(last.cost).epsilon == pytest.approx(bayes(together).epsilon, rel=1e-9)
     assert fit.ledger.charges() == (Charge(1, 3.0),) * 5
 
 
 def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 2, temperature=3.0)
     by_order = bdpvi.Accounting(conversion="cks", failure_probability=1e-15)
-    second = bdpvi.release(fit, 4, temperature=8.0, accountant=by_order)
-    order = torch.tensor([second.spent.order], dtype=torch.float64)
+    second = bdpvi.release(fit, 4, temperature=8.0, accounting=by_order)
+    order = torch.tensor([evidence_of(bayes(second.cost)).order], dtype=torch.float64)
     pairs = fit.panels[0].pairs
-    if "D′‖D" in second.spent.direction:
+    if "D′‖D" in evidence_of(bayes(second.cost)).direction:
         pairs = pairs.reverse()
     per_record = 2 * pairs.log_moment(order, 3.0) + 4 * pairs.log_moment(order, 8.0)
     bound = bdpvi.accounting.estimators.student_t(per_record, 1e-15).log_bound
-    beta = 1e-5 - second.spent.estimates * 1e-15 - second.spent.rounding
+    beta = 1e-5 - evidence_of(bayes(second.cost)).estimates * 1e-15 - bayes(second.cost).rounding
     expected = bdpvi.accounting.conversions.epsilon(bound, order, beta)
-    assert second.spent.epsilon == pytest.approx(float(expected), rel=1e-9)
+    assert bayes(second.cost).epsilon == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_samples_have_the_mean_and_covariance_of_the_tempered_guide(fit: bdpvi.Fit) -> None:
@@ -96,7 +96,7 @@ def test_same_seed_same_result_bit_for_bit() -> None:
 
     one, two = run(), run()
     assert torch.equal(one.samples, two.samples)
-    assert one.spent == two.spent
+    assert one.cost == two.cost
 
 
 def test_released_draws_do_not_follow_a_seed(fit: bdpvi.Fit) -> None:
@@ -144,14 +144,14 @@ def test_a_target_that_is_not_binary_has_a_mean_and_no_probability() -> None:
 
 def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 1, temperature=5.0)
-    before = bdpvi.spent(fit).epsilon
+    before = bayes(bdpvi.cost(fit)).epsilon
     target = before * 1.3
     found = bdpvi.calibrate(fit, 1, epsilon=target)
-    reached = bdpvi.spent(fit, planned=found).epsilon
+    reached = bayes(bdpvi.cost(fit, planned=found)).epsilon
     assert 0.95 * target <= reached <= target
     temperature = found.temperature
     colder = temperature / 2 ** (1 / 8)  # the next of the public grid
-    assert bdpvi.spent(fit, planned=Charge(1, colder)).epsilon > target
+    assert bayes(bdpvi.cost(fit, planned=Charge(1, colder))).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
     hotter = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature)
     assert hotter.temperature >= 2.0 * temperature
@@ -163,7 +163,7 @@ def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> No
 
 
 def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
-    budget = bdpvi.Budget(epsilon=bdpvi.spent(fit, planned=Charge(2, 5.0)).epsilon)
+    budget = bdpvi.Budget(epsilon=bayes(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
     bdpvi.release(fit, 2, temperature=5.0, budget=budget)
     with pytest.raises(bdpvi.BudgetExceededError, match="draws=1"):
         bdpvi.release(fit, 1, temperature=5.0, budget=budget)
@@ -171,7 +171,7 @@ def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
 
 
 def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
-    budget = bdpvi.Budget(epsilon=bdpvi.spent(fit, planned=Charge(2, 5.0)).epsilon)
+    budget = bdpvi.Budget(epsilon=bayes(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
 
     def attempt(_: int) -> bool:
         try:
@@ -186,13 +186,13 @@ def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
 
 
 def test_spent_says_what_kind_of_guarantee_it_is(fit: bdpvi.Fit) -> None:
-    spent = bdpvi.release(fit, 1).spent
-    assert spent.guarantee.startswith("Bayesian differential privacy, not worst-case")
+    spent = bdpvi.release(fit, 1).cost
+    assert bayes(spent).meaning.startswith("Bayesian differential privacy, not worst-case")
     assert spent.worst_case is None
     assert "Bayesian DP ε" in str(spent)
     assert "δ = 1e-05" in str(spent)
     assert "worst-case DP: none" in str(spent)
-    assert spent.sample_size == 80
+    assert evidence_of(bayes(spent)).sample_size == 80
 
 
 def test_fit_and_release_come_back_from_disk(fit: bdpvi.Fit, tmp_path: Path) -> None:
@@ -210,10 +210,10 @@ def test_fit_and_release_come_back_from_disk(fit: bdpvi.Fit, tmp_path: Path) -> 
     back = load_release(tmp_path / "release.json")
     assert torch.equal(back.samples, first.samples)
     assert back.receipt == first.receipt
-    with pytest.raises(ValueError, match="spent is secret"):
-        _ = back.spent
+    with pytest.raises(ValueError, match="cost is secret"):
+        _ = back.cost
     secret = json.loads((tmp_path / "fit" / "release-1.json").read_text(encoding="utf-8"))
-    assert secret["spent"]["epsilon"] == first.spent.epsilon
+    assert secret["cost"]["bayesian"]["epsilon"] == bayes(first.cost).epsilon
 
 
 def _keys(value: object) -> Iterator[str]:
@@ -269,18 +269,18 @@ def test_no_finite_divergence_is_an_error_that_names_the_order(fit: bdpvi.Fit) -
         torch.full((80, 1), 50.0).double(), torch.zeros(80, 1).double()
     )
     panel = bdpvi.accounting.panel.Panel("remove", torch.arange(80), pairs)
-    accountant = bdpvi.BayesianAccountant(conversion="cks")
+    accountant = Accountant(conversion="cks")
     accountant.step(bdpvi.accounting.events.PosteriorDraws((panel,), 1))
     with pytest.raises(ValueError, match="order: no λ"):
-        accountant.spent(1e-5)
+        accountant.cost(1e-5)
 
 
 def test_conversion_by_chernoff_costs_more(fit: bdpvi.Fit) -> None:
-    chernoff = partial(bdpvi.BayesianAccountant, conversion="chernoff")
+    chernoff = bdpvi.Accounting(conversion="chernoff")
     planned = Charge(1, 5.0)
     assert (
-        bdpvi.spent(fit, planned=planned).epsilon
-        < bdpvi.spent(fit, planned=planned, accountant=chernoff).epsilon
+        bayes(bdpvi.cost(fit, planned=planned)).epsilon
+        < bayes(bdpvi.cost(fit, planned=planned, accounting=chernoff)).epsilon
     )
 
 
@@ -291,7 +291,7 @@ def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
         return bdpvi.fit(model, guide(model), data, steps=60, rate=0.5, seed=seed, progress=False)
 
     fits = [run(FullRank, 0), run(MeanField, 1)]
-    accountant = bdpvi.BayesianAccountant(failure_probability=1e-15)
+    accountant = Accountant(failure_probability=1e-15)
     for fit in fits:
         accountant.step(
             bdpvi.accounting.events.PosteriorDraws(fit.panels, draws=2, temperature=4.0)
@@ -299,16 +299,16 @@ def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
     order = torch.tensor([3.0, 11.0], dtype=torch.float64)
     total = sum(2 * fit.panels[0].pairs.log_moment(order, 4.0) for fit in fits)
     expected = bdpvi.accounting.estimators.student_t(torch.as_tensor(total), 1e-15).log_bound
-    torch.testing.assert_close(accountant.cost("remove D‖D′", order).log_bound, expected)
+    torch.testing.assert_close(accountant.bound("remove D‖D′", order).log_bound, expected)
 
 
 def test_a_pickle_a_copy_and_a_repr_hold_nothing_secret(fit: bdpvi.Fit) -> None:
     released = bdpvi.release(fit, temperature=50.0)
-    assert released.spent.epsilon > 0
+    assert bayes(released.cost).epsilon > 0
     stored = pickle.dumps(released)
-    assert b"Spent" not in stored
-    assert "Spent" not in repr(released)
+    assert b"Evidence" not in stored
+    assert "evidence=Evidence" not in repr(released)
     for again in (pickle.loads(stored), copy.copy(released), copy.deepcopy(released)):
         assert torch.equal(again.samples, released.samples)
-        with pytest.raises(ValueError, match="spent is secret"):
-            _ = again.spent
+        with pytest.raises(ValueError, match="cost is secret"):
+            _ = again.cost

@@ -111,13 +111,13 @@ def test_the_secret_receipt_is_valid_json(folder: Path, capsys: pytest.CaptureFi
     def refused(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    total = bdpvi.release(loaded(folder)).spent
+    total = bdpvi.release(loaded(folder)).cost
     assert total.exposure is not None
     assert total.exposure.certified == math.inf  # 20 records certify nothing
     print_json(total.to_dict())
     printed = json.loads(capsys.readouterr().out, parse_constant=refused)
     written = (folder / "release-2.json").read_text(encoding="utf-8")
-    for one in (printed, json.loads(written, parse_constant=refused)["spent"]):
+    for one in (printed, json.loads(written, parse_constant=refused)["cost"]):
         assert one["exposure"]["certified"] == "Infinity"
 
 
@@ -132,7 +132,7 @@ def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
     with pytest.warns(UserWarning, match=r"charged and valid.*release-2\.json.*No space left"):
         released = bdpvi.release(fit)
     assert released.samples.shape == (1, 2)
-    assert released.spent.exposure is not None
+    assert released.cost.exposure is not None
     assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
     assert not (folder / "release-2.json").exists()
 

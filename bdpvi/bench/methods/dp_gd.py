@@ -11,16 +11,17 @@ from typing import Any, ClassVar
 import torch
 
 from bdpvi._runtime.secure import sum_rounding
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account
+from bdpvi.accounting.cost import Assumption, Cost, Outcome
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
-from bdpvi.bench.methods.temperature import coldest
+from bdpvi.bench.methods.temperature import bayesian, coldest
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
-from bdpvi.types import Dataset, Outcome, Scope, Spent
+from bdpvi.types import Dataset, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,25 +90,22 @@ class DPGDBayesian(DPGD):
         norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
         rounding = sum_rounding(self.steps * design.shape[1])
 
-        def ledger(noise_multiplier: float) -> BayesianAccountant:
-            account = BayesianAccountant()
-            account.step(
-                SampledGaussian(
-                    noise_multiplier=noise_multiplier,
-                    steps=self.steps,
-                    rounding=rounding,
-                    norms=norms,
-                )
+        def account(noise_multiplier: float) -> Account:
+            run = SampledGaussian(
+                noise_multiplier=noise_multiplier,
+                steps=self.steps,
+                rounding=rounding,
+                norms=norms,
             )
-            return account
+            return Account([run])
 
         @cache
-        def price(noise_multiplier: float) -> Spent:
+        def price(noise_multiplier: float) -> Cost:
             # Noise that was found from the records is not public, as the worst case would need.
-            found = ledger(noise_multiplier).spent(delta)
-            return replace(found, worst_case=None, from_data=True)
+            found = bayesian(account(noise_multiplier).cost(delta))
+            return Cost(bayesian=found.assuming(Assumption.FOUND_FROM_DATA))
 
-        return PreparedDPGD(**vars(worst), price=price, ledger=ledger)
+        return PreparedDPGD(**vars(worst), price=price, account=account)
 
 
 @dataclass(frozen=True)
@@ -117,21 +115,21 @@ class PreparedDPGD(NoisyTraining):
     Attributes:
         accountant, rate, steps, delta, train: see :class:`NoisyTraining`.
         price: from a noise multiplier to what the training costs.
-        ledger: from a noise multiplier to the accountant of the training.
+        account: of the training at a noise multiplier.
     """
 
-    price: Callable[[float], Spent]
-    ledger: Callable[[float], BayesianAccountant]
+    price: Callable[[float], Cost]
+    account: Callable[[float], Account]
 
     def calibrate(self, epsilon: float) -> float:
         """Return a noise multiplier whose square is on the public grid, or the worst case's own.
 
         The least of the two: what the worst case allows costs no more by Bayesian DP.
         """
-        found = coldest(lambda variance: self.price(math.sqrt(variance)), epsilon)
+        found = coldest(lambda variance: bayesian(self.price(math.sqrt(variance))), epsilon)
         return min(math.sqrt(found), super().calibrate(epsilon))
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Train once for each noise multiplier with its seed, all side by side."""
         pairs = zip(super().outcomes(settings, seeds), settings, strict=True)
-        return [replace(outcome, price=self.price(noise)) for outcome, noise in pairs]
+        return [replace(outcome, cost=self.price(noise)) for outcome, noise in pairs]

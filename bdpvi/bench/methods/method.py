@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from bdpvi.accounting.answer import CHANGES, GUARANTEE
+from bdpvi.accounting.cost import Kind, Outcome, meaning
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, WORST_CASE_GUARANTEE
-from bdpvi.types import Dataset, Outcome
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.types import Dataset
 
 NONE = "none"
 
 SENTENCES: Mapping[str, str] = {
-    BAYESIAN: GUARANTEE.format(change=CHANGES["remove"]),
-    WORST_CASE: WORST_CASE_GUARANTEE,
+    BAYESIAN: meaning(Kind.BAYESIAN, "remove"),
+    WORST_CASE: meaning(Kind.WORST_CASE),
     NONE: "No privacy: what is released may give away any record",
 }
 """What each guarantee means."""
@@ -34,7 +34,7 @@ CLIPS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0)
 class Prepared(Protocol):
     """A method that has seen the training records, at one δ.
 
-    One whose guarantee is Bayesian may have ``ledger``: from a setting to the accountant of its
+    One whose guarantee is Bayesian may have ``account``: from a setting to the account of its
     outcome, which knows what each record pays by itself.
     """
 

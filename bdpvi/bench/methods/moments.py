@@ -9,9 +9,9 @@ import torch
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
+from bdpvi.accounting.cost import ADD_OR_REMOVE
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
-from bdpvi.types import ADD_OR_REMOVE
 
 
 @dataclass(frozen=True)

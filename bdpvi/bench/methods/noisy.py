@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bdpvi.accounting import worst_case
+from bdpvi.accounting.cost import Outcome
 from bdpvi.accounting.worst_case import WorstCaseAccountant
 from bdpvi.dp.noise import Run
-from bdpvi.types import Outcome
 
 
 @dataclass(frozen=True)

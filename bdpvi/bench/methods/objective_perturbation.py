@@ -12,12 +12,13 @@ from torch import Tensor
 
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting import worst_case
+from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.dp.objective_plan import Facts, ObjectivePlan, Rule, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset, Outcome, WorstCase
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +103,8 @@ class PreparedObjective:
         for setting, seed in zip(settings, seeds, strict=True):
             made = self.plans[setting]
             w = perturbed_minima(made, self.features, self.train.y, Key.of_seed(seed))
-            found.append(Outcome({"w": w.to(self.train.x)}, self._price(made)))
+            found.append(Outcome({"w": w.to(self.train.x)}, self._cost(made)))
         return found
 
-    def _price(self, made: ObjectivePlan) -> WorstCase | None:
-        return worst_case.epsilon([made.event], self.delta)
+    def _cost(self, made: ObjectivePlan) -> Cost | None:
+        return Cost.of(worst_case.epsilon([made.event], self.delta))

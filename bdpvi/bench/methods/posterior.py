@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from bdpvi._fit import Fit
-from bdpvi.accounting.bayesian import BayesianAccountant
+from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.book import Charge, Origin
+from bdpvi.accounting.cost import Bound, Cost, Outcome
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
-from bdpvi.bench.methods.temperature import COLDEST, reliable_from, within
+from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
@@ -28,7 +29,7 @@ from bdpvi.releasing.guarantees import (
     worst_case,
 )
 from bdpvi.releasing.releases import calibrate, preview
-from bdpvi.types import Dataset, Outcome, Spent, WorstCase
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +61,14 @@ class PosteriorRelease(Recipe):
         """Fit the guide and its neighbours."""
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(self.records)), progress=False)
 
-        def ledger(temperature: float) -> BayesianAccountant:
+        def charged(temperature: float) -> Account:
             return account(fitted, Charge(self.draws, temperature, Origin.DATA))
 
         @cache
-        def price(temperature: float) -> Spent:
-            return ledger(temperature).spent(delta)
+        def price(temperature: float) -> Cost:
+            return charged(temperature).cost(delta)
 
-        return PreparedRelease(fitted, self.draws, delta, price, ledger)
+        return PreparedRelease(fitted, self.draws, delta, price, charged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +105,9 @@ class WorstCaseRelease(PosteriorRelease):
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(3)), progress=False)
 
         @cache
-        def price(temperature: float) -> WorstCase | None:
-            return worst_case(fitted, delta, Charge(self.draws, temperature, Origin.CONSTANTS))
+        def price(temperature: float) -> Cost | None:
+            planned = Charge(self.draws, temperature, Origin.CONSTANTS)
+            return Cost.of(worst_case(fitted, delta, planned))
 
         return PreparedWorstCase(fitted, self.draws, delta, price)
 
@@ -144,7 +146,7 @@ class PreparedWorstCase:
     fit: Fit
     draws: int
     delta: float
-    price: Callable[[float], Spent | WorstCase | None]
+    price: Callable[[float], Cost | None]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the lowest temperature that costs ``epsilon``."""
@@ -168,11 +170,11 @@ class PreparedRelease(PreparedWorstCase):
 
     Args:
         fit, draws, delta, price: see :class:`PreparedWorstCase`.
-        ledger: from a temperature to the accountant of the draws there.
+        account: of the draws at a temperature.
     """
 
-    price: Callable[[float], Spent]
-    ledger: Callable[[float], BayesianAccountant]
+    price: Callable[[float], Cost]
+    account: Callable[[float], Account]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
@@ -189,4 +191,7 @@ class PreparedRelease(PreparedWorstCase):
             least=COLDEST,
             large_delta=True,
         ).temperature
-        return reliable_from(self.price, within(self.price, epsilon, found))
+        return reliable_from(self._bayesian, within(self._bayesian, epsilon, found))
+
+    def _bayesian(self, temperature: float) -> Bound:
+        return bayesian(self.price(temperature))

@@ -16,12 +16,13 @@ import pyro
 import torch
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import REPLACE, Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, euclidean, scores
 from bdpvi.inference.svi import isolated
 from bdpvi.models.contract import Model
-from bdpvi.types import REPLACE, Dataset, Outcome
+from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def dp_sgld_runs(
     >>> data = datasets.load_breast_cancer().train
     >>> runs = [Run(noise_multiplier=3.0)]
     >>> (outcome,) = dp_sgld_runs(BayesianLogisticRegression(), data, runs=runs)
-    >>> outcome.latents["w"].shape, round(outcome.price.epsilon, 2)
+    >>> outcome.latents["w"].shape, round(outcome.cost.worst_case.epsilon, 2)
     (torch.Size([100, 30]), 1.93)
     """
     settings = settings or DPSGLDSettings()
@@ -177,6 +178,6 @@ def dp_sgld_runs(
         latents = torch.vmap(torch.vmap(records.unpack))(flat)
     prices = streams.prices(accountant, delta)
     return tuple(
-        Outcome({name: value[r] for name, value in latents.items()}, price)
+        Outcome({name: value[r] for name, value in latents.items()}, Cost.of(price))
         for r, price in enumerate(prices)
     )

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.releasing.guarantees import OCTAVE, on_grid
-from bdpvi.types import Spent
 
 GRID = range(-30 * OCTAVE, 40 * OCTAVE + 1)
 """Grid indices that are searched: temperatures from 1e-9 to 1e12."""
@@ -17,7 +17,13 @@ WARMER = 15
 """How many temperatures are tried for a reliable price: up to 128 times the first."""
 
 
-def coldest(price: Callable[[float], Spent], epsilon: float) -> float:
+def bayesian(cost: Cost) -> Bound:
+    """Return the Bayesian bound of draws from a fit, which has a panel."""
+    assert cost.bayesian is not None
+    return cost.bayesian
+
+
+def coldest(price: Callable[[float], Bound], epsilon: float) -> float:
     """Return the lowest temperature of the public grid that costs at most ``epsilon``.
 
     By bisection over the grid's 561 indices: at most ten evaluations of the price, of which
@@ -53,7 +59,7 @@ def coldest(price: Callable[[float], Spent], epsilon: float) -> float:
     return on_grid(GRID[index])
 
 
-def within(price: Callable[[float], Spent], epsilon: float, temperature: float) -> float:
+def within(price: Callable[[float], Bound], epsilon: float, temperature: float) -> float:
     """Return the first temperature of the grid from this one on whose price is at most ``epsilon``.
 
     For a temperature that was found from δ at ε, which can differ from ε at δ by a rounding.
@@ -67,7 +73,7 @@ def within(price: Callable[[float], Spent], epsilon: float, temperature: float) 
     return temperature
 
 
-def reliable_from(price: Callable[[float], Spent], temperature: float) -> float:
+def reliable_from(price: Callable[[float], Bound], temperature: float) -> float:
     """Return the first temperature from this one on whose price is reliable; this one if none is.
 
     Each is √2 times the one before. A hotter release costs less, and the means that decide how

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._runtime import progress, secure, validate
-from bdpvi.accounting.bayesian import BayesianAccountant
-from bdpvi.accounting.composition import Tally
+from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.conversions import Orders
+from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.settings import Accounting
+from bdpvi.accounting.record_costs import event_cost
 from bdpvi.bench.methods.method import MODEL_SPACE
-from bdpvi.bench.methods.temperature import HOTTEST, coldest
+from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, run_svi
@@ -29,7 +29,7 @@ from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.neighbours.route import Remove
 from bdpvi.neighbours.rows import train_rows
 from bdpvi.releasing.guarantees import BAYESIAN
-from bdpvi.types import Dataset, Outcome, Spent
+from bdpvi.types import Dataset
 
 ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
 """λ from 0.1 to 1,000, where the costs of all steps are added up."""
@@ -41,7 +41,7 @@ class TrainingRelease:
 
     Args:
         model: with the clip that bounds a record's influence.
-        accounting: makes the accountant that decides ε; its conversion must go by orders.
+        accounting: how ε is computed; its conversion must go by orders.
         steps: of the optimiser, and published draws T.
         rate: Poisson sampling rate q of the batches.
         learning_rate: of Adam at the first step; it decays to a hundredth.
@@ -112,16 +112,43 @@ class TrainingRelease:
 
         train_rows(problem, rows, observe=charge)
 
-        def ledger(temperature: float) -> BayesianAccountant:
-            accountant = self.accounting()
-            accountant.step(costs.at(temperature))
-            return accountant
+        def account(temperature: float) -> Account:
+            return Account([costs.at(temperature)], self.accounting)
 
         @cache
-        def price(temperature: float) -> Spent:
-            return ledger(temperature).spent(delta)
+        def price(temperature: float) -> Cost:
+            return account(temperature).cost(delta)
 
-        return PreparedTraining(guide, path, max(1, round(self.tail * self.steps)), price, ledger)
+        return PreparedTraining(guide, path, max(1, round(self.tail * self.steps)), price, account)
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Many draws, added up record by record at fixed orders.
+
+    Attributes:
+        ids: the records, (m,).
+        orders: λ, (K,), the only ones at which the cost is known.
+        totals: for each direction the sum of the costs, (K, m).
+        rounding: of all draws together.
+    """
+
+    ids: Tensor
+    orders: Orders
+    totals: Mapping[str, Tensor]
+    rounding: float = 0.0
+
+    from_data: ClassVar[bool] = True
+
+    @property
+    def records(self) -> Mapping[str, Tensor]:
+        """The records, in every direction that was added up."""
+        return dict.fromkeys(self.totals, self.ids)
+
+
+@event_cost.register
+def _(event: Tally, direction: str, order: Tensor) -> Tensor:
+    return event.totals[direction][event.orders.index(order)]
 
 
 class TemperedCosts:
@@ -133,23 +160,28 @@ class TemperedCosts:
     """
 
     def __init__(self) -> None:
-        self._accounts = {tau: BayesianAccountant(orders=ORDERS) for tau in (1.0, HOTTEST)}
+        self._ids = torch.zeros(0, dtype=torch.int64)
+        self._totals: dict[float, dict[str, Tensor]] = {1.0: {}, HOTTEST: {}}
+        self._rounding = 0.0
 
     def step(self, panel: Panel, rounding: float = 0.0) -> None:
         """Add one draw from the panel's guide; ``rounding`` is its total variation at τ = 1."""
-        for tau, account in self._accounts.items():
-            account.step(PosteriorDraws((panel,), temperature=tau, rounding=rounding))
+        self._ids, self._rounding = panel.ids, self._rounding + rounding
+        for tau, totals in self._totals.items():
+            event = PosteriorDraws((panel,), temperature=tau)
+            for name in event.records:
+                totals[name] = totals.get(name, 0.0) + event_cost(event, name, ORDERS.values)
 
     def at(self, temperature: float) -> Tally:
         """Return all draws as one event."""
-        both, covariances = (account.tally() for account in self._accounts.values())
+        both, covariances = self._totals.values()
         totals = {}
-        for name, floor in covariances.totals.items():
-            means = both.totals[name] - floor
+        for name, floor in covariances.items():
+            means = both[name] - floor
             totals[name] = torch.where(floor.isfinite(), floor + means / temperature, floor)
         # Lattice and noise grow with √τ, the lattice in octaves; means, and their part, do not.
-        rounding = 2 * max(1.0, temperature**-0.5) * both.rounding
-        return replace(both, totals=totals, rounding=rounding, from_data=True)
+        rounding = 2 * max(1.0, temperature**-0.5) * self._rounding
+        return Tally(self._ids, ORDERS, totals, rounding)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,18 +193,18 @@ class PreparedTraining:
         path: the posterior after each of T steps.
         kept: number of the last draws, which predict.
         price: from a temperature to what all T draws there cost.
-        ledger: from a temperature to the accountant of all T draws there.
+        account: of all T draws at a temperature.
     """
 
     guide: MeanField
     path: Sequence[Distribution]
     kept: int
-    price: Callable[[float], Spent]
-    ledger: Callable[[float], BayesianAccountant]
+    price: Callable[[float], Cost]
+    account: Callable[[float], Account]
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the public grid that costs ``epsilon``."""
-        return coldest(self.price, epsilon)
+        return coldest(lambda tau: bayesian(self.price(tau)), epsilon)
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Return each temperature's and seed's last published draws, and the price of all."""

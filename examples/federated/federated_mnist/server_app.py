@@ -47,6 +47,6 @@ def main(grid: Grid, context: Context) -> None:
         grid, ArrayRecord(first), num_rounds=int(given["num-rounds"]), evaluate_fn=evaluate
     )
     print("to publish with the weights:", strategy.worst_case(delta))
-    print("for the owner only:", strategy.spent(delta))
+    print("for the owner only:", strategy.cost(delta))
     refused = len(strategy.refused)
     print(f"for the owner only: {refused} replies refused in the last round", flush=True)

@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from accounts import Accountant
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import logistic_data
@@ -20,7 +21,6 @@ from torch.distributions import MultivariateNormal
 
 from bdpvi import (
     Add,
-    BayesianAccountant,
     BayesianLogisticRegression,
     Dataset,
     Remove,
@@ -769,7 +769,7 @@ def test_abalone_as_measured_before(uci: Path) -> None:
     trained = Optimum(precision=1e-7).train(p, silent)
     (panel,) = trained.panels
     assert float(panel.pairs.r.log().abs().max()) == pytest.approx(0.031, abs=0.001)
-    accountant = BayesianAccountant(conversion="cks")
+    accountant = Accountant(conversion="cks")
     accountant.step(PosteriorDraws((panel,), 1, 10.0))
     assert accountant.get_epsilon(delta=1e-5) == pytest.approx(0.244, rel=0.02)
     here = climb(start(Objective(Records.of(model, data), 1.0, False)), 1e-12)[-1]

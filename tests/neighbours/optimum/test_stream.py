@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi
@@ -30,10 +31,10 @@ from bdpvi import (
     Remove,
     Table,
     calibrate,
+    cost,
     fit,
     load_fit,
     save_fit,
-    spent,
 )
 from bdpvi._runtime import checkpoint
 from bdpvi._runtime import progress as bars
@@ -126,16 +127,18 @@ def test_equals_the_fit_in_memory(
     else:
         same_counts(panel, each)
     assert (found.records, found.feature_names) == (1500, data.feature_names)
-    one, other = (spent(x, planned=Charge(2, 30.0)) for x in (found, whole))
+    costs = [cost(x, planned=Charge(2, 30.0)) for x in (found, whole)]
+    (one, other), (first, second) = map(bayes, costs), costs
     # Rounded up to the next level, and on the grid of ε that the hockey-stick conversion has.
     assert other.epsilon * (1 - 1e-9) <= one.epsilon <= other.epsilon * 1.01
-    assert (one.reliable, one.sample_size) == (other.reliable, 1500)
-    assert one.worst_case == other.worst_case
-    assert one.exposure is not None
-    assert other.exposure is not None
+    assert one.reliable == other.reliable
+    assert evidence_of(one).sample_size == 1500
+    assert first.worst_case == second.worst_case
+    assert first.exposure is not None
+    assert second.exposure is not None
     for name in ("largest", "most", "median", "certified"):
-        paid = getattr(other.exposure, name)
-        assert paid * (1 - 1e-9) <= getattr(one.exposure, name) <= paid * 1.002
+        paid = getattr(second.exposure, name)
+        assert paid * (1 - 1e-9) <= getattr(first.exposure, name) <= paid * 1.002
 
 
 def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
     found, whole = streamed(path, noise_scale=0.3), here(data, noise_scale=0.3)
     assert calibrate(found, epsilon=0.5) == calibrate(whole, epsilon=0.5)
     release = bdpvi.release(found, draws=2, epsilon=0.5)
-    assert release.receipt.guarantee == "worst-case DP"
+    assert release.receipt.bound.kind.value == "worst-case DP"
     assert release.samples.shape == (2, len(found.posterior.mean))
     save_fit(found, tmp_path / "fit")
     loaded = load_fit(tmp_path / "fit", MODEL, FullRank(MODEL, noise_scale=0.3))
@@ -152,7 +155,7 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
     for name in ("ids", "counts"):
         assert torch.equal(getattr(panel, name), getattr(kept, name))
     assert torch.equal(panel.pairs.b2, kept.pairs.b2)
-    assert spent(loaded) == spent(found)
+    assert cost(loaded) == cost(found)
     again = bdpvi.release(loaded, temperature=100.0)
     assert "worst-case" in str(again.receipt)
     with pytest.raises(BudgetExceededError):
@@ -186,10 +189,8 @@ def test_no_neighbours_are_needed_for_the_worst_case(tmp_path: Path) -> None:
     found = streamed(path, FullRank, MODEL, Remove(0), noise_scale=0.3)
     (panel,) = found.panels
     assert panel.records == 0
-    total = spent(found, planned=Charge(1, 30.0))
-    assert (
-        total.worst_case == spent(here(data, noise_scale=0.3), planned=Charge(1, 30.0)).worst_case
-    )
+    total = cost(found, planned=Charge(1, 30.0))
+    assert total.worst_case == cost(here(data, noise_scale=0.3), planned=Charge(1, 30.0)).worst_case
     with pytest.raises(ValueError, match="0 records"):
         streamed(path, FullRank, MODEL, Remove(0))
 
@@ -201,7 +202,7 @@ def test_of_few_or_no_records_the_worst_case_says_enough(tmp_path: Path) -> None
         frame(data)[:size].to_parquet(path)
         found = streamed(path, noise_scale=0.3)
         assert found.records == size
-        assert spent(found, planned=Charge(1, 30.0)).worst_case is not None
+        assert cost(found, planned=Charge(1, 30.0)).worst_case is not None
         with pytest.raises(ValueError, match=f"{size} records; at least 3"):
             streamed(path)
 

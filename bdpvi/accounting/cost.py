@@ -1,0 +1,340 @@
+"""What something costs: bounds of three kinds that never stand in for one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+import torch
+
+from bdpvi._runtime.store import json_value
+
+ADD_OR_REMOVE = "add or remove"
+REPLACE = "replace"
+RECORD = "one record"
+GIVEN = ", given constants that were read from this table"
+"""What no ε covers where means, deviations and categories of the rows are published."""
+
+
+class Kind(str, Enum):
+    """Which promise an ε belongs to.
+
+    Attributes:
+        WORST_CASE: (ε, δ)-differential privacy, which holds for every conceivable record.
+        BAYESIAN: for a record drawn from the distribution that the panel's records represent.
+        PATH: what a random record paid on the training path that ran: a diagnostic, and no
+            guarantee about the algorithm.
+    """
+
+    WORST_CASE = "worst-case DP"
+    BAYESIAN = "Bayesian DP"
+    PATH = "on the training path that ran"
+
+
+class Assumption(Enum):
+    """What a bound rests on that no computation can check; the value says it in a sentence."""
+
+    PUBLIC_CONSTANTS = "The constants that encode the columns are public, not read from the rows"
+    BOUGHT_CONSTANTS = "The constants that encode the columns were bought: ε covers them"
+    CONSTANTS_FROM_TABLE = (
+        "It is given the constants that encode the columns, which were read from this table and "
+        "published; no ε covers them"
+    )
+    SECRET_SPLIT = "Which records were held out was decided by secret coins, one for each record"
+    PUBLIC_SIZE = "The order of magnitude of the number of records is public"
+    PANEL_REPRESENTS_POPULATION = (
+        "The records of the panel are independent draws from the distribution that a record at "
+        "risk comes from"
+    )
+    STUDENT_T = "Means are bounded by Student's t, which costs of a heavy tail can defeat"
+    FOUND_FROM_DATA = (
+        "The temperature was chosen by looking at the data, on a coarse public grid, and nothing "
+        "is charged for that choice"
+    )
+    THIS_FIT_ALONE = (
+        "It is of this fit alone: what else was released from the table costs besides, and what "
+        "all of it costs together is known of worst-case guarantees only"
+    )
+    SECRET_SAMPLING = "Which records took part in each step is secret"
+    SERVER_ADDS_NOISE = "The server is trusted to add the noise"
+    SEEDED_EXPERIMENT = "An experiment: its randomness is seeded and protects nobody"
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """How far an estimate rests on its largest records, at the order that was used.
+
+    Attributes:
+        top_share: fraction of the mean that the largest record contributes.
+        effective_size: (Σy)²/Σy², the number of records that carry the mean.
+        pareto_k: shape of the upper tail's generalised Pareto distribution; above 0.7 the sample
+            does not show the variance.
+        skewness: of the values; if it is large, a bound from mean and variance fails more often
+            than γ.
+    """
+
+    top_share: float
+    effective_size: float
+    pareto_k: float
+    skewness: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The estimate behind a bound that was computed from a panel of records. Secret.
+
+    Attributes:
+        order: λ at which ε is smallest; None where the conversion does not go by orders.
+        direction: of the neighbours that cost most, such as "remove D‖D′".
+        conversion, estimator: names of the methods that turned costs into ε.
+        failure_probability: γ of each estimate; δ includes ``estimates`` times γ.
+        estimates: number of bounds that ε rests on.
+        sample_size: records m in the panel.
+        diagnostics: of the estimate at ``order``.
+    """
+
+    order: float | None
+    direction: str
+    conversion: str
+    estimator: str
+    failure_probability: float
+    estimates: int
+    sample_size: int
+    diagnostics: Diagnostics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """An ε at a δ, of one kind, with all that it speaks of and rests on.
+
+    Attributes:
+        kind: which promise it is.
+        epsilon, delta: its two numbers.
+        by: how ε was computed.
+        relation: between neighbouring data sets: "add or remove", "remove", "replace" and so on.
+            Replacing a record costs more than adding or removing one:
+            :func:`bdpvi.accounting.worst_case.replace_one`.
+        unit: of which one is added, removed or replaced, in words.
+        observer: who sees no more than is priced; "" is everybody.
+        reliable: whether diagnostics support the estimate; a worst case needs none.
+        reason: why, in words.
+        assumptions: what it rests on.
+        distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
+            DP); None where that is not known.
+        rounding: of a worst case: total variation between what was released and what ε was computed
+            for, which δ pays for; of others, the part of δ that pays.
+        evidence: the estimate behind it, None where nothing was estimated.
+    """
+
+    kind: Kind
+    epsilon: float
+    delta: float
+    by: str
+    relation: str = ADD_OR_REMOVE
+    unit: str = RECORD
+    observer: str = ""
+    reliable: bool = True
+    reason: str = ""
+    assumptions: tuple[Assumption, ...] = ()
+    distance: float | None = None
+    rounding: float = 0.0
+    evidence: Evidence | None = None
+
+    @property
+    def neighbours(self) -> str:
+        """What tells neighbouring data sets apart, in words."""
+        return f"{self.relation} {self.unit}"
+
+    def assuming(self, *more: Assumption) -> Bound:
+        """Return the bound with further assumptions; those it has are not named twice."""
+        return replace(self, assumptions=tuple(dict.fromkeys((*self.assumptions, *more))))
+
+    def seeded(self) -> Bound:
+        """Return the bound of an experiment, which promises nothing."""
+        why = Assumption.SEEDED_EXPERIMENT
+        return replace(self.assuming(why), reliable=False, reason=why.value)
+
+    def public(self, epsilon: float) -> Bound:
+        """Return what may be published of it, at an ε that may be: one aimed at, or rounded up."""
+        return replace(self, epsilon=epsilon, distance=None, rounding=0.0, reason="", evidence=None)
+
+    @property
+    def meaning(self) -> str:
+        """The promise in words, with every assumption."""
+        words = meaning(self.kind, self.relation, self.unit)
+        return ". ".join([words, *(one.value for one in self.assumptions)])
+
+    def __str__(self) -> str:
+        seeded = Assumption.SEEDED_EXPERIMENT in self.assumptions
+        given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in self.assumptions)
+        number = f"ε = {self.epsilon:.4g}"
+        if self.kind is Kind.PATH:
+            unit = self.unit.removeprefix("one ")
+            text = f"{self.kind.value} a random {unit} had {number}: a diagnostic, no guarantee"
+            return f"{text} about the algorithm"
+        seen = f", seen by {self.observer}" if self.observer else ""
+        if self.kind is Kind.WORST_CASE:
+            seeded_ = "; an experiment: its noise is seeded and protects nobody" if seeded else ""
+            return (
+                f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
+                f"({self.by}{seen}{seeded_}, to {self.neighbours})"
+            )
+        records = f"{self.evidence.sample_size} records, " if self.evidence else ""
+        mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
+        return f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{mark})"
+
+
+_MEANING = {
+    Kind.WORST_CASE: (
+        "Worst-case differential privacy: for all data sets D and D′ that differ by {change}, "
+        "whatever {noun} it is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs"
+    ),
+    Kind.BAYESIAN: (
+        "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ drawn "
+        "from the distribution that the panel's {noun}s represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ "
+        "for every set S of outputs and either order of D and D′, where D′ has {change}. δ is a "
+        "mean over such {noun}s: one that is rarer than δ may be exposed altogether"
+    ),
+    Kind.PATH: (
+        "A diagnostic of the training path that ran, and no guarantee about the algorithm: being "
+        "in the data bends the path"
+    ),
+}
+_DONE = {
+    ADD_OR_REMOVE: "added or removed",
+    "remove": "removed",
+    "add": "added",
+    REPLACE: "replaced by another",
+    "zero out": "set to zero",
+}
+_CHANGED = {
+    **{relation: f"x′ {done}" for relation, done in _DONE.items()},
+    REPLACE: "one record replaced by another, the two drawn together as x′",
+}
+
+
+def meaning(kind: Kind, relation: str = ADD_OR_REMOVE, unit: str = RECORD) -> str:
+    """Return a promise in words, without what it rests on."""
+    noun = unit.removeprefix("one ") if unit.startswith("one ") else "record"
+    worst = kind is Kind.WORST_CASE
+    change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
+    return _MEANING[kind].format(change=change, noun=noun)
+
+
+def relation_of(kinds: Iterable[str]) -> str:
+    """Return the relation of panels of these kinds.
+
+    >>> relation_of(["remove", "add"]), relation_of(["add-or-remove"]), relation_of(["replace"])
+    ('add or remove', 'add or remove', 'replace')
+    """
+    return " or ".join(sorted({one.replace("-", " ") for one in kinds}))
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What single records pay, at one δ each. For the owner's eyes only: it is computed from them.
+
+    The Bayesian ε is for a record drawn at random; these are the ε of the records in the panel,
+    each by itself, the larger of both directions.
+
+    Attributes:
+        delta: δ of each record's own ε.
+        largest, most, median: over the panel; ``most`` is what 99 % of it stay within.
+        certified: with confidence 1 − γ, at least 99 % of the population that the panel is a sample
+            of pay at most this; +inf if the panel is too small to say so.
+        failure_probability: γ, of each certified value by itself.
+        quantiles: fractions of the population, and what they are certified to pay at most.
+        on_path: whether the costs were met on a training path. They are then no guarantee about the
+            algorithm.
+    """
+
+    delta: float
+    largest: float
+    most: float
+    median: float
+    certified: float
+    failure_probability: float
+    quantiles: tuple[tuple[float, float], ...] = ()
+    on_path: bool = False
+
+    def __str__(self) -> str:
+        certified = (
+            f"certified for 99 % of the population with confidence "
+            f"1 − {self.failure_probability:g}: {self.certified:.3g}"
+        )
+        if math.isinf(self.certified):
+            certified = "too few records to certify a bound for 99 % of the population"
+        path = f"{Kind.PATH.value}, no guarantee about the algorithm: "
+        return (path if self.on_path else "") + (
+            f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
+            f"{self.most:.3g}, median {self.median:.3g}; {certified}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What everything that was charged costs together. Secret, but for a worst case.
+
+    Attributes:
+        worst_case: for every conceivable record, by public numbers alone; None where nothing bounds
+            a record, or a number that should be public was found from the records.
+        bayesian: for a record like those of the panel; None without a panel. It is the worst case
+            where no smaller ε is reliable, as that implies it.
+        path: what a random record paid on the training path that ran. A diagnostic; it never stands
+            in for one of the others.
+        exposure: what single records of the panel pay, where it was asked for.
+    """
+
+    worst_case: Bound | None = None
+    bayesian: Bound | None = None
+    path: Bound | None = None
+    exposure: Exposure | None = None
+
+    def __str__(self) -> str:
+        worst, bayesian = self.worst_case, self.bayesian
+        if worst is None and bayesian is None and self.path is None:
+            return "neither a worst-case nor a Bayesian ε is known"
+        found = bayesian and Assumption.FOUND_FROM_DATA in bayesian.assumptions
+        none = "worst-case DP: none" + ", as a temperature was found from the records" * bool(found)
+        parts = [str(worst or none)]
+        if self.path is not None:
+            parts.append(str(self.path))
+        elif bayesian is None:
+            parts.append("no panel, so no Bayesian ε")
+        else:
+            parts.insert(0, str(bayesian))
+        return "; ".join(parts)
+
+    @classmethod
+    def of(cls, worst_case: Bound | None) -> Cost | None:
+        """Return the cost of something without a panel; None where nothing is guaranteed."""
+        return None if worst_case is None else cls(worst_case=worst_case)
+
+    def each(self, change: Callable[[Bound], Bound]) -> Cost:
+        """Return the cost with every bound changed."""
+        one, two, three = (b and change(b) for b in (self.worst_case, self.bayesian, self.path))
+        return replace(self, worst_case=one, bayesian=two, path=three)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes as JSON types, as secret as they are here.
+
+        Numbers that JSON does not have are the strings "Infinity", "-Infinity" and "NaN".
+        """
+        return dict(json_value(asdict(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a method hands out, and what it costs: the common result of all compared methods.
+
+    Attributes:
+        latents: released values of the model's latent variables, each (k, ...): posterior samples,
+            or the one iterate that a method publishes.
+        cost: None for no guarantee at all.
+    """
+
+    latents: Mapping[str, torch.Tensor]
+    cost: Cost | None
