@@ -26,7 +26,7 @@ from bdpvi import datasets
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.noisy_scores import Measured, ScorePlan, measure
-from bdpvi.dp.score_families import Family, Linear, Logistic, Parts, Poisson
+from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.dp.score_posterior import Prior, pyro_model
 
 FAMILIES: dict[str, Family] = {
@@ -252,15 +252,6 @@ def wrong(number: int) -> None:
         )
 
 
-def lengths(x: Tensor, parts: Parts) -> Tensor:
-    """Return the length of each record's part of a round."""
-    size = x.square().sum(1)
-    squared = parts.score**2 * size + (parts.ratio * parts.curvature * size) ** 2
-    if parts.square is not None:
-        squared = squared + (parts.square_ratio * parts.square) ** 2
-    return squared.sqrt()
-
-
 def bounds(records: int = 1_000_000) -> None:
     """Print the longest part of adversarial records over its bound."""
     print(f"| family | first round | later rounds | of {records} records |\n" + "| --- " * 4 + "|")
@@ -277,7 +268,7 @@ def bounds(records: int = 1_000_000) -> None:
             radius = math.sqrt(k)
             made = family.first(x, y, radius), family.parts(x, y, radius, point, 1.3)
             most = [
-                max(m, float((lengths(x, p) / p.bound).max()))
+                max(m, float((p.lengths(x) / p.bound).max()))
                 for m, p in zip(most, made, strict=True)
             ]
         print(f"| {name} | {most[0]:.9f} | {most[1]:.9f} | |", flush=True)

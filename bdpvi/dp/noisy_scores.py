@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import sum_rounding
-from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.solve import root
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.perturbed_objective import exact_sum
@@ -105,6 +105,7 @@ class Measured:
         back: W, (k, k): coefficients are W times those of standardised features.
         prior, posterior: of the standardised coefficients.
         dispersion: φ.
+        paid: length of each record's part over its bound, (all rounds, N). Secret.
     """
 
     rounds: tuple[Round, ...]
@@ -112,6 +113,7 @@ class Measured:
     prior: Prior
     posterior: Posterior
     dispersion: float
+    paid: Tensor = field(repr=False)
 
     def of_features(self) -> Posterior:
         """Return the posterior of the features' own coefficients."""
@@ -144,6 +146,7 @@ def measure(
     zero = torch.zeros(plan.columns, dtype=torch.float64)
     parts = family.first(x, y, radius)
     first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
+    paid = [parts.lengths(x) / parts.bound]
     point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
     white, point = x @ back, forth @ point
@@ -155,13 +158,41 @@ def measure(
         parts = family.parts(white, y, radius, point, clip)
         one = _released(parts, white, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
+        paid.append(parts.lengths(white) / parts.bound)
         found = _answer(family, rounds, prior, count, variance)
         if isinstance(family, Linear):
             variance = found.variance
             clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
-    return Measured(found.rounds, back, prior, found.posterior, found.dispersion)
+    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, torch.stack(paid))
+
+
+def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
+    """Return the rounds with what each record paid in them. Secret.
+
+    By :func:`bdpvi.accounting.accountant.cost_of` they have the worst case of ``plan`` and a
+    ``path``: what a random record paid at the points that were released, which another table would
+    not have had. That is a diagnostic and no guarantee.
+
+    Args:
+        plan, measured: of :func:`measure`.
+        ids: of the records, (N,).
+
+    >>> from bdpvi.accounting.accountant import cost_of
+    >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
+    >>> prior = Prior(torch.zeros(2).double(), torch.eye(2).double())
+    >>> plan = ScorePlan.of(Logistic(), 2, distance=0.268)  # ε = 1
+    >>> found = measure(plan, x, (x[:, 0] > 0).double(), prior, Key.of_seed(0))
+    >>> cost = cost_of(path_events(plan, found, torch.arange(3000)), delta=1e-5)
+    >>> round(cost.worst_case.epsilon, 2), cost.path.epsilon < 0.9, cost.bayesian
+    (1.0, True, None)
+    """
+    none = NormCounts.none(ids)
+    return [
+        SampledGaussian(noise_multiplier=noise, norms=none.add(one))
+        for noise, one in zip(plan.multipliers(), measured.paid, strict=True)
+    ]
 
 
 def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Key) -> Round:

@@ -56,6 +56,14 @@ class Parts(NamedTuple):
     ratio: float
     square_ratio: float = 1.0
 
+    def lengths(self, x: Tensor) -> Tensor:
+        """Return the length of each record's part, (N,), at most B; secret."""
+        size = x.square().sum(1)
+        squared = self.score**2 * size + (self.ratio * self.curvature * size) ** 2
+        if self.square is not None:
+            squared = squared + (self.square_ratio * self.square) ** 2
+        return squared.sqrt()
+
 
 class Family(Protocol):
     """A family of generalised linear models; see the module.

@@ -86,6 +86,7 @@ def test_no_record_adds_more_than_the_bound_and_some_add_all_of_it(name: str) ->
             (family.first(x, y, radius), 0),
             (family.parts(x, y, radius, point, 1.3), 1),
         ):
+            assert torch.allclose(parts.lengths(x), lengths(x, parts))
             share = float((lengths(x, parts) / parts.bound).max())
             assert share <= 1
             first, largest = (
