@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,13 +20,12 @@ from bdpvi.dp.score_posterior import FAR, Posterior, Prior
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
-from bdpvi.recipes.pipeline import TooFewRecordsError
 from bdpvi.releasing.estimate import Estimate
+from bdpvi.types import Dataset, TooFewRecordsError
 
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
     from bdpvi.releasing.prepared import Left
-    from bdpvi.types import Dataset
 
 COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
@@ -56,6 +55,8 @@ class NoisyScores:
             for 1 % of the price.
         draws: number of posterior draws; any number has the same price.
     """
+
+    kind: ClassVar[str] = "noisy scores"
 
     rows: float | None = None
     draws: int = 1000
@@ -97,11 +98,15 @@ class NoisyScores:
         Raises:
             TooFewRecordsError: if the release would be unreliable when it was paid for.
         """
-        distance = math.sqrt(largest_variance(left.epsilon, left.delta) - left.variance)
+        variance = largest_variance(left.epsilon, left.delta) - left.variance
+        return self.promise(model, features, variance, left.epsilon)
+
+    def promise(self, model: Model, features: int, variance: float, epsilon: float) -> ScorePlan:
+        """Return the settings for μ²; ``epsilon`` is for what errors say. See :meth:`plan`."""
         rows = self.rows or 0.0
-        made = ScorePlan.of(family_of(model), features + 1, distance, rows)
+        made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
         if self.rows is not None and made.signal(rows) < LEAST:
-            raise TooFewRecordsError(_too_few(made, rows, left.epsilon))
+            raise TooFewRecordsError(_too_few(made, rows, epsilon))
         return made
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
@@ -126,7 +131,7 @@ class NoisyScores:
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
         found = noisy_scores.measure(
-            plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision)
+            plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision), key
         )
         return _estimate(found.of_features(), used)
 

@@ -236,7 +236,7 @@ class Prepared:
         if few := route.caution(plan, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         drawn = route.draw(self.model, self.data, plan, key)
-        latents = _latents(drawn, route.draws, key)
+        latents = latents_of(drawn, route.draws, key)
         receipts.keep(self.kept.folder, ledger, number, entry, total)
         made = self._released(latents, route, plan, total, epsilon, generator is not None)
         return replace(made, estimate=drawn) if isinstance(drawn, Estimate) else made
@@ -250,7 +250,7 @@ class Prepared:
             key: of all noise.
         """
         route, plan = self._exact(draws, epsilon, delta)
-        return _latents(route.draw(self.model, self.data, plan, key), draws, key)
+        return latents_of(route.draw(self.model, self.data, plan, key), draws, key)
 
     def previews(
         self, releases: int, *, epsilon: float, delta: float, key: Key
@@ -258,7 +258,7 @@ class Prepared:
         """Return the one draw of each of several releases, as :meth:`preview`."""
         route, plan = self._exact(1, epsilon, delta)
         keys = [key.child(one) for one in range(releases)]
-        each = [_latents(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
+        each = [latents_of(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
     def predicting(self, epsilon: float, delta: float) -> Model:
@@ -365,7 +365,8 @@ class Prepared:
         )
 
 
-def _latents(drawn: Mapping[str, Tensor] | Estimate, draws: int, key: Key) -> dict[str, Tensor]:
+def latents_of(drawn: Mapping[str, Tensor] | Estimate, draws: int, key: Key) -> dict[str, Tensor]:
+    """Return the latent variables of what a route drew, of a posterior that many of them."""
     if isinstance(drawn, Estimate):
         return drawn.draws(draws, key.child("draws"))
     return dict(drawn)
