@@ -25,7 +25,7 @@ from bdpvi.types import Dataset, TooFewRecordsError
 
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
-    from bdpvi.releasing.prepared import Left
+    from bdpvi.releasing.route import Left
 
 COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
@@ -120,6 +120,9 @@ class NoisyScores:
     def caution(self, plan: ScorePlan, delta: float) -> str:
         """Return nothing: the estimate says whether it is reliable."""
         return ""
+
+    def shares(self, model: Model, data: Dataset) -> None:
+        """Return nothing: what its records pay is not computed."""
 
     def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Estimate:
         """Return the posterior, from noise of a secret key."""

@@ -26,8 +26,8 @@ from bdpvi.neighbours.optimum.elbo import Records
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
 from bdpvi.recipes.pipeline import Encoded, encode
 from bdpvi.recipes.private import Work
-from bdpvi.releasing.prepared import Left, latents_of
 from bdpvi.releasing.released import Release
+from bdpvi.releasing.route import Left, latents_of
 from bdpvi.types import Dataset, TooFewRecordsError
 
 FOLDS, TURNS = 5, 20
