@@ -21,6 +21,7 @@ from torch import Tensor
 from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Book, Entry, for_unit, merged, tally
 from bdpvi.accounting.cost import Bound, Cost
@@ -32,7 +33,7 @@ from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Drawn
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
 from bdpvi.types import (
     Budget,
@@ -103,9 +104,7 @@ class Route(Protocol[P]):
     def caution(self, plan: P, delta: float) -> str:
         """Return what speaks against the release, by public facts; "" if nothing does."""
 
-    def draw(
-        self, model: Model, data: Dataset, plan: P, key: Key
-    ) -> Mapping[str, Tensor] | Estimate:
+    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Mapping[str, Tensor] | Drawn:
         """Return the latent variables, each (k, ...), or their posterior, from a key's noise."""
 
 
@@ -237,9 +236,11 @@ class Prepared:
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         drawn = route.draw(self.model, self.data, plan, key)
         latents = latents_of(drawn, route.draws, key)
+        if isinstance(drawn, Drawn) and drawn.rounds:
+            total = replace(total, path=cost_of(drawn.rounds, delta).path)
         receipts.keep(self.kept.folder, ledger, number, entry, total)
         made = self._released(latents, route, plan, total, epsilon, generator is not None)
-        return replace(made, estimate=drawn) if isinstance(drawn, Estimate) else made
+        return replace(made, estimate=drawn.estimate) if isinstance(drawn, Drawn) else made
 
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
         """Return draws as a release for ε would hold them, without charging: for the owner alone.
@@ -365,10 +366,10 @@ class Prepared:
         )
 
 
-def latents_of(drawn: Mapping[str, Tensor] | Estimate, draws: int, key: Key) -> dict[str, Tensor]:
+def latents_of(drawn: Mapping[str, Tensor] | Drawn, draws: int, key: Key) -> dict[str, Tensor]:
     """Return the latent variables of what a route drew, of a posterior that many of them."""
-    if isinstance(drawn, Estimate):
-        return drawn.draws(draws, key.child("draws"))
+    if isinstance(drawn, Drawn):
+        return drawn.estimate.draws(draws, key.child("draws"))
     return dict(drawn)
 
 
