@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
@@ -20,7 +21,7 @@ from bdpvi.dp.score_posterior import FAR, Posterior, Prior
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Drawn, Estimate
 from bdpvi.types import Dataset, TooFewRecordsError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
 LEAST = 4.0
 """Expected signal below which nearly all tables are refused, so that nothing is charged."""
+_PANEL = (100, 5000)
+"""Fewest and most records of the panel that says what was paid along the way."""
 _MOSTLY = 0.5
 """Share of a variance in directions that are not measured, from which on a note says so."""
 ASSUMED = (
@@ -124,8 +127,8 @@ class NoisyScores:
     def shares(self, model: Model, data: Dataset) -> None:
         """Return nothing: what its records pay is not computed."""
 
-    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Estimate:
-        """Return the posterior, from noise of a secret key."""
+    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Drawn:
+        """Return the posterior, from noise of a secret key, and what a panel paid for it."""
         known: Any = model
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))
@@ -136,7 +139,7 @@ class NoisyScores:
         found = noisy_scores.measure(
             plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision), key
         )
-        return _estimate(found.of_features(), used)
+        return Drawn(_estimate(found.of_features(), used), _paid(plan, found, data, key))
 
 
 def family_of(model: Model) -> Family:
@@ -173,6 +176,18 @@ def _used(data: Dataset) -> Tensor:
         if isinstance(column, OneHot) and column.features and column.features[0] in places:
             used[places[column.features[0]]] = False
     return used
+
+
+def _paid(
+    plan: ScorePlan, found: noisy_scores.Measured, data: Dataset, key: Key
+) -> tuple[SampledGaussian, ...]:
+    """Return what a panel of records, chosen by secret coins, paid at the released points."""
+    if len(data) < _PANEL[0] or data.ledger.rows_per_unit > 1:
+        return ()
+    order = key.child("panel").words(len(data)).argsort()
+    panel = torch.from_numpy(order[: _PANEL[1]].astype("int64"))
+    chosen = replace(found, paid=found.paid[:, panel])
+    return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
 
 
 def _estimate(found: Posterior, used: Tensor) -> Estimate:

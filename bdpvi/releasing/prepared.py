@@ -20,6 +20,7 @@ from torch import Tensor
 from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Book, Entry
 from bdpvi.accounting.conversions import EPSILONS
@@ -38,7 +39,7 @@ from bdpvi.accounting.perturbed_records import GAMMA, bayesian_epsilon
 from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Drawn
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
 from bdpvi.releasing.route import Plan, Route, as_of, latents_of, planned, room, within
 from bdpvi.types import (
@@ -216,9 +217,11 @@ class Prepared:
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         drawn = route.draw(self.model, self.data, plan, key)
         latents = latents_of(drawn, route.draws, key)
+        if isinstance(drawn, Drawn) and drawn.rounds:
+            total = replace(total, path=cost_of(drawn.rounds, delta).path)
         receipts.keep(self.kept.folder, ledger, number, entry, total)
         made = self._released(latents, route, plan, total, epsilon, generator is not None)
-        return replace(made, estimate=drawn) if isinstance(drawn, Estimate) else made
+        return replace(made, estimate=drawn.estimate) if isinstance(drawn, Drawn) else made
 
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
         """Return draws as a release for ε would hold them, without charging: for the owner alone.

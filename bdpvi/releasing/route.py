@@ -20,7 +20,7 @@ from bdpvi.accounting.solve import smallest
 from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Drawn
 from bdpvi.types import Budget, BudgetExceededError, Dataset
 
 _HIGHEST = 50.0
@@ -86,9 +86,7 @@ class Route(Protocol[P]):
     def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor] | None:
         """Return ω‖z‖ and ω‖z‖² of each record over their largest; None where there are none."""
 
-    def draw(
-        self, model: Model, data: Dataset, plan: P, key: Key
-    ) -> Mapping[str, Tensor] | Estimate:
+    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Mapping[str, Tensor] | Drawn:
         """Return the latent variables, each (k, ...), or their posterior, from a key's noise."""
 
 
@@ -100,10 +98,10 @@ class Left(NamedTuple):
     variance: float
 
 
-def latents_of(drawn: Mapping[str, Tensor] | Estimate, draws: int, key: Key) -> dict[str, Tensor]:
+def latents_of(drawn: Mapping[str, Tensor] | Drawn, draws: int, key: Key) -> dict[str, Tensor]:
     """Return the latent variables of what a route drew, of a posterior that many of them."""
-    if isinstance(drawn, Estimate):
-        return drawn.draws(draws, key.child("draws"))
+    if isinstance(drawn, Drawn):
+        return drawn.estimate.draws(draws, key.child("draws"))
     return dict(drawn)
 
 

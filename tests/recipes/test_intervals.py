@@ -291,3 +291,15 @@ def test_the_estimator_has_intervals_on_the_scale_of_x() -> None:
     assert float((model.predict(x) == sick).mean()) > 0.65
     plain = PrivateLogisticRegression(bounds=(20, 80), classes=("no", "yes")).fit(x, sick)
     assert not hasattr(plain, "coef_interval_")
+
+
+def test_what_was_paid_on_the_way_is_a_path_and_no_guarantee() -> None:
+    found = fit_private(MODEL, table(), epsilon=1.0, route=NoisyScores())
+    cost = found.cost
+    assert cost.path is not None
+    assert cost.worst_case is not None
+    assert cost.bayesian is None
+    assert cost.path.epsilon < cost.worst_case.epsilon <= 1.0
+    assert "no guarantee about the algorithm" in str(cost)
+    few = fit_private(MODEL, table(n=50), epsilon=1.0, route=NoisyScores(rows=1e5))
+    assert few.cost.path is None
