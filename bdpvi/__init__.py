@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bdpvi.neighbours.route import Add, Remove
     from bdpvi.recipes.noisy_scores import NoisyScores
     from bdpvi.recipes.objective import ObjectivePerturbation
-    from bdpvi.recipes.pipeline import TooFewRecordsError
     from bdpvi.recipes.private import private
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         Dataset,
         PrivacyUtilityWarning,
         Split,
+        TooFewRecordsError,
     )
 
 _WHERE = {
@@ -57,7 +57,6 @@ _WHERE = {
     "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
     "recipes.noisy_scores": ("NoisyScores",),
-    "recipes.pipeline": ("TooFewRecordsError",),
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
     "recipes.recommended": ("recommended",),

@@ -75,6 +75,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             :class:`PrivacyLeakWarning`.
         expected_rows: about how many rows there are, as is publicly known, within a factor of 3. It
             is published, rounded. Without it a noisy count is bought.
+        intervals: whether to release coefficients with intervals that cover, by
+            :class:`bdpvi.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
         ledger: path of a file that every ``fit`` writes its price to, before anything is drawn;
             ``guarantee_`` then says what all of them cost together. Keep it secret, and give one to
@@ -93,6 +95,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         coef_: (1, d), mean over the draws, on the scale of X, for X cut off at
             ``center_`` ± limit · ``scale_``.
         intercept_: (1,), mean over the draws.
+        coef_interval_: (d, 2), 95 % intervals of ``coef_``; with ``intervals`` alone.
+        summary_: the :class:`bdpvi.releasing.summary.Summary`, of standardised features; with
+            ``intervals`` alone.
         coef_samples_, intercept_samples_: (k, d) and (k,), of each draw.
         classes_: the two labels, sorted.
         center_, scale_: (d,), what X was standardised by.
@@ -130,6 +135,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         from_data: bool = False,
         classes: ArrayLike | None = None,
         expected_rows: float | None = None,
+        intervals: bool = False,
         guide: str | None = None,
         ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -148,6 +154,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.from_data = from_data
         self.classes = classes
         self.expected_rows = expected_rows
+        self.intervals = intervals
         self.guide = guide
         self.ledger = ledger
         self.random_state = random_state
@@ -241,7 +248,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
 
         of_guide = ("clip", "prior_scale", "noise_scale")
         named = self.guide
-        if named is None and any(getattr(self, name) is not None for name in of_guide):
+        if (
+            not self.intervals
+            and named is None
+            and any(getattr(self, name) is not None for name in of_guide)
+        ):
             named = "mean-field"
         return Pipeline(
             target="y",
@@ -251,6 +262,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             draws=self.draws,
             numeric=tuple(map(str, range(width))),
             expected_rows=self.expected_rows,
+            intervals=self.intervals,
             guarantee=self.guarantee,
             guide=None if named is None else guide_named(named),
         )
@@ -408,6 +420,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.intercept_samples_ = zero[0] - self.coef_samples_ @ center
         self.coef_ = self.coef_samples_.mean(axis=0, keepdims=True)
         self.intercept_ = self.intercept_samples_.mean(keepdims=True)
+        if release.estimate is not None:
+            self.summary_ = release.summary()
+            rows = self.summary_.coefficients[: len(center)]
+            ends = np.array([(one.low, one.high) for one in rows])
+            self.coef_ = np.array([[one.mean for one in rows]]) / scale
+            self.coef_interval_ = ends / np.reshape(scale, (-1, 1))
         self.classes_ = classes
         self.center_, self.scale_ = center, scale
         self.bound_ = receipt.bound

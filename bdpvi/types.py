@@ -257,6 +257,10 @@ class Budget:
         validate.probability("delta", self.delta)
 
 
+class TooFewRecordsError(ValueError):
+    """There are too few records for what was asked for; nothing more was charged or drawn."""
+
+
 class PrivacyUtilityWarning(UserWarning):
     """A release is as private as it says, but may be of little use: there are few records."""
 

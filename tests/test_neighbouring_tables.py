@@ -165,7 +165,9 @@ def test_an_estimator_moves_by_no_more_than_is_paid_and_exact_constants_by_far_m
     X[7], y[i] = 1e9, 1
 
     def released(rows: np.ndarray[Any, Any], **constants: Any) -> torch.Tensor:
-        model = PrivateLogisticRegression(1.0, classes=(0, 1), random_state=5, **constants)
+        model = PrivateLogisticRegression(
+            1.0, classes=(0, 1), guide="mean-field", random_state=5, **constants
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyLeakWarning)
             found = model.fit(X[rows], y[rows]).release_

@@ -33,6 +33,8 @@ from bdpvi.accounting.rounding import cap, rounding_delta
 
 LEVELS = 64
 """Of ω‖z‖ and of ω‖z‖², which are rounded up to them."""
+GAMMA = 1e-15
+"""Failure probability of each estimate."""
 
 
 def record_deltas(
@@ -77,7 +79,8 @@ def bayesian_epsilon(
     lengths: Tensor,
     bends: Tensor,
     delta: float,
-    failure_probability: float = 1e-15,
+    failure_probability: float = GAMMA,
+    variance: float = 0.0,
 ) -> float:
     """Return ε at ``delta`` of Bayesian DP, for records like those given.
 
@@ -88,6 +91,7 @@ def bayesian_epsilon(
         event, lengths, bends: see :func:`record_deltas`.
         delta: δ, of which estimates and rounding take their part.
         failure_probability: γ of each estimate.
+        variance: see :func:`record_deltas`.
 
     >>> event = PerturbedObjective(noise_multiplier=3.73, curvature=1.0)
     >>> half = torch.full((100_000,), 0.5)
@@ -95,7 +99,7 @@ def bayesian_epsilon(
     0.48
     """
     rest = split_delta(delta, failure_probability, len(EPSILONS))
-    deltas, within = record_deltas(event, lengths, bends), 0.0
+    deltas, within = record_deltas(event, lengths, bends, variance), 0.0
     while True:
         beta = rest - rounding_delta(event.rounding, within)
         if not beta > 0:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bdpvi.recipes.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
+PURPOSES = ("prediction", "intervals")
 
 
 Epsilon = Annotated[
@@ -84,6 +85,14 @@ FromData = Annotated[
         "and which ε does not cover.",
     ),
 ]
+For = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        help="What the model is for: prediction, or intervals: coefficients with intervals that "
+        "know of sampling and of privacy's noise, see bdpvi summary.",
+    ),
+]
 Plan = Annotated[
     bool,
     typer.Option(
@@ -111,6 +120,7 @@ def private(
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
+    purpose: For = PURPOSES[0],
     guarantee: Guarantee = "",
     draws: Draws = None,
     delta: Delta = 1e-5,
@@ -134,6 +144,7 @@ def private(
     kind = guarantee_of(guarantee)
     if categories:
         validate.choice("categories", categories, CATEGORIES)
+    validate.choice("for", purpose, PURPOSES)
     _check_options(table, from_data)
     given = _given(table, from_data) | {
         "epsilon": epsilon,
@@ -141,6 +152,7 @@ def private(
         "draws": 1 if draws is None else draws,
         "base_rate": base_rate,
         "expected_rows": rows,
+        "intervals": purpose == PURPOSES[1],
         "guarantee": kind,
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],
@@ -260,12 +272,16 @@ def _scores(work: Work, released: Release) -> Scores | None:
 def _report(released: Release, where: dict[str, Path]) -> None:
     print(f"Public: {released.receipt}")
     print(f"  {released.receipt.meaning}")
+    if released.estimate is not None:
+        print(released.summary(odds=True))
     print(f"For the owner only: {released.cost}")
     print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret", flush=True)
 
 
 def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
-    public = {"out": where["out"], "receipt": released.receipt.to_dict()}
+    public: dict[str, Any] = {"out": where["out"], "receipt": released.receipt.to_dict()}
+    if released.estimate is not None:
+        public["summary"] = released.summary().to_dict()
     secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:
         secret["scores"] = found.to_dict()

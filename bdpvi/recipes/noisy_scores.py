@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
@@ -20,18 +21,19 @@ from bdpvi.dp.score_posterior import FAR, Posterior, Prior
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
-from bdpvi.recipes.pipeline import TooFewRecordsError
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Drawn, Estimate
+from bdpvi.types import Dataset, TooFewRecordsError
 
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
-    from bdpvi.releasing.prepared import Left
-    from bdpvi.types import Dataset
+    from bdpvi.releasing.route import Left
 
 COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
 LEAST = 4.0
 """Expected signal below which nearly all tables are refused, so that nothing is charged."""
+_PANEL = (100, 5000)
+"""Fewest and most records of the panel that says what was paid along the way."""
 _MOSTLY = 0.5
 """Share of a variance in directions that are not measured, from which on a note says so."""
 ASSUMED = (
@@ -56,6 +58,8 @@ class NoisyScores:
             for 1 % of the price.
         draws: number of posterior draws; any number has the same price.
     """
+
+    kind: ClassVar[str] = "noisy scores"
 
     rows: float | None = None
     draws: int = 1000
@@ -97,11 +101,15 @@ class NoisyScores:
         Raises:
             TooFewRecordsError: if the release would be unreliable when it was paid for.
         """
-        distance = math.sqrt(largest_variance(left.epsilon, left.delta) - left.variance)
+        variance = largest_variance(left.epsilon, left.delta) - left.variance
+        return self.promise(model, features, variance, left.epsilon)
+
+    def promise(self, model: Model, features: int, variance: float, epsilon: float) -> ScorePlan:
+        """Return the settings for μ²; ``epsilon`` is for what errors say. See :meth:`plan`."""
         rows = self.rows or 0.0
-        made = ScorePlan.of(family_of(model), features + 1, distance, rows)
+        made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
         if self.rows is not None and made.signal(rows) < LEAST:
-            raise TooFewRecordsError(_too_few(made, rows, left.epsilon))
+            raise TooFewRecordsError(_too_few(made, rows, epsilon))
         return made
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
@@ -116,8 +124,11 @@ class NoisyScores:
         """Return nothing: the estimate says whether it is reliable."""
         return ""
 
-    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Estimate:
-        """Return the posterior, from noise of a secret key."""
+    def shares(self, model: Model, data: Dataset) -> None:
+        """Return nothing: what its records pay is not computed."""
+
+    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Drawn:
+        """Return the posterior, from noise of a secret key, and what a panel paid for it."""
         known: Any = model
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))
@@ -126,9 +137,9 @@ class NoisyScores:
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
         found = noisy_scores.measure(
-            plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision)
+            plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision), key
         )
-        return _estimate(found.of_features(), used)
+        return Drawn(_estimate(found.of_features(), used), _paid(plan, found, data, key))
 
 
 def family_of(model: Model) -> Family:
@@ -165,6 +176,18 @@ def _used(data: Dataset) -> Tensor:
         if isinstance(column, OneHot) and column.features and column.features[0] in places:
             used[places[column.features[0]]] = False
     return used
+
+
+def _paid(
+    plan: ScorePlan, found: noisy_scores.Measured, data: Dataset, key: Key
+) -> tuple[SampledGaussian, ...]:
+    """Return what a panel of records, chosen by secret coins, paid at the released points."""
+    if len(data) < _PANEL[0] or data.ledger.rows_per_unit > 1:
+        return ()
+    order = key.child("panel").words(len(data)).argsort()
+    panel = torch.from_numpy(order[: _PANEL[1]].astype("int64"))
+    chosen = replace(found, paid=found.paid[:, panel])
+    return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
 
 
 def _estimate(found: Posterior, used: Tensor) -> Estimate:

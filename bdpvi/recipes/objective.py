@@ -14,7 +14,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp import objective_plan
 from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule
-from bdpvi.dp.perturbed_objective import perturbed_minima
+from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.types import Dataset
@@ -23,7 +23,7 @@ COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
 
 if TYPE_CHECKING:  # settings are known before anything that releases is loaded
-    from bdpvi.releasing.prepared import Left
+    from bdpvi.releasing.route import Left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class ObjectivePerturbation:
         return replace(self, draws=draws)
 
     def plan(self, model: Model, features: int, left: Left) -> ObjectivePlan:
-        """Return the settings; see :class:`~bdpvi.releasing.prepared.Route`."""
+        """Return the settings; see :class:`~bdpvi.releasing.route.Route`."""
         assert isinstance(model, BayesianLogisticRegression)
         weights = model.design(torch.zeros(1, features)).shape[1]
         facts = Facts(
@@ -143,6 +143,19 @@ class ObjectivePerturbation:
             f"ε: predictions stay near {centre}. The smallest useful ε is about {least:.2g}; fewer "
             "columns would help too"
         )
+
+    def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor]:
+        """Return each record's ω‖z‖ over C and ω‖z‖² over its bound, (N,) each."""
+        from bdpvi.releasing.route import Left
+
+        plan = self.plan(model, data.x.shape[1], Left(1.0, 1e-5, 0.0))  # neither depends on ε
+        design = self.predicting(model, plan).design(data.x.double())
+        whole = replace(plan, limit=math.inf)
+        objective = WeightedObjective(whole, design[:, : plan.facts.columns], data.y)
+        norms = torch.linalg.vector_norm(objective.signed, dim=1)
+        lengths, bends = norms / plan.clip, norms**2 / (plan.bend * plan.clip**2)
+        weights = objective.weights
+        return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
 
     def draw(self, model: Model, data: Dataset, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
         """Return the weights, {"w": (draws, d)}."""

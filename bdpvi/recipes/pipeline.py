@@ -24,21 +24,20 @@ from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.dp.objective_plan import magnitude
 from bdpvi.guides import GaussianGuide, MeanField
-from bdpvi.recipes.recommended import recommended, settings_for
+from bdpvi.recipes.noisy_scores import NoisyScores
+from bdpvi.recipes.objective import ObjectivePerturbation
+from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
 from bdpvi.releasing.guarantees import BAYESIAN, SPENT, Guarantee
-from bdpvi.types import BudgetExceededError
+from bdpvi.types import BudgetExceededError, TooFewRecordsError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi.recipes.recipe import Recipe
 
+_DRAWS = 1000
 NAMES = 0.1
 """Share of δ that pays for the names of categories."""
-
-
-class TooFewRecordsError(ValueError):
-    """There are too few records for the constants of these columns; the fit was not begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +61,8 @@ class Pipeline:
             records says that few names would be counted.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
         guide: kind of a guide to draw from, in place of objective perturbation.
+        intervals: whether the release is for inference: coefficients with intervals that cover,
+            by :class:`bdpvi.NoisyScores`; the number of draws has no price then, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.
         measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
@@ -83,6 +84,7 @@ class Pipeline:
     hashed: bool | None = None
     settings: Recipe | None = None
     guide: type[GaussianGuide] | None = None
+    intervals: bool = False
     guarantee: Guarantee | None = None
     name: str = "data"
     measuring: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +102,12 @@ class Pipeline:
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
                 "is not taken from the rows"
             )
+        of_guide = {"settings": self.settings, "guide": self.guide}
+        for name, value in of_guide.items() if self.intervals else ():
+            if value is not None:
+                raise ValueError(f"{name}={value!r:.80}: a release for intervals takes none")
+        if self.intervals and self.guarantee is not None and self.guarantee.name == BAYESIAN:
+            raise ValueError(f"guarantee={BAYESIAN}: a release for intervals has a worst case")
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
@@ -169,6 +177,12 @@ class Pipeline:
         if self.settings is not None:
             return self.settings
         more: Any = {"draws": self.draws, "base_rate": self.base_rate}
+        if self.intervals:
+            more["draws"] = _DRAWS if self.draws == 1 else self.draws
+            known = self.expected_rows
+            if known is None and found is not None and found.records is not None:
+                known = max(found.records, 1.0)
+            return for_intervals(expected_rows=known, **more)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name == BAYESIAN
         if self.guide is None and not bayesian and rows == 1:
@@ -176,7 +190,7 @@ class Pipeline:
                 self.epsilon, delta=self.delta, expected_rows=self.expected_rows, **more
             )
             if self.expected_rows is None and found is not None and found.records is not None:
-                assert recipe.route is not None
+                assert isinstance(recipe.route, ObjectivePerturbation)
                 route = recipe.route.of_rows(found.records)
                 recipe = replace(recipe, route=route)
             return recipe
@@ -321,6 +335,8 @@ def encode(
     pay((_gaussian(distance, bought.count_rounding(purchase, distance)),))
     first = bought.count(rows.columns, purchase, distance=distance, key=key.child("count"))
     need = first.purchase.need(left.distance)
+    if feasible and pipeline.intervals:
+        _promising(pipeline, first.records, len(rows.columns), left.distance)
     if feasible and first.records < bought.TOO_FEW * need:
         raise TooFewRecordsError(_too_few(pipeline, first, need))
     price: dict[str, Any] = {
@@ -338,6 +354,14 @@ def encode(
         paid += (price["distance"],)
     second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
     return Encoded(second, paid, first.records, need)
+
+
+def _promising(pipeline: Pipeline, records: float, features: int, distance: float) -> None:
+    """Raise TooFewRecordsError if intervals would not pass; categories have more features yet."""
+    settings = replace(pipeline, expected_rows=None).chosen()
+    assert isinstance(settings.route, NoisyScores)
+    rest = distance**2 * (1 - bought.SHARE)
+    settings.route.of_rows(records).promise(settings.model, features, rest, pipeline.epsilon)
 
 
 def _gaussian(distance: float, rounding: float) -> SampledGaussian:

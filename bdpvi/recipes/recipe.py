@@ -11,6 +11,7 @@ from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 
 if TYPE_CHECKING:  # settings are known before anything that fits is loaded
@@ -51,7 +52,7 @@ class Recipe:
     model: BayesianLogisticRegression = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
-    route: ObjectivePerturbation | None = None
+    route: ObjectivePerturbation | NoisyScores | None = None
     guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None
     ridge: float = 0.0
@@ -85,6 +86,8 @@ class Recipe:
                 f"draws from a {self.guide.__name__} guide: for a Bayesian guarantee, several rows "
                 "of one person, or settings of your own"
             )
+        if isinstance(self.route, NoisyScores):
+            return "noisy scores: worst-case, with intervals that know of sampling and of the noise"
         return (
             "objective perturbation: worst-case, and nearer to the fit without privacy with every "
             "row"

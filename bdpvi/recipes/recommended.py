@@ -8,6 +8,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recipe import Recipe
 
@@ -15,6 +16,8 @@ NOISE = 0.1
 """Standard deviation of the noise in every weight, for standardised features."""
 PRIOR_SCALE = 0.1
 """The prior's standard deviation, as long as the clip that goes with it is at most 1."""
+WEAK_PRIOR_SCALE = 5.0
+"""That of a release for intervals."""
 LIMIT = 2.0
 """Standardised features are cut off at ± this."""
 
@@ -77,6 +80,30 @@ def recommended(
     )
     distance = math.sqrt(draws) / multiplier
     return settings_for(distance, draws=draws, base_rate=base_rate, guide=guide)
+
+
+def for_intervals(
+    *,
+    draws: int = 1000,
+    base_rate: float | None = None,
+    expected_rows: float | None = None,
+) -> Recipe:
+    """Return settings for coefficients with intervals, by :class:`bdpvi.NoisyScores`.
+
+    Args:
+        draws: number of posterior draws; any number has the same price.
+        base_rate, expected_rows: as for :func:`recommended`.
+
+    >>> print(for_intervals(expected_rows=1e4))
+    noisy scores: worst-case, with intervals that know of sampling and of the noise
+    """
+    mean = 0.0 if base_rate is None else _logit(base_rate)
+    return Recipe(
+        model=BayesianLogisticRegression(
+            intercept=True, intercept_mean=mean, prior_scale=WEAK_PRIOR_SCALE
+        ),
+        route=NoisyScores(rows=expected_rows, draws=draws),
+    )
 
 
 def settings_for(

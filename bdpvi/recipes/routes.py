@@ -11,8 +11,9 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
-from bdpvi.releasing.prepared import Prepared, Route
+from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
+from bdpvi.releasing.route import Route
 from bdpvi.types import Dataset
 
 

@@ -26,9 +26,9 @@ from bdpvi.neighbours.optimum.elbo import Records
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
 from bdpvi.recipes.pipeline import Encoded, encode
 from bdpvi.recipes.private import Work
-from bdpvi.releasing.prepared import Left
 from bdpvi.releasing.released import Release
-from bdpvi.types import Dataset
+from bdpvi.releasing.route import Left, latents_of
+from bdpvi.types import Dataset, TooFewRecordsError
 
 FOLDS, TURNS = 5, 20
 LOW, HIGH = 0.05, 0.95
@@ -143,7 +143,10 @@ def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent
             assert noise is not None
             drawn = _around(_mean(model, train), noise, len(release.samples), draw)
         else:
-            drawn = _solved(work, model, train, bought, draw)
+            try:
+                drawn = _solved(work, model, train, bought, draw)
+            except TooFewRecordsError:  # a fifth of the records is held out
+                return None
         predictions = {
             RELEASE: predictive_means(model, {"w": drawn}, test.x, binary=True).mean(0),
             RATE: torch.full_like(test.y, float(train.y.mean())),
@@ -199,8 +202,8 @@ def _solved(
     left = Left(pipeline.epsilon, pipeline.delta, variance)
     plan = route.plan(model, train.x.shape[1], left)
     noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
-    drawn: Tensor = route.draw(model, train, plan.with_noise(noise), key)["w"]
-    return drawn
+    drawn = route.draw(model, train, plan.with_noise(noise), key)
+    return latents_of(drawn, route.draws, key)["w"]
 
 
 def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:

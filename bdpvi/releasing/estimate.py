@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.events import SampledGaussian
 
 REST = 1e-9
 """Negative eigenvalues of a covariance that rounding may leave, over the largest."""
@@ -85,3 +87,15 @@ class Estimate:
             mean, sd = self.log_scale
             found["log_scale"] = mean + sd * secure.standard_normal((number,), key.child("scale"))
         return found
+
+
+class Drawn(NamedTuple):
+    """What a route drew: a posterior, and, secret, what records paid on the way to it.
+
+    Attributes:
+        estimate: the posterior, public.
+        rounds: the rounds with a panel's norms; none where there are few records.
+    """
+
+    estimate: Estimate
+    rounds: tuple[SampledGaussian, ...] = ()

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,100 +20,35 @@ from torch import Tensor
 from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.answer import nothing
-from bdpvi.accounting.book import Book, Entry, for_unit, merged, tally
-from bdpvi.accounting.cost import Bound, Cost
-from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
-from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.accounting.book import Book, Entry
+from bdpvi.accounting.conversions import EPSILONS
+from bdpvi.accounting.cost import (
+    ADD_OR_REMOVE,
+    Assumption,
+    Bound,
+    Cost,
+    Diagnostics,
+    Evidence,
+    Kind,
+)
+from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.solve import smallest
-from bdpvi.accounting.worst_case import epsilon as worst_case
+from bdpvi.accounting.perturbed_records import GAMMA, bayesian_epsilon
 from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Drawn
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
+from bdpvi.releasing.route import Plan, Route, as_of, latents_of, planned, room, within
 from bdpvi.types import (
-    Budget,
-    BudgetExceededError,
     Dataset,
     PrivacyUtilityWarning,
 )
 
 _MANY = 1e12
-_HIGHEST = 50.0
-"""Settings for a larger ε are those for this one: rounding would cost more than they gain."""
 _ROWS = hashlib.sha256(b"rows").hexdigest()
-_SLACK = 0.002
-
-
-class Plan(Protocol):
-    """A route's public settings for one release."""
-
-    @property
-    def event(self) -> PerturbedObjective | SampledGaussian:
-        """What it costs."""
-
-    def with_noise(self, noise_multiplier: float) -> Plan:
-        """Return the settings with another noise multiplier, and the price that goes with it."""
-
-
-P = TypeVar("P", bound=Plan)
-
-
-@runtime_checkable
-class Route(Protocol[P]):
-    """A mechanism whose noise is part of the fit.
-
-    What it charges follows from public settings, and is charged before :meth:`draw` looks at a
-    record.
-    """
-
-    @property
-    def draws(self) -> int:
-        """Number of draws that a release has."""
-
-    @property
-    def count(self) -> float:
-        """Share of μ² that buys a noisy number of records before there is a plan; 0 for none."""
-
-    def of_rows(self, rows: float) -> Route[P]:
-        """Return the route for about so many records, which were counted with noise."""
-
-    def suited(self, model: Model, data: Dataset, guide: object) -> Route[P]:
-        """Return the route with what the data's public constants say.
-
-        Raises:
-            ValueError: if this model, data or guide cannot go this way.
-        """
-
-    def with_draws(self, draws: int) -> Route[P]:
-        """Return the route with so many draws a release."""
-
-    def plan(self, model: Model, features: int, left: Left) -> P:
-        """Return the settings: a function of public numbers."""
-
-    def predicting(self, model: Model, plan: P) -> Model:
-        """Return the model that goes with the draws."""
-
-    def said(self, plan: P) -> str:
-        """Return what the settings rest on, in words that are published."""
-
-    def caution(self, plan: P, delta: float) -> str:
-        """Return what speaks against the release, by public facts; "" if nothing does."""
-
-    def draw(
-        self, model: Model, data: Dataset, plan: P, key: Key
-    ) -> Mapping[str, Tensor] | Estimate:
-        """Return the latent variables, each (k, ...), or their posterior, from a key's noise."""
-
-
-class Left(NamedTuple):
-    """What a route may spend: ε at δ, together with a Gaussian mechanism of this μ² before it."""
-
-    epsilon: float
-    delta: float
-    variance: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +127,51 @@ class Prepared:
         more = guarantees.assumptions_of(self.preprocessing)
         return Cost(worst_case=found and found.assuming(*more))
 
+    def of_records(self, delta: float) -> Cost:
+        """Return :meth:`cost` with what a random record pays for the one release of this fit.
+
+        With public constants and a declared number of rows that is a Bayesian ε, by each record's
+        own length (:mod:`bdpvi.accounting.perturbed_records`). Bought ones are another output that
+        the record is part of: then it is of the path that was taken, with their worst case in it.
+        """
+        total = self.cost(delta)
+        worst, own = total.worst_case, [e for e in self.ledger.entries() if e.of == self.kept.name]
+        events = [event for entry in own for event in entry.events or ()]
+        solved = [e for e in events if isinstance(e, PerturbedObjective)]
+        if worst is None or len(solved) != 1 or not self.records:
+            return total
+        route = self._informed(None, None, worst.epsilon, delta, None)
+        shares = route.shares(self.model, self.data)
+        if shares is None:
+            return total
+        paid = math.fsum(e.noise_multiplier**-2 for e in events if isinstance(e, SampledGaussian))
+        rest = delta - math.fsum(e.delta for e in events if isinstance(e, Threshold))
+        epsilon = bayesian_epsilon(solved[0], *shares, rest, variance=paid)
+        found = Bound(
+            kind=Kind.PATH if paid else Kind.BAYESIAN,
+            epsilon=epsilon,
+            delta=delta,
+            by="objective perturbation, record by record",
+            assumptions=worst.assumptions,
+            rounding=solved[0].rounding,
+            evidence=Evidence(
+                order=None,
+                direction=ADD_OR_REMOVE,
+                conversion="privacy profile",
+                estimator="betting",
+                failure_probability=GAMMA,
+                estimates=len(EPSILONS),
+                sample_size=self.records,
+                diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
+            ),
+        )
+        if paid:
+            return replace(total, path=found)
+        found = found.assuming(Assumption.PANEL_REPRESENTS_POPULATION, Assumption.PUBLIC_SIZE)
+        if len(own) < len(self.ledger.entries()):
+            found = found.assuming(Assumption.THIS_FIT_ALONE)
+        return replace(total, bayesian=found)
+
     def release(
         self,
         draws: int | None = None,
@@ -215,7 +194,7 @@ class Prepared:
             seeded = None if generator is None else self.kept.use_once(generator)
             entry, before = self._charged(purpose)
             route = self._informed(draws, before, epsilon, delta, seeded)
-            plan = planned(route, self, before or ledger.book(), epsilon, delta)
+            plan = planned(route, *self._shape, before or ledger.book(), epsilon, delta)
             if entry is None:
                 key = seeded or Key.fresh()
                 entry = Entry(
@@ -233,10 +212,12 @@ class Prepared:
         if few := route.caution(plan, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         drawn = route.draw(self.model, self.data, plan, key)
-        latents = _latents(drawn, route.draws, key)
+        latents = latents_of(drawn, route.draws, key)
+        if isinstance(drawn, Drawn) and drawn.rounds:
+            total = replace(total, path=cost_of(drawn.rounds, delta).path)
         receipts.keep(self.kept.folder, ledger, number, entry, total)
         made = self._released(latents, route, plan, total, epsilon, generator is not None)
-        return replace(made, estimate=drawn) if isinstance(drawn, Estimate) else made
+        return replace(made, estimate=drawn.estimate) if isinstance(drawn, Drawn) else made
 
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
         """Return draws as a release for ε would hold them, without charging: for the owner alone.
@@ -247,7 +228,7 @@ class Prepared:
             key: of all noise.
         """
         route, plan = self._exact(draws, epsilon, delta)
-        return _latents(route.draw(self.model, self.data, plan, key), draws, key)
+        return latents_of(route.draw(self.model, self.data, plan, key), draws, key)
 
     def previews(
         self, releases: int, *, epsilon: float, delta: float, key: Key
@@ -255,7 +236,7 @@ class Prepared:
         """Return the one draw of each of several releases, as :meth:`preview`."""
         route, plan = self._exact(1, epsilon, delta)
         keys = [key.child(one) for one in range(releases)]
-        each = [_latents(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
+        each = [latents_of(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
     def predicting(self, epsilon: float, delta: float) -> Model:
@@ -268,20 +249,24 @@ class Prepared:
         route = self.route.with_draws(draws)
         if route.count:
             route = route.of_rows(float(self.records))
-        return route, planned(route, self, self.ledger.book(), epsilon, delta)
+        return route, planned(route, *self._shape, self.ledger.book(), epsilon, delta)
 
     def price(self, draws: int | None, epsilon: float, delta: float) -> tuple[Any, ...]:
         """Return the events that the next release of this kind will charge; N is bought first."""
         with self.ledger.locked():
             route = self._informed(draws, None, epsilon, delta, None)
-            return (planned(route, self, self.ledger.book(), epsilon, delta).event,)
+            return (planned(route, *self._shape, self.ledger.book(), epsilon, delta).event,)
+
+    @property
+    def _shape(self) -> tuple[Model, int]:
+        return self.model, self.data.x.shape[1]
 
     def _charged(self, purpose: str) -> tuple[Entry | None, Book | None]:
         """Return what was charged for this purpose before, and the book as it was then."""
         book = self.ledger.book()
         for at, one in enumerate(book.entries):
             if purpose and (one.of, one.purpose) == (self.kept.name, purpose):
-                return one, _as_of(book, book.entries[:at])
+                return one, as_of(book, book.entries[:at])
         return None, None
 
     def _informed(
@@ -317,10 +302,10 @@ class Prepared:
                 key=(Key.fresh() if key is None else key.child("rows")).secret.hex(),
             )
             book = ledger.book()
-            counted = _as_of(book, (*book.entries, entry))
+            counted = as_of(book, (*book.entries, entry))
             if ledger.budget is not None:
                 # Of both charges: the first alone would buy nothing.
-                dry = planned(route.of_rows(_MANY), self, counted, epsilon, delta)
+                dry = planned(route.of_rows(_MANY), *self._shape, counted, epsilon, delta)
                 within(ledger, ledger.budget, (event, dry.event), f"ε = {epsilon:g}")
             ledger.charge(entry)
         assert entry.events
@@ -359,81 +344,3 @@ class Prepared:
             preprocessing=preprocessing,
             secret=total,
         )
-
-
-def _latents(drawn: Mapping[str, Tensor] | Estimate, draws: int, key: Key) -> dict[str, Tensor]:
-    if isinstance(drawn, Estimate):
-        return drawn.draws(draws, key.child("draws"))
-    return dict(drawn)
-
-
-def within(ledger: Ledger, limit: Budget, events: Any, what: str) -> None:
-    """Raise BudgetExceededError if ``events`` would bring the table over a limit."""
-    total = ledger.worst_case(limit.delta, events)
-    if total is None or total.epsilon > limit.epsilon:
-        raise BudgetExceededError(
-            f"{what} would bring the total to {total}, over the budget of ε = "
-            f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {ledger.said()}"
-        )
-
-
-def room(book: Book, epsilon: float, delta: float) -> float:
-    """Return the μ² that is left of ε, where what was spent counts as a Gaussian of its ε.
-
-    Raises:
-        ValueError: if hardly anything is left.
-    """
-    spent, whole, rest = _spent(book, delta), largest_variance(epsilon, delta), 0.0
-    if spent < epsilon:
-        rest = whole - (largest_variance(spent, delta) if spent else 0.0)
-    if not rest > guarantees.SPENT * whole:
-        raise _unreachable(book, epsilon, delta)
-    return rest
-
-
-def planned(route: Route[P], fit: Prepared, book: Book, epsilon: float, delta: float) -> P:
-    """Return settings with which everything in the book and they cost at most ε, within 0.2 %.
-
-    What was spent before counts as a Gaussian mechanism of that ε while settings are chosen; the
-    noise follows from what it is.
-
-    Raises:
-        ValueError: if nothing of ε is left.
-    """
-    epsilon = min(epsilon, _HIGHEST)
-    variance = largest_variance(epsilon, delta) - room(book, epsilon, delta)
-    try:
-        made = route.plan(fit.model, fit.data.x.shape[1], Left(epsilon, delta, variance))
-
-        def total(noise: float) -> float:
-            found = _together(book, delta, made.with_noise(noise).event)
-            return math.inf if found is None else found.epsilon
-
-        noise = smallest(total, epsilon, made.event.noise_multiplier, slack=_SLACK)
-    except ArithmeticError:
-        raise _unreachable(book, epsilon, delta) from None
-    return made.with_noise(noise)  # type: ignore[return-value]
-
-
-def _together(book: Book, delta: float, *events: Any) -> Bound | None:
-    if book.events is None:
-        return None
-    return worst_case(merged((*book.merged, *for_unit(Counter(events), book.rows))), delta)
-
-
-def _as_of(book: Book, entries: tuple[Entry, ...]) -> Book:
-    """Return the book with these entries."""
-    return replace(book, entries=entries, events=tally(entries))
-
-
-def _spent(book: Book, delta: float) -> float:
-    found = _together(book, delta)
-    return math.inf if found is None else found.epsilon
-
-
-def _unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
-    before = _together(book, delta)
-    return ValueError(
-        f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-        f"spent; {sum(one.count for one in book.entries)} charges were made before"
-    )

@@ -211,7 +211,7 @@ def cost(
     if isinstance(fit, Prepared):
         if planned is not None:
             raise ValueError(f"planned={planned}: {SOLVED}")
-        return fit.cost(delta)
+        return fit.of_records(delta)
     guarantees.check_delta(fit, delta, guarantees.usual(fit))
     if planned is not None:
         planned = fit.ledger.as_it_is(planned)

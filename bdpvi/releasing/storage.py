@@ -20,8 +20,9 @@ from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.releasing import receipts
-from bdpvi.releasing.prepared import Prepared, Route
+from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
+from bdpvi.releasing.route import Route
 from bdpvi.releasing.saved import About, Known, Numbers, OfGuide, Place, Shared, rows
 from bdpvi.types import Dataset, People
 

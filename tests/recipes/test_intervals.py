@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -28,6 +29,7 @@ from bdpvi import (
 )
 from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.sklearn import PrivateLogisticRegression
 
 MODEL = BayesianLogisticRegression(intercept=True, prior_scale=5.0)
 MODELS: dict[str, Any] = {
@@ -230,3 +232,74 @@ def test_categories_have_a_base_level_and_units_their_odds() -> None:
     assert rows["age"].ratio()[0] == pytest.approx(math.exp(rows["age"].mean))
     assert rows["age"].ratio(per_unit=True)[2] == pytest.approx(math.exp(rows["age"].high / 10))
     assert "per unit" in str(summary)
+
+
+def patients(n: int) -> tuple[pd.DataFrame, pd.Series]:
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": g.uniform(20, 80, n), "kind": g.choice(["a", "b"], n)})
+    chance = 1 / (1 + np.exp(-(frame["age"] - 50) / 15))
+    return frame, pd.Series(np.where(g.random(n) < chance, "yes", "no"), name="sick")
+
+
+def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) -> None:
+    frame, sick = patients(5000)
+    table = frame.assign(sick=sick)
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
+    given |= {"intervals": True, "categorical": ("kind",), "numeric": ("age",)}
+    ledger = Ledger.at(tmp_path / "ledger.jsonl")
+    found = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    summary = found.summary()
+    age = summary.coefficients[0]
+    assert summary.reliable
+    assert age.name == "age"
+    assert abs(age.mean / age.scale - 1 / 15) < 5 * age.sd / age.scale
+    assert [one.note for one in summary.coefficients if one.name == "kind=a"] == ["base level"]
+    entries = len(ledger.entries())
+    (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
+    again = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    assert again.estimate == found.estimate
+    assert torch.equal(again.samples, found.samples)
+    assert len(ledger.entries()) == entries
+
+
+def test_private_for_intervals_refuses_after_the_count() -> None:
+    frame, sick = patients(600)
+    table, ledger = frame.assign(sick=sick), Ledger()
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 0.2}
+    given |= {"intervals": True, "numeric": ("age", "kind"), "progress": False}
+    with pytest.raises(TooFewRecordsError):
+        bdpvi.private(table, ledger=ledger, **given)
+    assert [one.kind for one in ledger.entries()] == ["constants"]
+    with pytest.raises(ValueError, match="a release for intervals has a worst case"):
+        bdpvi.private(table, **given, guarantee=bdpvi.BayesianDP())
+
+
+def test_the_estimator_has_intervals_on_the_scale_of_x() -> None:
+    frame, sick = patients(4000)
+    x = frame[["age"]]
+    model = PrivateLogisticRegression(
+        epsilon=2.0, bounds=(20, 80), classes=("no", "yes"), intervals=True, expected_rows=4000
+    )
+    model.fit(x, sick)
+    low, high = model.coef_interval_[0]
+    assert low < model.coef_[0, 0] < high
+    assert high - low < 0.03
+    assert abs(model.coef_[0, 0] - 1 / 15) < 2.5 * (high - low)
+    assert model.summary_.coefficients[0].ratio(per_unit=True)[0] == pytest.approx(
+        math.exp(model.coef_[0, 0])
+    )
+    assert float((model.predict(x) == sick).mean()) > 0.65
+    plain = PrivateLogisticRegression(bounds=(20, 80), classes=("no", "yes")).fit(x, sick)
+    assert not hasattr(plain, "coef_interval_")
+
+
+def test_what_was_paid_on_the_way_is_a_path_and_no_guarantee() -> None:
+    found = fit_private(MODEL, table(), epsilon=1.0, route=NoisyScores())
+    cost = found.cost
+    assert cost.path is not None
+    assert cost.worst_case is not None
+    assert cost.bayesian is None
+    assert cost.path.epsilon < cost.worst_case.epsilon <= 1.0
+    assert "no guarantee about the algorithm" in str(cost)
+    few = fit_private(MODEL, table(n=50), epsilon=1.0, route=NoisyScores(rows=1e5))
+    assert few.cost.path is None

@@ -23,16 +23,18 @@ from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Datas
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import to_json
 from bdpvi.accounting import worst_case
+from bdpvi.accounting.cost import Assumption
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.ledger import Entry, Ledger
+from bdpvi.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.dp.objective_plan import Rule
 from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
 from bdpvi.recipes import files
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.routes import fit_private
-from bdpvi.releasing.prepared import Left
 from bdpvi.releasing.releases import Asked, carried_out
+from bdpvi.releasing.route import Left
 
 MODEL = BayesianLogisticRegression(limit=2.0, intercept=True)
 
@@ -371,3 +373,33 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
         assert all(shares[size, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
     assert shares[100_000, 1.0] > 0.995
     assert shares[100_000, 0.05] > 0.98
+
+
+def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnostic() -> None:
+    data = logistic_data(3000, 3)
+    declared = bdpvi.recommended(1.0, expected_rows=1e5).fit(data)
+    bdpvi.release(declared, epsilon=1.0)
+    cost = bdpvi.cost(declared)
+    assert cost.worst_case is not None
+    assert cost.bayesian is not None
+    assert cost.path is None
+    # By hand: weights and norms of the rule, features cut at 4, as for 100,000 rows.
+    z = torch.cat([data.x.clamp(-4, 4), torch.ones(3000, 1).double()], 1)
+    norms, clip = z.norm(dim=1), 0.75 * 2
+    weights = (clip / norms).clamp(max=1).minimum(1.5 * (clip / norms) ** 2)
+    (event,) = data.ledger.entries()[-1].events
+    weights *= 1 - 1e-9
+    lengths, bends = weights * norms / clip, weights * norms**2 / (1.5 * clip**2)
+    expected = bayesian_epsilon(event, lengths, bends, 1e-5)
+    assert cost.bayesian.epsilon == pytest.approx(expected, rel=1e-6)
+    assert cost.bayesian.epsilon < cost.worst_case.epsilon
+    assert Assumption.PANEL_REPRESENTS_POPULATION in cost.bayesian.assumptions
+    bdpvi.release(declared, epsilon=1.5)
+    assert bdpvi.cost(declared).bayesian is None
+
+    counted = bdpvi.recommended(1.0).fit(logistic_data(30_000, 3))
+    bdpvi.release(counted, epsilon=1.0)
+    cost = bdpvi.cost(counted)
+    assert cost.bayesian is None
+    assert cost.path is not None
+    assert "a diagnostic, no guarantee" in str(cost)
