@@ -34,6 +34,10 @@ TRIED = {"command", "points", "kills", "full disks", "ended before"}
 """What is counted besides faults."""
 
 
+RELEASES = ("draws", "release")
+"""Charges of samples: draws from a fit, or what was solved for."""
+
+
 def command(kind: str, folder: Path) -> list[str]:
     table = ["--data", str(folder.parent / "patients.csv"), "--target", "sick"]
     table += ["--ledger", str(folder / "people.jsonl")]
@@ -107,7 +111,7 @@ def paid(kind: str, folder: Path) -> tuple[int, int]:
     if not storage.is_fit(ledger):
         return 0, 0
     entries = storage.open_ledger(ledger).entries()
-    draws = sum(one.kind == "draws" for one in entries)
+    draws = sum(one.kind in RELEASES for one in entries)
     return draws, len(entries) - draws
 
 
@@ -145,7 +149,7 @@ def charges(kind: str, folder: Path) -> tuple[Any, ...]:
 
     ledger = folder / ("shared.secret" if kind == "private" else "fit")
     entries = storage.open_ledger(ledger).entries() if storage.is_fit(ledger) else ()
-    return tuple(one for one in entries if one.kind == "draws")
+    return tuple(one for one in entries if one.kind in RELEASES)
 
 
 def main() -> None:

@@ -223,7 +223,7 @@ def never(*_: Any, **__: Any) -> Any:
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command begin its work."""
     monkeypatch.setattr(bdpvi, "fit", never)
-    monkeypatch.setattr("bdpvi.commands.demonstration.fit", never)
+    monkeypatch.setattr("bdpvi.commands.demonstration.recommended", never)
     monkeypatch.setattr("bdpvi.bench.comparison.run", never)
     monkeypatch.setattr(tuning, "score", never)
 
@@ -402,11 +402,11 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 
 STOPPED = {
-    "demo": ("bdpvi.commands.demonstration.fit", ["--out", "{new}", "--quiet"]),
+    "demo": ("bdpvi.commands.demonstration.recommended", ["--out", "{new}", "--quiet"]),
     "cost": ("bdpvi.cost", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
     "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),
-    "ledger repair": ("bdpvi.accounting.ledger.repair", ["{fit}", "--charge", "1,1"]),
+    "ledger repair": ("bdpvi.accounting.repair.repair", ["{fit}", "--charge", "1,1"]),
 }
 
 
