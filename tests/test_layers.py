@@ -39,6 +39,7 @@ MAY_IMPORT = {
         "neighbours.optimum",
         "releasing",
     },
+    "synthesis": PLAIN | {"accounting", "datasets"},
     "commands": PLAIN
     | {
         "accounting",
