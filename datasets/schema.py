@@ -56,26 +56,32 @@ class Domain:
     from_data: bool = False
 
     def __post_init__(self) -> None:
-        if (self.levels is None) != (self.low is not None and self.high is not None) or (
-            self.levels is not None and (self.low is not None or self.high is not None)
-        ):
+        bounds = self.bounds
+        if (self.levels is None) == (bounds is None) or (self.low is None) != (self.high is None):
             raise ValueError(
                 f"give levels, or low and high, got levels={self.levels}, low={self.low}, "
                 f"high={self.high}"
             )
-        if self.levels is None:
-            assert self.low is not None and self.high is not None
-            if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+        if bounds is not None:
+            if not -math.inf < bounds[0] <= bounds[1] < math.inf:
                 raise ValueError(f"low={self.low} must be at most high={self.high}, both finite")
-            if self.integer and not (float(self.low).is_integer() and float(self.high).is_integer()):
-                raise ValueError(f"low={self.low} and high={self.high} must be whole: integer=true")
+            if self.integer and not all(float(one).is_integer() for one in bounds):
+                raise ValueError(
+                    f"low={self.low} and high={self.high} must be whole numbers, as integer=True"
+                )
             return
+        assert self.levels is not None
         if self.integer or not 1 <= len(self.levels) <= _MOST_LEVELS:
             raise ValueError(
                 f"levels must be 1 to {_MOST_LEVELS} names and no integers, got {len(self.levels)}"
             )
         if len(self._places) != len(self.levels):
             raise ValueError(f"levels must differ and not be blank, got {self.levels!r:.200}")
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds; None for levels."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -90,11 +96,9 @@ class Domain:
         and six cells a decade from the bound that is nearest to 0, or where the bounds straddle 0
         on both sides of it; the bounds, and 0, have cells of their own.
         """
-        if self.levels is not None:
+        if self.bounds is None:
             return None
-        assert self.low is not None and self.high is not None
-        low, high = float(self.low), float(self.high)
-        past = (lambda at: at + 1.0) if self.integer else (lambda at: np.nextafter(at, math.inf))
+        low, high = self.bounds
         if self.integer and high - low < _MOST_VALUES:
             return np.arange(low, high + 2)
         span = high - low
@@ -106,9 +110,10 @@ class Domain:
             finer = low + away if abs(low) <= abs(high) else high - away
         inside = np.concatenate([np.linspace(low, high, _UNIFORM + 1), finer])
         inside = np.ceil(inside) if self.integer else inside
-        alone = [one for at in (low, 0.0, high) if low <= at <= high for one in (at, past(at))]
+        alone = [at for at in (low, 0.0, high) if low <= at <= high]
+        past = [at + 1.0 if self.integer else math.nextafter(at, math.inf) for at in alone]
         inside = inside[(inside >= low) & (inside <= high)]
-        return np.unique(np.concatenate([inside, alone]))
+        return np.unique(np.concatenate([inside, alone, past]))
 
     @property
     def cells(self) -> int:
@@ -141,14 +146,14 @@ class Domain:
             unseen = sorted({found.names[c] for c in found.codes[codes == self.cells + 1]})
             count = int((codes == self.cells + 1).sum())
             return codes, f"{count} values are no level, such as {unseen[0]!r}" if count else ""
-        assert self.low is not None and self.high is not None
-        near = np.clip(np.nan_to_num(numbers), self.low, self.high)
+        low, high = self.bounds or (0.0, 0.0)
+        near = np.clip(np.nan_to_num(numbers), low, high)
         near = np.round(near) if self.integer else near
         codes = np.searchsorted(self.edges, near, side="right") - 1
         codes = np.where(np.isnan(numbers), self.cells + 1, codes)
         codes = np.where(blank, self.cells, codes).astype(np.int64)
         said = []
-        if clamped := int(((numbers < self.low) | (numbers > self.high)).sum()):
+        if clamped := int(((numbers < low) | (numbers > high)).sum()):
             many = ", more than 5 %: are the bounds right?" * (
                 clamped > _MOST_CLAMPED * len(numbers)
             )
@@ -165,8 +170,9 @@ class Domain:
         inside = np.minimum(codes, self.cells - 1)
         low, high = self.edges[inside], self.edges[inside + 1]
         values = low + random.random(len(codes)) * (high - low)
+        values = np.minimum(values, np.nextafter(high, -math.inf))  # rounded, it may be the end
         values = np.floor(values) if self.integer else values
-        values = np.clip(values, self.low, self.high)
+        values = np.clip(values, *(self.bounds or (0.0, 0.0)))
         gone = codes >= self.cells
         if self.integer and not gone.any():
             return pd.Series(values.astype(np.int64))

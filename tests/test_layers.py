@@ -39,7 +39,7 @@ MAY_IMPORT = {
         "neighbours.optimum",
         "releasing",
     },
-    "synthesis": PLAIN | {"accounting", "datasets"},
+    "synthesis": {"_runtime", "accounting", "datasets"},
     "commands": PLAIN
     | {
         "accounting",

@@ -113,9 +113,7 @@ class Plan:
     joint: Mapping[Group, float]
 
     @classmethod
-    def of(
-        cls, schema: Schema, target: int | None, distance: float, settings: Counts
-    ) -> Plan:
+    def of(cls, schema: Schema, target: int | None, distance: float, settings: Counts) -> Plan:
         """Return the plan that costs exactly ``distance``, μ.
 
         >>> from bdpvi.datasets.schema import Domain
@@ -192,7 +190,8 @@ class NoisyCounts:
 
     def binned(self, at: int) -> Floats:
         """Return the noisy counts of a column's bins, from those of its codes."""
-        return np.bincount(self.bins[at], weights=self.single[at], minlength=self.sizes[at])
+        bins, weights = self.bins[at], self.single[at].astype(np.float64)
+        return np.asarray(np.bincount(bins, weights=weights, minlength=self.sizes[at]))
 
 
 def count(codes: Codes, plan: Plan, key: Key) -> NoisyCounts:
@@ -221,9 +220,7 @@ def count(codes: Codes, plan: Plan, key: Key) -> NoisyCounts:
     return NoisyCounts(single, bins, joint, plan.one_way, plan.joint)
 
 
-def _noisy(
-    codes: Codes, shape: tuple[int, ...], deviation: float, noise: WholeNormals
-) -> Codes:
+def _noisy(codes: Codes, shape: tuple[int, ...], deviation: float, noise: WholeNormals) -> Codes:
     places = np.ravel_multi_index(tuple(codes.T), shape)
     exact = np.bincount(places, minlength=math.prod(shape)).reshape(shape)
     added = secure.count_noise(shape, deviation, noise).numpy()

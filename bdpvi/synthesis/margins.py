@@ -26,7 +26,7 @@ def projected(table: Floats) -> Floats:
     """
     down = np.sort(table.ravel())[::-1]
     over = (np.cumsum(down) - 1) / np.arange(1, len(down) + 1)
-    return np.maximum(table - over[np.flatnonzero(down > over)[-1]], 0.0)
+    return np.asarray(np.maximum(table - over[np.flatnonzero(down > over)[-1]], 0.0))
 
 
 def margins(noisy: NoisyCounts) -> tuple[Floats, ...]:
@@ -153,9 +153,7 @@ def cleaned(
     return found
 
 
-def by_pairs(
-    single: Sequence[Floats], columns: Group, pairs: Mapping[Group, Floats]
-) -> Floats:
+def by_pairs(single: Sequence[Floats], columns: Group, pairs: Mapping[Group, Floats]) -> Floats:
     """Return the joint probabilities of largest entropy, given some margins and pairs.
 
     Args:

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from bdpvi.datasets.schema import Codes
 from bdpvi.synthesis.counts import Floats, Group, NoisyCounts
-from bdpvi.synthesis.margins import ROUNDS, by_pairs, cleaned, fitted, margins, projected, shrunk_values
+from bdpvi.synthesis.margins import (
+    ROUNDS,
+    by_pairs,
+    cleaned,
+    fitted,
+    margins,
+    projected,
+    shrunk_values,
+)
 
 Pair = tuple[int, int]
 
@@ -89,13 +97,13 @@ def network(
     """
     single = margins(noisy)
     tables = cleaned(noisy, single, target)
-    first = () if target is None else (target,)
+    first: Group = () if target is None else (target,)
     rest = [at for at in range(len(single)) if at != target]
     heavy = weights(noisy, single, tables, target)
     nodes = [] if target is None else [Node(target, (), single[target])]
     cliques: list[tuple[Group, Floats]] = []
     best: dict[int, tuple[float, Group, int]] = {}
-    here = max(rest, key=lambda a: max((heavy.get((a, b), 0.0) for b in rest), default=0.0)) if rest else None
+    here = max(rest, key=lambda a: max(heavy.get((a, b), 0.0) for b in rest), default=None)
     while here is not None:
         if not cliques:
             known, joint = first, single[target] if target is not None else np.ones(())
@@ -114,7 +122,7 @@ def network(
             found = _parents(column, cliques[-1], single, heavy, first, parents, cells)
             if column not in best or found[0] > best[column][0] + 1e-12:
                 best[column] = (*found, len(cliques) - 1)
-        here = max(rest, key=lambda one: best[one][0]) if rest else None
+        here = max(rest, key=lambda one: best[one][0], default=None)
     within = tuple(_within(noisy, at, width) for at, width in enumerate(widths))
     return Network(tuple(nodes), within)
 
@@ -133,8 +141,7 @@ def weights(
     found: dict[Pair, float] = {}
     for columns, table in noisy.joint.items():
         if len(columns) > 2:
-            inside = {two: tables[two] for two in itertools.combinations(columns, 2)}
-            expected = by_pairs([single[at] for at in columns], columns, inside)
+            expected = by_pairs([single[at] for at in columns], columns, tables)
             more = float(np.abs(tables[columns] - expected).sum())
             for two in itertools.permutations((at for at in columns if at != target), 2):
                 found[two] = found.get(two, 0.0) + more

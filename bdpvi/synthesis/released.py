@@ -17,9 +17,9 @@ from bdpvi._runtime import schema as files
 from bdpvi._runtime import store, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import ROW, Entry
+from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Assumption, Bound
 from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import gaussian_guarantee
 from bdpvi.datasets.schema import Codes, Schema
@@ -109,7 +109,11 @@ class Synthetic:
         Raises:
             ValueError: naming the argument that is out of range.
         """
-        number, rows, random = validate.positive_int("number", number), self._number(rows), _random(seed)
+        number, rows, random = (
+            validate.positive_int("number", number),
+            self._number(rows),
+            _random(seed),
+        )
         plan, made = self._plan, []
         for _ in range(number):
             codes = self.network.sample(self.rows, random)
@@ -167,7 +171,7 @@ def synthesize(
 
     The table's ledger is charged before anything is drawn. ε is that of this release, to add or
     remove one row, or all rows of one person; what the ledger has besides adds up there. No row is
-    refused: see :class:`~bdpvi.datasets.schema.Schema`. 
+    refused: see :class:`~bdpvi.datasets.schema.Schema`.
 
     Args:
         table: the rows, with the schema's columns in any order.
@@ -185,14 +189,13 @@ def synthesize(
         ValueError: naming what is wrong with header, schema or options, before anything is charged.
         BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
 
-    >>> from bdpvi.datasets.schema import Domain
-    >>> people = Schema(
-    ...     {"age": Domain(low=0, high=99, integer=True), "sick": Domain(levels=("no", "yes"))}, "law"
-    ... )
+    >>> from bdpvi.datasets import Domain
+    >>> age, sick = Domain(low=0, high=99, integer=True), Domain(levels=("no", "yes"))
+    >>> people = Schema({"age": age, "sick": sick}, "By law.")
     >>> frame = pd.DataFrame({"age": [*range(100)] * 20, "sick": ["no", "yes"] * 1000})
     >>> shared = synthesize(frame, people, "sick", epsilon=1.0, delta=1e-6)
     >>> print(shared.receipt)
-    worst-case DP: ε = 1 at δ = 1e-06 (Gaussian, to add or remove one record)
+    worst-case DP: ε = 1 at δ = 1e-06 (Gaussian DP, to add or remove one record)
     >>> shared.sample(3).shape
     (3, 2)
     """
@@ -210,13 +213,17 @@ def synthesize(
     rounding = Plan.of(schema, place, 1.0, settings).rounding
     whole = gaussian_distance(epsilon, delta, rounding)
     plan = Plan.of(schema, place, whole / settings.rows_per_unit, settings)
-    ledger = Ledger(unit=settings.unit, rows_per_unit=settings.rows_per_unit) if ledger is None else ledger
+    ledger = (
+        Ledger(unit=settings.unit, rows_per_unit=settings.rows_per_unit)
+        if ledger is None
+        else ledger
+    )
     if (ledger.unit, ledger.rows_per_unit) != (settings.unit, settings.rows_per_unit):
         ledger.settle(unit=settings.unit, rows_per_unit=settings.rows_per_unit)
     event = SampledGaussian(noise_multiplier=settings.rows_per_unit / whole, rounding=rounding)
-    ledger.spend(Entry(kind="release", events=(event,)), f"synthesis at ε = {epsilon:g}")
     for name, words in unfit.items():
         warnings.warn(f"column {name!r}: {words} (secret)", stacklevel=2)
+    ledger.spend(Entry(kind="release", events=(event,)), f"synthesis at ε = {epsilon:g}")
     bound = gaussian_guarantee(whole**2, delta, rounding)
     assert bound is not None
     bound = bound.public(epsilon)
@@ -308,7 +315,9 @@ class _File:
         sizes = [int(one.max()) + 1 for one in bins]
         places = Plan.of(self.schema, self._place, 1.0, self.settings).joint
         if [one.columns for one in self.joint] != list(places):
-            raise ValueError("joint must have every pair of columns and every named group, in order")
+            raise ValueError(
+                "joint must have every pair of columns and every named group, in order"
+            )
         return Synthetic(
             self.receipt,
             self.schema,
