@@ -21,8 +21,8 @@ from bdpvi import Budget, BudgetExceededError, Dataset, DPSGDSettings, Ledger, m
 from bdpvi.accounting.book import Entry
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, epsilon
-from bdpvi.dp.deep import BLOCK
-from bdpvi.dp.private import Private
+from bdpvi.dp.networks.deep import BLOCK
+from bdpvi.dp.networks.private import Private
 
 Q, Z, DELTA = 0.1, 2.0, 1e-5
 
