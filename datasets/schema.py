@@ -126,11 +126,16 @@ class Domain:
         return self.cells + 2
 
     @property
-    def widths(self) -> NDArray[np.float64]:
-        """Share of each code among the values that are declared; 0 of the last two."""
-        width = np.ones(self.cells) if self.edges is None else np.diff(self.edges)
-        width = width if width.sum() > 0 else np.ones(self.cells)
-        return np.concatenate([width, [0.0, 0.0]])
+    def shares(self) -> NDArray[np.float64]:
+        """Share of each code where nothing is known: equal, so that small numbers are likelier.
+
+        Single points among numbers that are not whole, and the last two codes, have none.
+        """
+        wide = np.ones(self.cells)
+        if self.edges is not None and not self.integer:
+            wide = (np.diff(self.edges) > 2 * np.spacing(self.edges[:-1])).astype(np.float64)
+        wide = wide if wide.any() else np.ones(self.cells)
+        return np.concatenate([wide / wide.sum(), [0.0, 0.0]])
 
     def encode(self, values: pd.Series[Any]) -> tuple[Codes, str]:
         """Return the codes of values, (N,), and in words, for the owner alone, what did not fit."""

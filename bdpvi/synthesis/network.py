@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bdpvi.datasets.schema import Codes
 from bdpvi.synthesis.counts import Floats, Group, NoisyCounts
@@ -84,14 +83,14 @@ def drawn(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
 
 
 def network(
-    noisy: NoisyCounts, target: int | None, widths: Sequence[Floats], parents: int, cells: int
+    noisy: NoisyCounts, target: int | None, shares: Sequence[Floats], parents: int, cells: int
 ) -> Network:
     """Return the network of noisy counts.
 
     Args:
         noisy: what was released.
         target: place of the target; it comes first and is a parent of every column.
-        widths: of every column, the share of each code where nothing is known of a bin.
+        shares: of every column, the share of each code where nothing is known of a bin.
         parents: most parents besides the target.
         cells: most cells of a node's table, unless the target alone makes more.
     """
@@ -123,7 +122,7 @@ def network(
             if column not in best or found[0] > best[column][0] + 1e-12:
                 best[column] = (*found, len(cliques) - 1)
         here = max(rest, key=lambda one: best[one][0], default=None)
-    within = tuple(_within(noisy, at, width) for at, width in enumerate(widths))
+    within = tuple(_within(noisy, at, share) for at, share in enumerate(shares))
     return Network(tuple(nodes), within)
 
 
@@ -201,17 +200,22 @@ def _pair(tables: Mapping[Group, Floats], a: int, b: int) -> Floats:
     return tables[a, b] if a < b else tables[b, a].T
 
 
-def _within(noisy: NoisyCounts, at: int, widths: Floats) -> Floats:
-    """Return the probabilities of codes in each bin: by their noisy counts where these show any."""
+def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
+    """Return the probabilities of codes in each bin: by their noisy counts where these show any.
+
+    Blanks and unknown values that have no bin of their own are not drawn.
+    """
     bins, size = noisy.bins[at], noisy.sizes[at]
     found = np.zeros((size, len(bins)))
     for one in range(size):
         (codes,) = np.nonzero(bins == one)
-        known: NDArray[np.float64] = noisy.single[at][codes].astype(np.float64)
-        known[(widths[codes] == 0) & (len(codes) > 1)] = 0.0
-        width = widths[codes] if widths[codes].sum() > 0 else np.ones(len(codes))
-        if known.sum() > noisy.deviation * math.sqrt(len(codes)) and len(codes) > 1:
+        plain = codes[codes < len(bins) - 2]
+        codes = plain if len(plain) else codes
+        known = noisy.single[at][codes].astype(np.float64)
+        if len(codes) > 1 and known.sum() > noisy.deviation * math.sqrt(len(codes)):
             found[one, codes] = projected(known / known.sum())
+        elif shares[codes].any():
+            found[one, codes] = shares[codes] / shares[codes].sum()
         else:
-            found[one, codes] = width / width.sum()
+            found[one, codes] = 1 / len(codes)
     return found

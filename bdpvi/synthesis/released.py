@@ -152,8 +152,8 @@ class Synthetic:
         )
 
     def _fitted(self, counts: NoisyCounts) -> Network:
-        settings, widths = self.settings, [one.widths for one in self.schema.columns.values()]
-        return network(counts, self._plan.target, widths, settings.parents, settings.cells)
+        settings, shares = self.settings, [one.shares for one in self.schema.columns.values()]
+        return network(counts, self._plan.target, shares, settings.parents, settings.cells)
 
 
 def synthesize(
@@ -202,6 +202,8 @@ def synthesize(
     settings = settings or Counts()
     validate.positive("epsilon", epsilon)
     validate.probability("delta", delta)
+    if seed is not None:
+        validate.positive_int("seed", seed, least=0)
     names = list(schema.columns)
     if target is not None and target not in names:
         raise ValueError(f"target={target!r} must be a column of the schema, there are {names}")
@@ -234,7 +236,7 @@ def synthesize(
         bound = bound.assuming(Assumption.CONSTANTS_FROM_TABLE)
     else:
         bound = bound.assuming(Assumption.PUBLIC_CONSTANTS)
-    key = Key.fresh() if seed is None else Key.of_seed(validate.positive_int("seed", seed, least=0))
+    key = Key.fresh() if seed is None else Key.of_seed(seed)
     bound = bound if seed is None else bound.seeded()
     receipt = Receipt(worst_case=bound, source=schema.source, from_data=marked)
     return Synthetic(receipt, schema, target, settings, count(codes, plan, key))

@@ -34,14 +34,15 @@ def test_cells_have_codes_whatever_they_hold() -> None:
 def test_numbers_have_the_codes_of_their_texts() -> None:
     values = [-2e4, -0.0, 0.0, 1e-9, 3.7, 5e4, math.nan, math.inf]
     pay = SCHEMA.columns["pay"]
-    codes = pay.encode(pd.Series(values))[0]
-    assert codes.tolist() == pay.encode(pd.Series([repr(one) for one in values]))[0].tolist()[:7] + [
-        pay.cells + 1
-    ]
+    texts = pay.encode(pd.Series([repr(one) for one in values[:-1]]))[0]
+    assert pay.encode(pd.Series(values))[0].tolist() == [*texts, pay.cells + 1]
 
 
 @given(
-    st.floats(-1e6, 1e6), st.floats(0, 1e6), st.booleans(), st.lists(st.floats(-2e6, 2e6), max_size=9)
+    st.floats(-1e6, 1e6),
+    st.floats(0, 1e6),
+    st.booleans(),
+    st.lists(st.floats(-2e6, 2e6), max_size=9),
 )
 def test_the_grid_holds_every_number_between_the_bounds(
     low: float, span: float, integer: bool, values: list[float]
@@ -64,7 +65,9 @@ def test_the_grid_holds_every_number_between_the_bounds(
 
 
 def test_bounds_and_zero_stand_alone() -> None:
-    codes, _ = Domain(low=-5, high=5).encode(pd.Series([-5.0, -4.9999, -1e-9, 0.0, 1e-9, 4.9999, 5]))
+    codes, _ = Domain(low=-5, high=5).encode(
+        pd.Series([-5.0, -4.9999, -1e-9, 0.0, 1e-9, 4.9999, 5])
+    )
     assert len(set(codes)) == 7
 
 
