@@ -50,6 +50,7 @@ MAY_IMPORT = {
         "neighbours",
         "recipes",
         "releasing",
+        "synthesis",
     },
 }
 """What each room imports. ``bench`` and the face put the rooms together."""

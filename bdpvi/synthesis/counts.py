@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,12 +175,12 @@ class NoisyCounts:
     deviation: float
     deviations: Mapping[Group, float]
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of bins of every column."""
         return tuple(int(one.max()) + 1 for one in self.bins)
 
-    @property
+    @cached_property
     def records(self) -> float:
         """Estimated number of rows, at least 1: the mean of totals by their inverse variance."""
         tables = [(one, self.deviation) for one in self.single]

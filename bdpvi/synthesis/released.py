@@ -110,7 +110,7 @@ class Synthetic:
             ValueError: naming the argument that is out of range.
         """
         number, rows, random = (
-            validate.positive_int("number", number),
+            checked_rows("number", number),
             self._number(rows),
             _random(seed),
         )
@@ -134,10 +134,7 @@ class Synthetic:
         store.write(Path(path), store.json_text(files.to_json(_File.of(self))).encode())
 
     def _number(self, rows: int | None) -> int:
-        number = self.rows if rows is None else validate.positive_int("rows", rows)
-        if number > _MOST_ROWS:
-            raise ValueError(f"rows={number} must be at most {_MOST_ROWS}")
-        return number
+        return self.rows if rows is None else checked_rows("rows", rows)
 
     @property
     def _plan(self) -> Plan:
@@ -240,6 +237,17 @@ def synthesize(
     bound = bound if seed is None else bound.seeded()
     receipt = Receipt(worst_case=bound, source=schema.source, from_data=marked)
     return Synthetic(receipt, schema, target, settings, count(codes, plan, key))
+
+
+def checked_rows(name: str, rows: int) -> int:
+    """Return a number of rows or tables that can be made.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if validate.positive_int(name, rows) > _MOST_ROWS:
+        raise ValueError(f"{name}={rows} must be at most {_MOST_ROWS}")
+    return int(rows)
 
 
 def load(path: str | os.PathLike[str]) -> Synthetic:
