@@ -17,6 +17,7 @@ import argparse
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,7 +47,7 @@ STAR = Counts(cells=1)
 def adult(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, Schema, str]:
     """Return training rows, test rows, schema and target."""
     names = [*NAMES, "income"]
-    read = {"names": names, "skipinitialspace": True, "na_filter": False}
+    read: dict[str, Any] = {"names": names, "skipinitialspace": True, "na_filter": False}
     train = pd.read_csv(folder / "uci" / "adult.data", **read)
     test = pd.read_csv(folder / "uci" / "adult.test", skiprows=1, **read)
     test["income"] = test["income"].str.rstrip(".")
