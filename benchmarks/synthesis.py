@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -81,7 +82,7 @@ def students(train: pd.DataFrame, test: pd.DataFrame, target: str, schema: Schem
     def plain(frame: pd.DataFrame) -> pd.DataFrame:
         cells = {name: read_cells(frame[name]) for name in (*levels, *numbers)}
         texts = {n: np.array([*cells[n].names, "?"])[cells[n].codes] for n in levels}
-        return pd.DataFrame({**{n: cells[n].numbers for n in numbers}, **texts}).fillna(0.0)
+        return pd.DataFrame({**{n: cells[n].numbers for n in numbers}, **texts})
 
     y, real = (frame[target].astype(str) == positive for frame in (train, test))
     x, tx = plain(train), plain(test)
@@ -92,7 +93,8 @@ def students(train: pd.DataFrame, test: pd.DataFrame, target: str, schema: Schem
     )
     linear = make_pipeline(
         make_column_transformer(
-            (OneHotEncoder(handle_unknown="ignore"), levels), (StandardScaler(), numbers)
+            (OneHotEncoder(handle_unknown="ignore"), levels),
+            (make_pipeline(SimpleImputer(), StandardScaler()), numbers),
         ),
         LogisticRegression(max_iter=1000),
     )
