@@ -110,17 +110,26 @@ def synthesize(
             unit=None if unit == "row" else unit,
             rows_per_unit=None if unit == "row" else rows_per_unit,
         )
-        made = bdpvi.synthesize(
-            frame.drop(columns=drop or []),
-            known,
-            target or None,
-            epsilon=epsilon,
-            delta=delta,
-            settings=settings,
-            ledger=kept,
-        )
-        made.save(folder / COUNTS)
-        _write(made, folder, rows, tables)
+        before = len(kept.entries())
+        try:
+            made = bdpvi.synthesize(
+                frame.drop(columns=drop or []),
+                known,
+                target or None,
+                epsilon=epsilon,
+                delta=delta,
+                settings=settings,
+                ledger=kept,
+            )
+            made.save(folder / COUNTS)
+            _write(made, folder, rows, tables)
+        except KeyboardInterrupt:
+            if len(kept.entries()) == before:
+                raise
+            raise KeyboardInterrupt(
+                f"ε = {epsilon:g} was charged to {kept.path}, and nothing was written; the same "
+                "command starts again, and charges as much again"
+            ) from None
     print(made.receipt)
     print(f"{out}: about {made.rows} rows; may be shared. Ledger: {kept.path}, secret")
     print(f"Everything spent on this table: {kept.worst_case(delta)}")

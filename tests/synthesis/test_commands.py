@@ -83,3 +83,24 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
     assert not (folder / "shared").exists()
     ledger = folder / "people.csv.ledger.jsonl"
     assert not ledger.exists() or not Ledger(ledger).entries()
+
+
+def test_an_interruption_says_whether_it_was_charged(
+    people: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = people.parent
+    run("schema", people, "--out", folder / "s.json", "--drop", "name")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bdpvi.synthesis.released.count", interrupted)
+    done = CliRunner().invoke(
+        app,
+        ["synthesize", "--data", str(people), "--schema", str(folder / "s.json"), "--epsilon", "1",
+         "--drop", "name", "--from-data", "--out", str(folder / "shared")],
+    )  # fmt: skip
+    assert done.exit_code != 0
+    assert "ε = 1 was charged to" in done.output
+    assert not (folder / "shared").exists()
+    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1
