@@ -7,7 +7,7 @@ from importlib.util import find_spec
 NEEDS = {
     "flwr": "*/flower*.py",
     "numba": "bdpvi/neighbours/*compiled*.py",
-    "opacus": "bdpvi/dp/opacus.py",
+    "opacus": "bdpvi/dp/networks/opacus.py",
 }
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from bdpvi.accounting.book import Charge
     from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure
     from bdpvi.accounting.ledger import Ledger
-    from bdpvi.dp.deep import DPSGDSettings, make_private
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
+    from bdpvi.dp.networks.deep import DPSGDSettings, make_private
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -47,7 +47,7 @@ _WHERE = {
     "accounting.cost": ("Assumption", "Bound", "Cost", "Exposure"),
     # Dataset from there too: it carries a ledger.
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
-    "dp.deep": ("DPSGDSettings", "make_private"),
+    "dp.networks.deep": ("DPSGDSettings", "make_private"),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),

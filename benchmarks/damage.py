@@ -35,8 +35,8 @@ from bdpvi._runtime.keys import Key
 from bdpvi.bench import hyperparameters
 from bdpvi.datasets.constants import read_constants
 from bdpvi.datasets.reading import read_table
-from bdpvi.dp.opacus import BDPAccountant
-from bdpvi.dp.private import Private
+from bdpvi.dp.networks.opacus import BDPAccountant
+from bdpvi.dp.networks.private import Private
 from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdpvi
-from bdpvi.dp.gradients import GRAD_SAMPLE_MODES, GradSampleMode
+from bdpvi.dp.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 
 BATCH, PANEL, ROUNDS = 512, 128, 15
 network: Callable[[], nn.Module] = runpy.run_path(

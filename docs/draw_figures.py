@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explanation/what-epsilon-means.md from simulated records.
+"""Draw the pictures of docs/explanation/what-epsilon-means.md, and of the default release.
 
     PYTHONPATH=benchmarks python docs/draw_figures.py [--out docs/figures]
 
@@ -8,6 +8,7 @@ All randomness follows fixed seeds, and every number comes from the library's ow
 from __future__ import annotations
 
 import argparse
+import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -169,6 +170,29 @@ def panel(fitted: Fit, releases: int = 12) -> Figure:
     return figure
 
 
+def more_records() -> Figure:
+    """Draw the share of the gain that the default release keeps, as it was printed."""
+    lines = (Path(__file__).parent / "benchmarks" / "default-release.txt").read_text("utf-8")
+    cells = [
+        [cell.strip() for cell in line.strip("| \n").split("|")]
+        for line in lines.splitlines()
+        if re.match(r"\| \d+, ", line)
+    ]
+    figure = Figure(figsize=(7.6, 3.0), layout="constrained")
+    columns = list(dict.fromkeys(cell[0].split(", ")[0] for cell in cells))
+    for axes, width in zip(figure.subplots(1, len(columns), sharey=True), columns, strict=True):
+        rows = [cell for cell in cells if cell[0].split(", ")[0] == width]
+        sizes = [float(cell[0].split(", ")[1]) for cell in rows]
+        shares = np.array([[float(share) for share in cell[1].split()] for cell in rows])
+        for epsilon, share, colour in zip((0.05, 0.2, 1), shares.T, (RED, GREY, BLUE), strict=True):
+            axes.plot(sizes, share, "o-", ms=4, color=colour, label=f"ε = {epsilon:g}")
+        axes.axhline(0, color=GREY, lw=0.8, ls=":")
+        axes.set(xscale="log", xlabel="records", title=f"{width} columns")
+    figure.axes[0].set_ylabel("share of the gain in log score")
+    figure.axes[-1].legend(frameon=False, fontsize=9)
+    return figure
+
+
 def style() -> AbstractContextManager[None]:
     """Return the context in which figures look as they do on the site."""
     return mpl.rc_context(
@@ -199,6 +223,7 @@ def main() -> None:
             "epsilon-all-records": records(fitted),
             "epsilon-reliable": reliability(),
             "epsilon-panel": panel(fitted),
+            "epsilon-more-records": more_records(),
         }
         for name, figure in figures.items():
             save(figure, folder / f"{name}.svg")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bdpvi.accounting import estimators
-from bdpvi.accounting.accountant import Account, Accounting, Charged
+from bdpvi.accounting.accountant import Account, Accounting
+from bdpvi.accounting.charges import Charged
 from bdpvi.accounting.cost import Bound, Cost, Evidence
 from bdpvi.accounting.estimators import Estimator
 from bdpvi.accounting.events import Event

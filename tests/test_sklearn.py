@@ -122,7 +122,7 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     model = PrivateLogisticRegression(0.9, classes=("no", "yes"), ledger=file).fit(x, y)
     assert model.bound_.epsilon == 0.9
     assert GIVEN not in model.guarantee_
-    assert "bought from the table, which ε covers" in model.guarantee_
+    assert "were bought: ε covers them" in model.guarantee_
     # Medians with noise: not the means, and within a few of the scales that they hide.
     assert (np.abs(model.center_ - x.mean(0)) < SCALE).all()
     assert ((model.scale_ > SCALE / 2) & (model.scale_ < 2 * SCALE)).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -24,30 +24,23 @@ from bdpvi.accounting.answer import (
     tolerated_rate,
 )
 from bdpvi.accounting.betting import betting
+from bdpvi.accounting.charges import Charged, Charges
 from bdpvi.accounting.conversions import (
     CKS,
     CONVERSIONS,
     EPSILONS,
     HOCKEY_STICK,
-    REAL_ORDERS,
     SMALL,
-    Orders,
     least_failure,
     minimise_delta,
     split_delta,
 )
 from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure, Kind, relation_of
 from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
+from bdpvi.accounting.events import Event
 from bdpvi.accounting.losses import Deltas, Losses, Price
-from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.quantiles import exposure_of
-from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.rounding import cap, rounding_delta
-from bdpvi.types import Scope
-
-Charged = tuple[Event, int]
-"""An event, and how many times it was charged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +105,8 @@ def cost_of(
         ValueError: if there is no event, records or units differ, δ does not exceed what the
             estimates and the rounding of the draws take of it, or no order has a finite divergence.
 
-    >>> from bdpvi.accounting.events import NormCounts
+    >>> from bdpvi.accounting.events import NormCounts, SampledGaussian
+    >>> from bdpvi.types import Scope
     >>> norms = NormCounts.none(torch.arange(100), scope=Scope.STATIC)
     >>> norms = norms.add(torch.linspace(0, 1, 100), steps=1000)
     >>> run = SampledGaussian(noise_multiplier=4, rate=0.01, steps=1000, norms=norms)
@@ -139,32 +133,34 @@ class Account:
         estimator: Estimator = estimators.student_t,
     ) -> None:
         self.accounting, self.estimator = accounting or Accounting(), estimator
-        self.events = tuple(e if isinstance(e, tuple) else (e, 1) for e in events)
-        if not self.events:
-            raise ValueError("events: nothing has been charged yet, so there is no ε to report")
-        for _, count in self.events:
-            validate.positive_int("count", count)
-        first = self.events[0][0]
-        for before, (event, _) in zip(self.events, self.events[1:], strict=False):
-            check_same_records(first.records, event.records)
-            _check_counted(before[0], event)
-            if self._unit != _unit(event):
-                raise ValueError(
-                    f"event: its unit is {_unit(event)!r}, that of earlier ones {self._unit!r}"
-                )
+        self.charged = Charges.of(events)
+
+    @property
+    def events(self) -> tuple[Charged, ...]:
+        """What was charged."""
+        return self.charged.events
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Of the neighbours, such as "remove D‖D′"."""
+        return self.charged.directions
+
+    def each(self, direction: str, order: Tensor) -> Tensor:
+        """Return what all events cost each record at orders (K,), (K, m)."""
+        return self.charged.each(direction, order)
 
     def cost(self, delta: float) -> Cost:
         """Return :func:`cost_of` these events."""
         validate.probability("delta", delta)
         worst = self.worst_case(delta)
-        if self._sample_size == 0 and (worst is not None or self._runs):
+        if self.charged.sample_size == 0 and (worst is not None or self.charged.runs):
             return Cost(worst_case=worst)
         relation = relation_of(name.split()[0] for name in self.directions)
         found = self._estimated(delta, worst)
-        more = (Assumption.FOUND_FROM_DATA,) * self._from_data
+        more = (Assumption.FOUND_FROM_DATA,) * self.charged.from_data
         if found is not None:
-            found = replace(found, unit=f"one {self._unit}").assuming(*more)
-        if self._path:
+            found = replace(found, unit=f"one {self.charged.unit}").assuming(*more)
+        if self.charged.path:
             return Cost(worst_case=worst, path=found and _of_path(found, worst))
         if worst is not None and not (found and found.reliable and found.epsilon <= worst.epsilon):
             found = implied(found, worst, relation)
@@ -175,14 +171,14 @@ class Account:
         solve = partial(self._by_losses if self._by_sticks else self._by_order, delta)
         used = betting if self._bets else self.estimator
         terms = Terms(
-            orders=self._orders,
+            orders=self.charged.orders,
             choices=self._choices,
             failure_probability=self._gamma(delta),
             conversion=HOCKEY_STICK if self._by_sticks else self.accounting.conversion or CKS,
             estimator=getattr(used, "__name__", repr(used)),
         )
         try:
-            return settle(solve, self.directions, delta, terms, self._rounding)
+            return settle(solve, self.directions, delta, terms, self.charged.rounding)
         except ValueError:
             if worst is None:
                 raise
@@ -195,7 +191,7 @@ class Account:
         None where nothing bounds a record's influence, where events are of several types, or where
         a temperature was found from the records.
         """
-        if self._from_data or self._known is None:
+        if self.charged.from_data or self._known is None:
             return None
         return worst_case.epsilon([losses.repeated(e, n) for e, n in self.events], delta)
 
@@ -216,17 +212,17 @@ class Account:
             ValueError: if epsilon is not finite and at least 0, ``near`` does not exceed what the
                 estimates take of it, or costs are those of a path.
         """
-        if self._path:
+        if self.charged.path:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        self._need_panel()
+        self.charged.need_panel()
         gamma, estimates = self._gamma(near), len(self.directions) * self._choices
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.
-        while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
+        while epsilon > 1 and rounding_delta(self.charged.rounding, epsilon) > beta / 2:
             epsilon = cap(epsilon) - 0.25
-        rounding = rounding_delta(self._rounding, epsilon)
+        rounding = rounding_delta(self.charged.rounding, epsilon)
         rest = beta - rounding
         if not rest > 0:
             return 1.0
@@ -244,8 +240,8 @@ class Account:
             failure_probability: γ of the certified quantile.
         """
         own, price = self.own_price(delta)
-        counted = self._counted(self.directions[0])
-        return exposure_of(own, price, delta, failure_probability, self._path, **counted)
+        counted = self.charged.counted(self.directions[0])
+        return exposure_of(own, price, delta, failure_probability, self.charged.path, **counted)
 
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, (m,). Secret; see :meth:`exposure`.
@@ -258,7 +254,7 @@ class Account:
     def own_price(self, delta: float) -> Price:
         """Return a number per record, (m,), and the rising function that makes its own ε of it."""
         validate.probability("delta", delta)
-        self._need_panel()
+        self.charged.need_panel()
         price = self._known.own_price(self.directions, delta) if self._known else None
         if price is not None:
             return price
@@ -271,29 +267,17 @@ class Account:
         It is at most the cost of the record that costs most, where that is known.
         """
         gamma = self.accounting.failure_probability or SMALL
-        found = self.estimator(self.each(direction, order), gamma, **self._counted(direction))
+        found = self.estimator(
+            self.each(direction, order), gamma, **self.charged.counted(direction)
+        )
         largest = self._known.largest_cost(order) if self._known else None
         if largest is None:
             return found
         return replace(found, log_bound=found.log_bound.minimum(largest))
 
-    def each(self, direction: str, order: Tensor) -> Tensor:
-        """Return what all events cost each record at orders (K,), (K, m)."""
-        total: Tensor | None = None
-        for event, count in self.events:
-            cost = event_cost(event, direction, order)
-            total = count * cost if total is None else total.add_(cost, alpha=count)
-        assert total is not None
-        return total
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        """Of the neighbours, such as "remove D‖D′"."""
-        return tuple(self.events[0][0].records)
-
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
-        orders = self._orders.values
+        orders = self.charged.orders.values
         some = orders[:: max(1, len(orders) // 200)]
         best = torch.tensor(math.inf, dtype=torch.float64)
         for order in some.split(1):
@@ -301,46 +285,10 @@ class Account:
             best = torch.minimum(best, conversions.epsilon(cost, order, delta))
         return best
 
-    @property
-    def _unit(self) -> str:
-        return _unit(self.events[0][0])
-
-    @property
-    def _rounding(self) -> float:
-        return math.fsum(count * event.rounding for event, count in self.events)
-
-    @property
-    def _from_data(self) -> bool:
-        return any(event.from_data for event, _ in self.events)
-
-    @property
-    def _runs(self) -> bool:
-        return any(isinstance(event, SampledGaussian) for event, _ in self.events)
-
-    @property
-    def _sample_size(self) -> int:
-        return min(map(len, self.events[0][0].records.values()), default=0)
-
-    @property
-    def _path(self) -> bool:
-        norms = [event.norms for event, _ in self.events if isinstance(event, SampledGaussian)]
-        return any(one is not None and one.scope is Scope.PATH for one in norms)
-
     @cached_property
     def _known(self) -> Losses | None:
         """What all events cost each record, if all are of one type."""
         return losses.of(self.events)
-
-    @cached_property
-    def _orders(self) -> Orders:
-        """The real orders, unless an event knows its cost at fewer."""
-        known = [event.orders.values for event, _ in self.events if event.orders]
-        if not known:
-            return REAL_ORDERS
-        common = known[0]
-        for other in known[1:]:
-            common = common[torch.isin(common, other)]
-        return Orders(common)
 
     @property
     def _by_sticks(self) -> bool:
@@ -357,7 +305,7 @@ class Account:
     @property
     def _choices(self) -> int:
         """Number of estimates, in each direction, behind an answer."""
-        return len(EPSILONS) if self._by_sticks else len(self._orders)
+        return len(EPSILONS) if self._by_sticks else len(self.charged.orders)
 
     def _gamma(self, delta: float) -> float:
         """Return γ of each estimate."""
@@ -365,15 +313,6 @@ class Account:
             return self.accounting.failure_probability
         estimates = len(self.directions) * self._choices
         return least_failure(delta, estimates) if self._bets else SMALL
-
-    def _counted(self, direction: str) -> Mapping[str, Tensor]:
-        """Return how many records each cost stands for, if not one: ``{"counts": (m,)}``."""
-        panel = _panel(self.events[-1][0], direction)
-        return {} if panel is None or panel.counts is None else {"counts": panel.counts}
-
-    def _need_panel(self) -> None:
-        if self._sample_size == 0:
-            raise ValueError("event has no panel of records: ask for the worst case")
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
         """Return the cost of one direction, infinite where an answer at δ may not come from."""
@@ -385,7 +324,7 @@ class Account:
 
     def _by_order(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         cost = self._usable(direction, delta)
-        return solve_by_order(cost, beta, self._orders, self.accounting.conversion or CKS)
+        return solve_by_order(cost, beta, self.charged.orders, self.accounting.conversion or CKS)
 
     def _by_losses(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         deltas = self._deltas(direction, beta)
@@ -400,7 +339,9 @@ class Account:
             deltas = self._deltas(direction, rest)
             return mean_delta(deltas, epsilon, self.estimator, self._gamma(near))
         cost, rule = self._usable(direction, near), self.accounting.conversion or CKS
-        found = minimise_delta(lambda order: cost(order).log_bound, epsilon, self._orders, rule)
+        found = minimise_delta(
+            lambda order: cost(order).log_bound, epsilon, self.charged.orders, rule
+        )
         return found.value
 
     def _deltas(self, direction: str, beta: float) -> Deltas:
@@ -411,25 +352,6 @@ class Account:
                 "SampledGaussian, and not both"
             )
         return self._known.deltas(direction, beta)
-
-
-def _unit(event: Event) -> str:
-    return str(getattr(event, "unit", "record"))
-
-
-def _panel(event: Event, direction: str) -> Panel | None:
-    return event.panel(direction) if isinstance(event, PosteriorDraws) else None
-
-
-def _check_counted(before: Event, now: Event) -> None:
-    """Raise ValueError if one of the events has counts of records, and they are of two fits."""
-    for name in now.records:
-        two = [_panel(one, name) for one in (before, now)]
-        if two[0] is not two[1] and any(one and one.counts is not None for one in two):
-            raise ValueError(
-                "event: counts of records do not know who is who, so they price releases of one "
-                "fit; for two together there is the worst case"
-            )
 
 
 def _of_path(found: Bound, worst: Bound | None) -> Bound:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
+from bdpvi.accounting.cost import RECORD
 from bdpvi.accounting.events import (
     ExponentialMechanism,
     PerturbedObjective,
@@ -189,6 +190,13 @@ class Book:
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
     file: Chain = field(default_factory=Chain)
+
+    @property
+    def whose(self) -> str:
+        """Of which one more or less is hidden, in words."""
+        if self.unit == ROW:
+            return RECORD
+        return f"all records, at most {self.rows}, with one value of {self.unit!r}"
 
     @cached_property
     def merged(self) -> tuple[Priced, ...]:

@@ -36,8 +36,9 @@ from bdpvi.accounting.book import (
     read_line,
     tally,
 )
-from bdpvi.accounting.cost import RECORD, Bound
-from bdpvi.accounting.worst_case import common_neighbours, epsilon
+from bdpvi.accounting.cost import Bound
+from bdpvi.accounting.distances import common_neighbours
+from bdpvi.accounting.worst_case import epsilon
 from bdpvi.types import Budget, BudgetExceededError, Dataset, People
 
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin"]
@@ -260,14 +261,7 @@ class Ledger:
             return None
         more = for_unit(Counter(planned), book.rows)
         found = epsilon(merged((*book.merged, *more)), delta)
-        return found if found is None or self.unit == ROW else replace(found, unit=self.whose)
-
-    @property
-    def whose(self) -> str:
-        """Of which one more or less is hidden, in words."""
-        if self.unit == ROW:
-            return RECORD
-        return f"all records, at most {self.rows_per_unit}, with one value of {self.unit!r}"
+        return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
 
     def spend(self, entry: Entry, what: str) -> None:
         """Append a charge if the budget has it, by the worst case.

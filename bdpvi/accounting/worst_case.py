@@ -17,15 +17,14 @@ import torch
 
 from bdpvi._runtime import validate
 from bdpvi.accounting import perturbed_objective
-from bdpvi.accounting.cost import ADD_OR_REMOVE, RECORD, REPLACE, Bound, Kind
+from bdpvi.accounting.cost import ADD_OR_REMOVE, REPLACE, Bound, Kind
+from bdpvi.accounting.distances import common_neighbours, unsampled, variance_of
 from bdpvi.accounting.events import (
     WITH,
     WITHOUT,
     Composed,
     Event,
-    ExponentialMechanism,
     PerturbedObjective,
-    PosteriorDraws,
     Priced,
     SampledGaussian,
     Threshold,
@@ -202,6 +201,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     Raises:
         ValueError: if events are of different relations or units.
 
+    >>> from bdpvi.accounting.events import ExponentialMechanism
     >>> steps = [SampledGaussian(noise_multiplier=50.0, steps=60), ExponentialMechanism(0.1)]
     >>> print(epsilon(steps, 1e-5))
     worst-case DP: ε = 0.5962 at δ = 1e-05 (Gaussian DP, to add or remove one record)
@@ -209,7 +209,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     validate.probability("delta", delta)
     flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]
     whose = common_neighbours(flat)
-    variances = [_variance(one) for one in flat]
+    variances = [variance_of(one) for one in flat]
     if any(v is None for v in variances):
         return None
     variance = math.fsum(v for v in variances if v is not None)
@@ -218,7 +218,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     sampled = tuple(
         one.at(one.largest, one.steps)
         for one in flat
-        if isinstance(one, SampledGaussian) and not _gaussian(one)
+        if isinstance(one, SampledGaussian) and not unsampled(one)
     )
     perturbed = tuple(one for one in flat if isinstance(one, PerturbedObjective))
     if not rest > 0:
@@ -242,45 +242,6 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     if not math.isfinite(found_epsilon):
         return None
     return worst(found_epsilon, delta, name, **whose, rounding=rounding)
-
-
-def common_neighbours(events: Sequence[object]) -> dict[str, Any]:
-    """Return the relation and the unit that all events are for; ValueError if they differ."""
-    steps = [one if isinstance(one, SampledGaussian) else None for one in events] or [None]
-    found = {(s.relation.value, f"one {s.unit}") if s else (ADD_OR_REMOVE, RECORD) for s in steps}
-    if len(found) > 1:
-        named = ", ".join(sorted(" ".join(one) for one in found))
-        raise ValueError(f"events: they are for different neighbours: {named}")
-    return dict(zip(("relation", "unit"), found.pop(), strict=True))
-
-
-def _gaussian(event: SampledGaussian) -> bool:
-    return event.rate == event.presence == 1
-
-
-def _variance(event: object) -> float | None:
-    """Return μ² of a Gaussian mechanism that is no better than the event, 0 where δ or sampling
-    have the price, None where nothing bounds it."""
-    if isinstance(event, PosteriorDraws):
-        bounds = [one.largest for one in event.panels]
-        if event.from_data or any(bound is None for bound in bounds):
-            return None
-        most = max(bound for bound in bounds if bound is not None)
-        return event.draws * most / event.temperature
-    if isinstance(event, SampledGaussian):
-        return event.steps * (event.largest / event.noise_multiplier) ** 2 * _gaussian(event)
-    if isinstance(event, ExponentialMechanism):
-        return (_OF_RANGE * event.range) ** 2
-    return 0.0 if isinstance(event, Threshold | PerturbedObjective) else None
-
-
-_OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)
-"""μ of a Gaussian mechanism no better than one whose loss lies in an interval of length 1.
-
-Of all such mechanisms that of Dong, Durfee and Rogers (2020, Lemma 3.1), two outcomes with losses t
-and t − η, gives away most; where e^t is the geometric mean its total variation is tanh(η/4), and
-2Φ(μ/2) − 1 with μ = η √(π/8) is more. That it is more at all other ε is tested.
-"""
 
 
 @lru_cache(maxsize=256)

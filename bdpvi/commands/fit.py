@@ -202,14 +202,13 @@ def fit(
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    if no_limit:
-        given["limit"] = None
-    wanted = chosen.noise_scale if noise_scale is None else noise_scale
+    given |= {"limit": None} if no_limit else {}
+    scale = chosen.noise_scale if noise_scale is None else noise_scale
     chosen = replace(
         chosen,
         model=replace(chosen.model, **given),
         guide=guide_named(guide) if guide else chosen.guide,
-        noise_scale=None if no_noise_scale else wanted,
+        noise_scale=None if no_noise_scale else scale,
     )
     run = partial(
         bdpvi.fit,

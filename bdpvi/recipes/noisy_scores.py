@@ -12,8 +12,6 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
-from bdpvi.datasets.columns import OneHot
-from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp import noisy_scores
 from bdpvi.dp.noisy_scores import ScorePlan
 from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
@@ -169,6 +167,9 @@ def family_of(model: Model) -> Family:
 def _used(data: Dataset) -> Tensor:
     """Return which columns of the design are used: all but base levels, (d + 1,)."""
     used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
+    from bdpvi.datasets.columns import OneHot  # late: settings need no table
+    from bdpvi.datasets.encoding import Encoding
+
     written = data.preprocessing.get("encoding")
     encoding = None if written is None else Encoding.from_dict(written)
     places = {name: at for at, name in enumerate(data.feature_names)}

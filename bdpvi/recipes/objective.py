@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
-from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp import objective_plan
 from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule
 from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
@@ -82,6 +81,8 @@ class ObjectivePerturbation:
                 f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
                 "rows of one unit; release draws from a guide, bdpvi.recommended(guide=MeanField)"
             )
+        from bdpvi.datasets.encoding import Encoding  # late: settings need no table
+
         encoding: Any = data.preprocessing.get("encoding")
         if encoding is None or self.sources is not None:
             return self

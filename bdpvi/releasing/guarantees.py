@@ -326,7 +326,8 @@ def about(preprocessing: Mapping[str, Any]) -> str:
     words = ""
     if split := preprocessing.get("split"):
         words += f". D is the training part of a published table alone: {split}"
-    if encoding := preprocessing.get("encoding"):
+    encoding = preprocessing.get("encoding")
+    if encoding and encoding["source"] not in (BOUGHT, MEASURED):  # those are assumptions
         words += f". Constants of the encoding: {encoding['source']}"
     return words
 

@@ -27,7 +27,7 @@ from bdpvi._runtime.progress import Track
 from bdpvi.accounting.conversions import Orders, minimise_epsilon
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
-from bdpvi.dp.deep import DPSGDSettings, make_private
+from bdpvi.dp.networks.deep import DPSGDSettings, make_private
 from studies.compositions import ByHolder
 from studies.study import DP, LINES, Finding, publish, sized
 

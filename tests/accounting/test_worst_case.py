@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from bdpvi.accounting import worst_case
+from bdpvi.accounting.distances import variance_of
 from bdpvi.accounting.events import (
     Composed,
     Event,
@@ -249,7 +250,7 @@ def test_gaussian_events_are_one_gaussian_whatever_their_order() -> None:
 @pytest.mark.parametrize("loss", [1e-3, 0.1, 1.0, 3.0, 10.0])
 def test_a_gaussian_gives_away_more_than_any_loss_in_an_interval(loss: float) -> None:
     """Two outcomes with losses t and t − η are the worst there are, at any 0 ≤ t ≤ η."""
-    distance = math.sqrt(worst_case._variance(ExponentialMechanism(loss)) or 0.0)
+    distance = math.sqrt(variance_of(ExponentialMechanism(loss)) or 0.0)
     t = np.linspace(0, loss, 20_001)
     chance = np.expm1(loss - t) / np.expm1(loss) * np.exp(t)  # of the first: E_Q e^L = 1
     for epsilon in np.linspace(0, 0.999 * loss, 40):

@@ -23,9 +23,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from bdpvi import Budget, BudgetExceededError, DPSGDSettings, Ledger, make_private
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
-from bdpvi.dp.gradients import make_gradients
 from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.private import Private
+from bdpvi.dp.networks.gradients import make_gradients
+from bdpvi.dp.networks.private import Private
 from bdpvi.inference.plan import Plan
 
 Z, Q = 2.0, 0.1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bdpvi.dp.gradients import FunctionalGradients, Loss, OpacusGradients, RecordGradients
+from bdpvi.dp.networks.gradients import FunctionalGradients, Loss, OpacusGradients, RecordGradients
 
 MAKE: dict[str, Callable[[nn.Module, Loss, int | None], RecordGradients]] = {
     "functorch": FunctionalGradients,

@@ -21,16 +21,16 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant, guarantee
 from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
-from bdpvi.dp.deep import make_private
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.federated import Federation, Message
 from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.mechanism import NoisySum, deviation_for
+from bdpvi.dp.networks.deep import make_private
+from bdpvi.dp.networks.private import Private
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
-from bdpvi.dp.private import Private
 from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank
 from bdpvi.types import Budget

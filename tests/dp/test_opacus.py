@@ -22,7 +22,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
 from bdpvi.accounting.events import SampledGaussian  # noqa: E402
 from bdpvi.accounting.worst_case import PrivacyLossAccountant  # noqa: E402
-from bdpvi.dp.opacus import BDPAccountant  # noqa: E402
+from bdpvi.dp.networks.opacus import BDPAccountant  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Secure RNG turned off"),

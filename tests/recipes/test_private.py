@@ -72,7 +72,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert [path.name for path in out.iterdir()] == ["release.json"]
     shared = (out / "release.json").read_text("utf-8")
     release = bdpvi.load_release(out / "release.json")
-    assert "bought from the table, which ε covers" in release.receipt.meaning
+    assert "were bought: ε covers them" in release.receipt.meaning
     assert Assumption.BOUGHT_CONSTANTS in release.receipt.bound.assumptions
     # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
     # scores, nor the number of records.

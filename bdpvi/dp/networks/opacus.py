@@ -20,9 +20,9 @@ from bdpvi.accounting import worst_case
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.cost import Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.dp.gradients import MARGIN, FunctionalGradients, Loss, trainable
-from bdpvi.dp.records import Records, Source, check_panel_size
-from bdpvi.dp.refusals import check_loss, check_module
+from bdpvi.dp.networks.gradients import MARGIN, FunctionalGradients, Loss, trainable
+from bdpvi.dp.networks.records import Records, Source, check_panel_size
+from bdpvi.dp.networks.refusals import check_loss, check_module
 
 MECHANISM = "bdp"
 _TRIED = 8
@@ -117,7 +117,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         return hook
 
     def cost(self, delta: float) -> Cost:
-        """Return what all steps cost, as :meth:`bdpvi.dp.private.Private.cost` does. Secret.
+        """Return what all steps cost, as :meth:`.Private.cost` does. Secret.
 
         Raises:
             ValueError: if nothing was watched or charged.
@@ -125,7 +125,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         return self._account().cost(delta)
 
     def exposure(self, delta: float) -> Exposure:
-        """Return what most records pay at most; see :meth:`bdpvi.dp.private.Private.exposure`."""
+        """Return what most records pay at most; see :meth:`.Private.exposure`."""
         return self._account().exposure(delta)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bdpvi.dp.gradients import Batch, Loss, trainable
+from bdpvi.dp.networks.gradients import Batch, Loss, trainable
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "

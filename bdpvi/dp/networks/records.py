@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from bdpvi._runtime import validate
-from bdpvi.dp.gradients import Batch
+from bdpvi.dp.networks.gradients import Batch
 
 Source = Sequence[Any] | Dataset[Any]
 """Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y). A

@@ -21,11 +21,11 @@ from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.solve import smallest
 from bdpvi.dp.charges import Steps
-from bdpvi.dp.gradients import GradSampleMode, Loss, make_gradients, trainable
 from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.private import Private
-from bdpvi.dp.records import Records, Source, check_panel
-from bdpvi.dp.refusals import check_loss, check_module, check_optimizer
+from bdpvi.dp.networks.gradients import GradSampleMode, Loss, make_gradients, trainable
+from bdpvi.dp.networks.private import Private
+from bdpvi.dp.networks.records import Records, Source, check_panel
+from bdpvi.dp.networks.refusals import check_loss, check_module, check_optimizer
 from bdpvi.types import Dataset
 
 _TRIED = 8

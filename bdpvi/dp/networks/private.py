@@ -18,9 +18,9 @@ from bdpvi.accounting.cost import Bound, Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.dp.charges import Steps
-from bdpvi.dp.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.records import Records
+from bdpvi.dp.networks.gradients import MARGIN, RecordGradients, trainable
+from bdpvi.dp.networks.records import Records
 
 
 class Private:

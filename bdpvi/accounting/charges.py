@@ -1,0 +1,139 @@
+"""What was charged: events of the same records, and what can be said of them before any ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bdpvi._runtime import validate
+from bdpvi.accounting.conversions import REAL_ORDERS, Orders
+from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
+from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.record_costs import event_cost
+from bdpvi.types import Scope
+
+Charged = tuple[Event, int]
+"""An event, and how many times it was charged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Charges:
+    """Events of the same records and the same unit.
+
+    Attributes:
+        events: each with the number of times it was charged.
+
+    Raises:
+        ValueError: if there is no event, a number is none, or records or units differ.
+    """
+
+    events: tuple[Charged, ...]
+
+    @classmethod
+    def of(cls, events: Iterable[Event | Charged]) -> Charges:
+        """Return the charges of events, or of pairs of an event and a number."""
+        return cls(tuple(e if isinstance(e, tuple) else (e, 1) for e in events))
+
+    def __post_init__(self) -> None:
+        if not self.events:
+            raise ValueError("events: nothing has been charged yet, so there is no ε to report")
+        for _, count in self.events:
+            validate.positive_int("count", count)
+        first = self.events[0][0]
+        for (before, _), (event, _) in zip(self.events, self.events[1:], strict=False):
+            check_same_records(first.records, event.records)
+            _check_counted(before, event)
+            if self.unit != _unit(event):
+                raise ValueError(
+                    f"event: its unit is {_unit(event)!r}, that of earlier ones {self.unit!r}"
+                )
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Of the neighbours, such as "remove D‖D′"."""
+        return tuple(self.events[0][0].records)
+
+    @property
+    def unit(self) -> str:
+        """What is added, removed or replaced."""
+        return _unit(self.events[0][0])
+
+    @property
+    def rounding(self) -> float:
+        """Total variation between all that was released and the exact ones."""
+        return math.fsum(count * event.rounding for event, count in self.events)
+
+    @property
+    def from_data(self) -> bool:
+        """Whether a number that should be public was found from the records."""
+        return any(event.from_data for event, _ in self.events)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there are steps of noisy sums."""
+        return any(isinstance(event, SampledGaussian) for event, _ in self.events)
+
+    @property
+    def sample_size(self) -> int:
+        """Records in the panel, 0 without one."""
+        return min(map(len, self.events[0][0].records.values()), default=0)
+
+    @property
+    def path(self) -> bool:
+        """Whether costs were met on the path of a training run."""
+        norms = [event.norms for event, _ in self.events if isinstance(event, SampledGaussian)]
+        return any(one is not None and one.scope is Scope.PATH for one in norms)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The real orders, unless an event knows its cost at fewer."""
+        known = [event.orders.values for event, _ in self.events if event.orders]
+        if not known:
+            return REAL_ORDERS
+        common = known[0]
+        for other in known[1:]:
+            common = common[torch.isin(common, other)]
+        return Orders(common)
+
+    def each(self, direction: str, order: Tensor) -> Tensor:
+        """Return what all events cost each record at orders (K,), (K, m)."""
+        total: Tensor | None = None
+        for event, count in self.events:
+            cost = event_cost(event, direction, order)
+            total = count * cost if total is None else total.add_(cost, alpha=count)
+        assert total is not None
+        return total
+
+    def counted(self, direction: str) -> Mapping[str, Tensor]:
+        """Return how many records each cost stands for, if not one: ``{"counts": (m,)}``."""
+        panel = _panel(self.events[-1][0], direction)
+        return {} if panel is None or panel.counts is None else {"counts": panel.counts}
+
+    def need_panel(self) -> None:
+        """Raise ValueError if there are no records to ask."""
+        if self.sample_size == 0:
+            raise ValueError("event has no panel of records: ask for the worst case")
+
+
+def _unit(event: Event) -> str:
+    return str(getattr(event, "unit", "record"))
+
+
+def _panel(event: Event, direction: str) -> Panel | None:
+    return event.panel(direction) if isinstance(event, PosteriorDraws) else None
+
+
+def _check_counted(before: Event, now: Event) -> None:
+    """Raise ValueError if one of the events has counts of records, and they are of two fits."""
+    for name in now.records:
+        two = [_panel(one, name) for one in (before, now)]
+        if two[0] is not two[1] and any(one and one.counts is not None for one in two):
+            raise ValueError(
+                "event: counts of records do not know who is who, so they price releases of one "
+                "fit; for two together there is the worst case"
+            )

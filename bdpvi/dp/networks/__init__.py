@@ -1,0 +1,1 @@
+"""Networks in private training by DP-SGD: they need neither Pyro nor a model."""
