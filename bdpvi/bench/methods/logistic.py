@@ -45,8 +45,8 @@ class LogisticRegression:
 
         >>> data = Dataset(torch.zeros(8, 1), torch.tensor([1.0] * 2 + [0.0] * 6))
         >>> model = BayesianLogisticRegression(intercept=True, prior_scale=1e4)
-        >>> PreparedLogistic.__name__, LogisticRegression(model=model).prepare(data, 1e-5).w
-        ('PreparedLogistic', tensor([ 0.0000, -1.0986], dtype=torch.float64))
+        >>> LogisticRegression(model=model).prepare(data, 1e-5).w
+        tensor([ 0.0000, -1.0986])
         """
         self.model.check(train)
         design, y = self.model.design(train.x.cpu().double()), train.y.cpu()

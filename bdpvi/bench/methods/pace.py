@@ -73,7 +73,7 @@ def pace(
     ...     pace(21, 1000, noise_multiplier=z, steps=20, rate=1.0, clip=None) for z in (259, 17)
     ... )
     >>> round(slow.step_size, 3), round(slow.last, 1), round(quick.step_size, 3)
-    (0.018, 6.4, 0.905)
+    (0.019, 6.5, 1.116)
     """
     clip, rows_declared = clip or clip_of(weights), magnitude(max(FEWEST, rows))
     variance = (clip * noise_multiplier / (rate * rows_declared)) ** 2 / steps
