@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bdpvi.releasing.released import Release
     from bdpvi.releasing.releases import calibrate, cost, preview, release
     from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+    from bdpvi.synthesis.released import synthesize
     from bdpvi.types import (
         Budget,
         BudgetExceededError,
@@ -67,6 +68,7 @@ _WHERE = {
     "releasing.released": ("Release",),
     "releasing.releases": ("calibrate", "cost", "preview", "release"),
     "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
+    "synthesis.released": ("synthesize",),
 }
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -121,6 +123,7 @@ __all__ = [
     "release",
     "save_fit",
     "save_release",
+    "synthesize",
 ]
 
 

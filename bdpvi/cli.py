@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._runtime import log, validate
-from bdpvi.commands import fit, ledger, options, private, release, show, summary
+from bdpvi.commands import fit, ledger, options, private, release, show, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ for command in (
     release.cost,
     release.predict,
     summary.summary,
+    synthesize.schema,
+    synthesize.synthesize,
+    synthesize.sample,
 ):
     app.command(cls=Command)(command)
 for name in ("compare", "tune"):  # by name: of the extra "bench" nothing else knows

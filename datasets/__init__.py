@@ -16,6 +16,7 @@ from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.mnist import load_mnist
 from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.schema import Domain, Schema
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.split import by_coins, first_rows, folds, shuffled
 from bdpvi.datasets.tables import TableOptions, dataset_from_frame, from_csv, from_frame
@@ -35,11 +36,13 @@ LOADERS: Mapping[str, Callable[[], Split]] = {
 __all__ = [
     "LOADERS",
     "DigestError",
+    "Domain",
     "Encoding",
     "Hashed",
     "Numeric",
     "OneHot",
     "Ordinal",
+    "Schema",
     "TableOptions",
     "by_coins",
     "constants_of",

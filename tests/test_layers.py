@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "neighbours.optimum",
         "releasing",
     },
+    "synthesis": {"_runtime", "accounting", "datasets"},
     "commands": PLAIN
     | {
         "accounting",
@@ -49,6 +50,7 @@ MAY_IMPORT = {
         "neighbours",
         "recipes",
         "releasing",
+        "synthesis",
     },
 }
 """What each room imports. ``bench`` and the face put the rooms together."""

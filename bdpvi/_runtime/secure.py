@@ -252,3 +252,36 @@ def sum_rounding(coordinates: int) -> float:
     '5.3e-24'
     """
     return LAW.total_variation(coordinates)
+
+
+def count_noise(shape: tuple[int, ...], deviation: float, normals: WholeNormals) -> Tensor:
+    """Return whole numbers K to be added to counts: Gaussian noise, int64, of deviation or more.
+
+    With m the largest whole number so that s/m is at least the deviation, K = ⌊(X + ⌊m/2⌋)/m⌋, in
+    whole numbers. A count c plus K is ⌊(cm + X + ⌊m/2⌋)/m⌋, which is post-processing of c + X/m:
+    nothing is rounded before noise is added, so a count's size has no part in the error, and one
+    more in a cell moves it by exactly 1. What is left is the total variation between X and
+    round(sZ), :func:`sum_rounding`.
+
+    Args:
+        shape: of the counts.
+        deviation: at least that of the noise, public and positive.
+        normals: from a secret key of these counts alone.
+
+    Raises:
+        ValueError: if the deviation is above s, 8.6e9.
+
+    >>> count_noise((4,), 100.0, WholeNormals(Key.of_seed(0))).dtype
+    torch.int64
+    """
+    parts = whole_parts(deviation)
+    noise = normals.take(math.prod(shape)).to(torch.int64)
+    return torch.div(noise + parts // 2, parts, rounding_mode="floor").reshape(shape)
+
+
+def whole_parts(deviation: float) -> int:
+    """Return m of :func:`count_noise`."""
+    parts = int(LAW.deviation * (1 - 2.0**-50) / validate.positive("deviation", deviation))
+    if parts < 1:
+        raise ValueError(f"deviation={deviation:g} must be at most {LAW.deviation:g}")
+    return parts

@@ -1,0 +1,277 @@
+"""The mechanism: noisy counts of every column, then of all pairs of columns and of named groups.
+
+One row more or less moves one cell of each table by 1, so tables with noise of deviations σ_t are
+one Gaussian mechanism of distance μ, μ² = Σ 1/σ_t², whatever the row is; also where later tables
+depend on what earlier ones gave (Dong, Roth and Su 2022, Corollary 2). How the columns' noisy
+counts decide which cells are merged in the pairs is post-processing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpvi._runtime import secure, validate
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.whole_normals import WholeNormals
+from bdpvi.datasets.schema import Codes, Schema
+
+Floats = NDArray[np.float64]
+Group = tuple[int, ...]
+"""Columns that are counted together, by their places."""
+GROUPS = 0.25
+"""Share of the named groups in what is not for single columns, where there are any."""
+RARE = 2.0
+"""Cells with fewer rows than so many deviations are merged."""
+ABSENT = 1.5
+"""Blanks and unknown values have a bin of their own from so many times that on: most columns have
+none, and of 13 columns' 26 noisy counts one of two runs would have one above two deviations."""
+BINS = 20
+"""A bin of numbers has about one in so many rows, where there are enough."""
+_MOST_CELLS = 2**24
+_MOST_GROUP = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What is counted at which share of the price, and how the network is made of it.
+
+    Attributes:
+        one_way: share of μ² for single columns.
+        label: share of the pairs with the target in what is for pairs.
+        parents: most columns besides the target that one is drawn from.
+        cells: most cells of a table that the network keeps.
+        also: groups of three or four columns that are counted together besides.
+        unit: "row", or the column that names persons, if the guarantee is about all rows of one.
+        rows_per_unit: k, how many rows of each person are used at most, the first ones.
+
+    Raises:
+        ValueError: naming the argument that is out of range.
+    """
+
+    one_way: float = 0.1
+    label: float = 0.6
+    parents: int = 2
+    cells: int = 2**17
+    also: tuple[tuple[str, ...], ...] = ()
+    unit: str = "row"
+    rows_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        validate.probability("one_way", self.one_way)
+        validate.probability("label", self.label)
+        validate.positive_int("parents", self.parents)
+        validate.positive_int("cells", self.cells)
+        validate.positive_int("rows_per_unit", self.rows_per_unit)
+        if self.rows_per_unit > 1 and self.unit == "row":
+            raise ValueError(
+                f"rows_per_unit={self.rows_per_unit} needs unit=, the column that names persons"
+            )
+        for group in self.also:
+            if not 3 <= len(set(group)) == len(group) <= _MOST_GROUP:
+                raise ValueError(f"also has {group}: a group is three or four different columns")
+
+    def groups(self, schema: Schema) -> tuple[Group, ...]:
+        """Return the named groups, by place.
+
+        Raises:
+            ValueError: if a name is no column, or a group could have more than 2²⁴ cells.
+        """
+        names, sizes = list(schema.columns), [one.size for one in schema.columns.values()]
+        found = []
+        for group in self.also:
+            if unknown := [name for name in group if name not in names]:
+                raise ValueError(f"also names {unknown[0]!r}, which is no column of the schema")
+            places = tuple(sorted(names.index(name) for name in group))
+            if (cells := math.prod(sizes[at] for at in places)) > _MOST_CELLS:
+                raise ValueError(
+                    f"also has {group}, which can have {cells} cells; 2**24 at most: leave a "
+                    "column out, or give it fewer levels"
+                )
+            found.append(places)
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Which tables are counted, with what noise: it follows from public things alone.
+
+    Attributes:
+        sizes: codes of every column.
+        grids: of every column, whether its codes are in order, as those of numbers are.
+        target: place of the target; None for no target.
+        one_way: deviation of the noise of single columns.
+        joint: of each pair and group.
+    """
+
+    sizes: tuple[int, ...]
+    grids: tuple[bool, ...]
+    target: int | None
+    one_way: float
+    joint: Mapping[Group, float]
+
+    @classmethod
+    def of(cls, schema: Schema, target: int | None, distance: float, settings: Counts) -> Plan:
+        """Return the plan that costs exactly ``distance``, μ.
+
+        >>> from bdpvi.datasets.schema import Domain
+        >>> three = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
+        >>> plan = Plan.of(three, 0, 0.5, Counts())
+        >>> round(3 / plan.one_way**2 + sum(1 / one**2 for one in plan.joint.values()), 12)
+        0.25
+        """
+        domains = list(schema.columns.values())
+        pairs = list(itertools.combinations(range(len(domains)), 2))
+        groups = settings.groups(schema)
+        kinds: list[tuple[float, Sequence[Group]]] = [
+            (settings.label, [one for one in pairs if target in one]),
+            (1 - settings.label, [one for one in pairs if target not in one]),
+        ]
+        total = sum(share for share, tables in kinds if tables)
+        rest = 1 - GROUPS * bool(groups)
+        kinds = [(rest * share / total if total else 0.0, some) for share, some in kinds]
+        kinds.append((GROUPS, groups))
+        one_way = settings.one_way if pairs else 1.0
+        joint = {
+            table: math.sqrt(len(tables) / (share * (1 - one_way))) / distance
+            for share, tables in kinds
+            for table in tables
+        }
+        return cls(
+            tuple(one.size for one in domains),
+            tuple(one.edges is not None for one in domains),
+            target,
+            math.sqrt(len(domains) / one_way) / distance,
+            joint,
+        )
+
+    @property
+    def rounding(self) -> float:
+        """Total variation between all noise and exact noise, whatever is merged."""
+        cells = sum(self.sizes) + sum(
+            math.prod(self.sizes[at] for at in table) for table in self.joint
+        )
+        return secure.sum_rounding(cells)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyCounts:
+    """What was released: all else follows from it.
+
+    Attributes:
+        single: noisy counts of every column's codes, int64.
+        bins: of every column, the bin that a code was merged into.
+        joint: noisy counts of bins, by the places of the columns.
+        deviation: of the noise in ``single``.
+        deviations: of the noise in each of ``joint``.
+    """
+
+    single: tuple[Codes, ...]
+    bins: tuple[Codes, ...]
+    joint: Mapping[Group, Codes]
+    deviation: float
+    deviations: Mapping[Group, float]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of bins of every column."""
+        return tuple(int(one.max()) + 1 for one in self.bins)
+
+    @cached_property
+    def records(self) -> float:
+        """Estimated number of rows, at least 1: the mean of totals by their inverse variance."""
+        tables = [(one, self.deviation) for one in self.single]
+        tables += [(table, self.deviations[at]) for at, table in self.joint.items()]
+        weights = [1 / (deviation**2 * table.size) for table, deviation in tables]
+        totals = [float(table.sum()) for table, _ in tables]
+        return max(float(np.average(totals, weights=weights)), 1.0)
+
+    def binned(self, at: int) -> Floats:
+        """Return the noisy counts of a column's bins, from those of its codes."""
+        bins, weights = self.bins[at], self.single[at].astype(np.float64)
+        return np.asarray(np.bincount(bins, weights=weights, minlength=self.sizes[at]))
+
+
+def count(codes: Codes, plan: Plan, key: Key) -> NoisyCounts:
+    """Count with noise. What this draws has to be charged before.
+
+    Args:
+        codes: of the rows, (N, d).
+        plan: what is counted.
+        key: secret, of this release alone.
+    """
+    noise = WholeNormals(key.child("counts"))
+    single = tuple(
+        _noisy(codes[:, [at]], (size,), plan.one_way, noise) for at, size in enumerate(plan.sizes)
+    )
+    records = float(np.mean([table.sum() for table in single]))
+    bins = tuple(
+        merged(table, grid, RARE * plan.one_way, max(records / BINS, RARE * plan.one_way))
+        for table, grid in zip(single, plan.grids, strict=True)
+    )
+    sizes = [int(one.max()) + 1 for one in bins]
+    coarse = np.stack([one[codes[:, at]] for at, one in enumerate(bins)], axis=1)
+    joint = {
+        table: _noisy(coarse[:, table], tuple(sizes[at] for at in table), deviation, noise)
+        for table, deviation in plan.joint.items()
+    }
+    return NoisyCounts(single, bins, joint, plan.one_way, plan.joint)
+
+
+def _noisy(codes: Codes, shape: tuple[int, ...], deviation: float, noise: WholeNormals) -> Codes:
+    places = np.ravel_multi_index(tuple(codes.T), shape)
+    exact = np.bincount(places, minlength=math.prod(shape)).reshape(shape)
+    added = secure.count_noise(shape, deviation, noise).numpy()
+    return np.asarray(exact + added, dtype=np.int64)
+
+
+def merged(noisy: Codes, grid: bool, least: float, full: float) -> Codes:
+    """Return which bin each code is merged into.
+
+    Neighbouring cells of a grid become one bin until it holds ``full`` rows; a cell that alone
+    holds so many stands alone. Levels below ``least`` become one bin. So do blanks and what is
+    unknown, the last two codes, unless they are :data:`ABSENT` times as many; where there is no
+    such bin they go where most rows are, as nothing is drawn of them.
+
+    Args:
+        noisy: counts of codes.
+        grid: whether codes are in order.
+        least: fewest rows of a bin.
+        full: rows of a bin of numbers.
+
+    >>> merged(np.array([50, 3, 4, 5, 60, 1, 0]), True, 10.0, 40.0).tolist()
+    [0, 1, 1, 1, 2, 2, 2]
+    """
+    cells = len(noisy) - 2
+    bins = np.zeros(len(noisy), dtype=np.int64)
+    if grid:
+        at, mass = 0, 0.0
+        for cell in range(cells):
+            if noisy[cell] >= full and mass >= least:  # it stands alone
+                at, mass = at + 1, 0.0
+            bins[cell], mass = at, mass + noisy[cell]
+            if mass >= full and cell < cells - 1:
+                at, mass = at + 1, 0.0
+        if mass < least and at:
+            bins[:cells][bins[:cells] == at] = at - 1
+        number, rare = int(bins[:cells].max()) + 1, -1
+    else:
+        kept = noisy[:cells] >= least
+        number, rare = int(kept.sum()), -1
+        bins[:cells][kept] = np.arange(number)
+        if not kept.all():
+            bins[:cells][~kept], rare = number, number
+            number += 1
+    mass_of = np.bincount(bins[:cells], weights=noisy[:cells], minlength=number)
+    for code in (cells, cells + 1):
+        if noisy[code] >= ABSENT * least:
+            bins[code], number = number, number + 1
+        else:
+            bins[code] = rare if rare >= 0 else int(mass_of.argmax())
+    return bins

@@ -1,0 +1,177 @@
+"""From noisy tables to probabilities: margins, shrinkage by the known noise, and raking."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bdpvi.synthesis.counts import Floats, Group, NoisyCounts
+
+_FLOOR = 1e-3
+"""Least part of what independence would give that a cell of a table keeps."""
+_ROUNDS = 50
+ROUNDS = 40
+"""Proportional rounds of a joint table, which its pairs need."""
+_NOTHING = 1e-300
+
+
+def projected(table: Floats) -> Floats:
+    """Return the nearest probabilities in squared distance (Held, Wolfe and Crowder 1974).
+
+    >>> projected(np.array([0.5, 0.7, -0.1])).round(3).tolist()
+    [0.4, 0.6, 0.0]
+    """
+    down = np.sort(table.ravel())[::-1]
+    over = (np.cumsum(down) - 1) / np.arange(1, len(down) + 1)
+    return np.asarray(np.maximum(table - over[np.flatnonzero(down > over)[-1]], 0.0))
+
+
+def margins(noisy: NoisyCounts) -> tuple[Floats, ...]:
+    """Return each column's probabilities: of all tables that have it, by inverse variance."""
+    found = []
+    for at, size in enumerate(noisy.sizes):
+        cells = np.bincount(noisy.bins[at], minlength=size)
+        precision = 1 / (noisy.deviation**2 * cells)
+        total = noisy.binned(at) * precision
+        for columns, table in noisy.joint.items():
+            if at in columns:
+                others = tuple(axis for axis, one in enumerate(columns) if one != at)
+                weight = size / (noisy.deviations[columns] ** 2 * table.size)
+                total, precision = total + weight * table.sum(others), precision + weight
+        found.append(projected(total / precision / noisy.records))
+    return tuple(found)
+
+
+def shrunk_values(residual: Floats, deviation: float) -> Floats:
+    """Return a matrix without white noise of known deviation: its singular values shrunk.
+
+    With s in units of the deviation times √max(A, B), and β = min(A, B)/max(A, B), the value with
+    least squared error in large matrices is √((s² − β − 1)² − 4β)/s above 1 + √β, else 0 (Gavish
+    and Donoho 2017, eq. 7).
+
+    >>> float(np.abs(shrunk_values(np.eye(4), 10.0)).max())
+    0.0
+    """
+    left, values, right = np.linalg.svd(residual, full_matrices=False)
+    unit = deviation * math.sqrt(max(residual.shape))
+    beta = min(residual.shape) / max(residual.shape)
+    s = values / unit
+    inside = np.maximum((s**2 - beta - 1) ** 2 - 4 * beta, 0.0)
+    kept = np.where(s > 1 + math.sqrt(beta), np.sqrt(inside) / np.maximum(s, 1e-12), 0.0)
+    return np.asarray((left * (unit * kept)) @ right)
+
+
+def shrunk_cells(residual: Floats, expected: Floats, deviation: float) -> Floats:
+    """Return an array without white noise: each cell by its own share of signal.
+
+    A cell's signal is taken to have the variance κ²e², so its mean given the noisy cell is
+    κ²e²/(κ²e² + σ²) of that. κ² is found by moments: the mean of r²/e² − fσ²/e², weighted by
+    e²/(e² + σ²), f the share of noise that is left when the array has been centred in all axes.
+
+    Args:
+        residual: any number of axes.
+        expected: e, what is expected of the cells.
+        deviation: σ.
+    """
+    left, free = residual, 1.0
+    for axis, size in enumerate(residual.shape):
+        left = left - left.mean(axis, keepdims=True)
+        free *= 1 - 1 / size
+    squared, noise = expected**2, deviation**2
+    weight = 1 / (squared + noise)
+    signal = float(((left**2 - free * noise) * weight).sum() / (squared * weight).sum())
+    share = max(signal, 1e-6) * squared
+    return np.asarray(left * share / (share + noise))
+
+
+def fitted(start: Floats, parts: Sequence[tuple[tuple[int, ...], Floats]], rounds: int) -> Floats:
+    """Return the table nearest to ``start`` with these margins, by proportional rounds.
+
+    Nearest in relative entropy (Csiszár 1975): from a product of margins, the table of largest
+    entropy. The margins of the last part hold exactly.
+
+    Args:
+        start: probabilities.
+        parts: axes in increasing order, and the probabilities of those.
+        rounds: how often each part is imposed.
+    """
+    found = start
+    for _ in range(rounds):
+        for axes, wanted in parts:
+            others = tuple(axis for axis in range(start.ndim) if axis not in axes)
+            ratio = wanted / np.maximum(found.sum(others), _NOTHING)
+            found = found * np.expand_dims(ratio, others)
+    return found
+
+
+def raked(table: Floats, wanted: Sequence[Floats]) -> Floats:
+    """Return a table of probabilities near this one, with these margins.
+
+    Margins are first corrected by the same amount in every cell, and negative cells projected away,
+    as clipping them would add mass; then come proportional rounds.
+
+    Args:
+        table: any numbers.
+        wanted: of each axis.
+    """
+    found = table
+    axes = range(table.ndim)
+    for _ in range(3):
+        for axis in axes:
+            lacking = wanted[axis] - found.sum(_but(axes, axis))
+            found = found + _along(lacking, axis, table.ndim) * (table.shape[axis] / table.size)
+        found = projected(found)
+    product = np.ones(())
+    for one in wanted:
+        product = np.multiply.outer(product, one)
+    found = np.maximum(found, _FLOOR * product)
+    return fitted(found, [((axis,), wanted[axis]) for axis in axes], _ROUNDS)
+
+
+def cleaned(
+    noisy: NoisyCounts, single: Sequence[Floats], target: int | None
+) -> Mapping[Group, Floats]:
+    """Return the probabilities of every pair and group: shrunk, with the columns' margins.
+
+    Pairs with the target are shrunk cell by cell, the others by singular values; of a group, what
+    its pairs do not say is shrunk cell by cell.
+    """
+    found: dict[Group, Floats] = {}
+    for columns, table in sorted(noisy.joint.items(), key=lambda one: len(one[0])):
+        deviation = noisy.deviations[columns] / noisy.records
+        share = table / noisy.records
+        expected = by_pairs([single[at] for at in columns], columns, found)
+        residual = share - expected
+        if len(columns) > 2 or target in columns:
+            residual = shrunk_cells(residual, expected, deviation)
+        else:
+            residual = shrunk_values(residual, deviation)
+        found[columns] = raked(expected + residual, [single[at] for at in columns])
+    return found
+
+
+def by_pairs(single: Sequence[Floats], columns: Group, pairs: Mapping[Group, Floats]) -> Floats:
+    """Return the joint probabilities of largest entropy, given some margins and pairs.
+
+    Args:
+        single: probabilities of these columns.
+        columns: in increasing order.
+        pairs: of tables of two columns; what is not there is not imposed.
+    """
+    product = np.ones(())
+    for one in single:
+        product = np.multiply.outer(product, one)
+    axes = itertools.combinations(range(len(columns)), 2)
+    found = [(two, pairs.get((columns[two[0]], columns[two[1]]))) for two in axes]
+    return fitted(product, [(two, table) for two, table in found if table is not None], ROUNDS)
+
+
+def _but(axes: range, axis: int) -> tuple[int, ...]:
+    return tuple(one for one in axes if one != axis)
+
+
+def _along(values: Floats, axis: int, axes: int) -> Floats:
+    return np.expand_dims(values, _but(range(axes), axis))

@@ -1,0 +1,221 @@
+"""The model of the rows: each column given the target and a few columns before it.
+
+Structure and conditional tables follow from the noisy counts alone. There is no message passing:
+the parents of a column lie in one clique that is there already, so their joint probabilities are
+known, and the table with the new column has the largest entropy given these and its pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bdpvi.datasets.schema import Codes
+from bdpvi.synthesis.counts import Floats, Group, NoisyCounts
+from bdpvi.synthesis.margins import (
+    ROUNDS,
+    by_pairs,
+    cleaned,
+    fitted,
+    margins,
+    projected,
+    shrunk_values,
+)
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One column of the network.
+
+    Attributes:
+        column: its place.
+        parents: places of the columns that it is drawn given.
+        table: joint probabilities, the parents' axes first.
+    """
+
+    column: int
+    parents: Group
+    table: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A distribution of rows of codes.
+
+    Attributes:
+        nodes: in the order that columns are drawn in.
+        within: of every column the probabilities of codes in each bin, (bins, codes).
+    """
+
+    nodes: tuple[Node, ...]
+    within: tuple[Floats, ...]
+
+    def sample(self, rows: int, random: np.random.Generator) -> Codes:
+        """Return codes of independent rows, (rows, d)."""
+        bins = np.zeros((rows, len(self.nodes)), dtype=np.int64)
+        for node in self.nodes:
+            table = node.table.reshape(-1, node.table.shape[-1])
+            given = np.zeros(rows, dtype=np.int64)
+            for axis, parent in enumerate(node.parents):
+                given = given * node.table.shape[axis] + bins[:, parent]
+            bins[:, node.column] = drawn(table, given, random)
+        codes = [drawn(one, bins[:, at], random) for at, one in enumerate(self.within)]
+        return np.stack(codes, axis=1)
+
+
+def drawn(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
+    """Return one draw from each of these rows of a table of weights.
+
+    >>> drawn(np.eye(3), np.array([2, 0]), np.random.default_rng(0)).tolist()
+    [2, 0]
+    """
+    ends = np.cumsum(table, axis=1)
+    ends = ends / np.maximum(ends[:, -1:], 1e-300)
+    ends += np.arange(len(table))[:, None]  # one increasing sequence for all rows
+    at = np.searchsorted(ends.ravel(), rows + random.random(len(rows)), side="right")
+    return np.asarray(np.minimum(at - rows * table.shape[1], table.shape[1] - 1), dtype=np.int64)
+
+
+def network(
+    noisy: NoisyCounts, target: int | None, shares: Sequence[Floats], parents: int, cells: int
+) -> Network:
+    """Return the network of noisy counts.
+
+    Args:
+        noisy: what was released.
+        target: place of the target; it comes first and is a parent of every column.
+        shares: of every column, the share of each code where nothing is known of a bin.
+        parents: most parents besides the target.
+        cells: most cells of a node's table, unless the target alone makes more.
+    """
+    single = margins(noisy)
+    tables = cleaned(noisy, single, target)
+    first: Group = () if target is None else (target,)
+    rest = [at for at in range(len(single)) if at != target]
+    heavy = weights(noisy, single, tables, target)
+    nodes = [] if target is None else [Node(target, (), single[target])]
+    cliques: list[tuple[Group, Floats]] = []
+    best: dict[int, tuple[float, Group, int]] = {}
+    here = max(rest, key=lambda a: max(heavy.get((a, b), 0.0) for b in rest), default=None)
+    while here is not None:
+        if not cliques:
+            known, joint = first, single[target] if target is not None else np.ones(())
+        else:
+            _, chosen, where = best.pop(here)
+            whole, table = cliques[where]
+            known = first + chosen
+            joint = table.sum(tuple(i for i, one in enumerate(whole) if one not in known))
+            order = [one for one in whole if one in known]
+            joint = joint.transpose([order.index(one) for one in known]) if known else joint
+        made = _joined(here, known, joint, single[here], tables)
+        nodes.append(Node(here, known, made))
+        cliques.append(((*known, here), made))
+        rest.remove(here)
+        for column in rest:
+            found = _parents(column, cliques[-1], single, heavy, first, parents, cells)
+            if column not in best or found[0] > best[column][0] + 1e-12:
+                best[column] = (*found, len(cliques) - 1)
+        here = max(rest, key=lambda one: best[one][0], default=None)
+    within = tuple(_within(noisy, at, share) for at, share in enumerate(shares))
+    return Network(tuple(nodes), within)
+
+
+def weights(
+    noisy: NoisyCounts,
+    single: Sequence[Floats],
+    tables: Mapping[Group, Floats],
+    target: int | None,
+) -> Mapping[Pair, float]:
+    """Return how strongly two columns depend on each other, given the target, above the noise.
+
+    It is the sum of what a pair deviates from independence, shrunk; pairs of a named group have
+    besides what the group deviates from the pairs.
+    """
+    found: dict[Pair, float] = {}
+    for columns, table in noisy.joint.items():
+        if len(columns) > 2:
+            expected = by_pairs([single[at] for at in columns], columns, tables)
+            more = float(np.abs(tables[columns] - expected).sum())
+            for two in itertools.permutations((at for at in columns if at != target), 2):
+                found[two] = found.get(two, 0.0) + more
+        elif target not in columns:
+            a, b = columns
+            expected = np.outer(single[a], single[b])
+            if target is not None:
+                given = _pair(tables, target, a) / np.maximum(single[target], 1e-12)[:, None]
+                expected = given.T @ _pair(tables, target, b)
+            left = shrunk_values(
+                table / noisy.records - expected, noisy.deviations[columns] / noisy.records
+            )
+            for two in ((a, b), (b, a)):
+                found[two] = found.get(two, 0.0) + float(np.abs(left).sum())
+    return found
+
+
+def _parents(
+    column: int,
+    clique: tuple[Group, Floats],
+    single: Sequence[Floats],
+    heavy: Mapping[Pair, float],
+    first: Group,
+    parents: int,
+    cells: int,
+) -> tuple[float, Group]:
+    """Return the heaviest parents of a column in one clique, with their weight."""
+    among = [one for one in clique[0] if one not in first and heavy.get((column, one), 0.0) > 0]
+    best: tuple[float, Group] = (0.0, ())
+    for number in range(1, min(parents, len(among)) + 1):
+        for some in itertools.combinations(among, number):
+            size = math.prod(len(single[at]) for at in (*first, *some, column))
+            weight = sum(heavy[column, one] for one in some)
+            if size <= cells and weight > best[0]:
+                best = (weight, some)
+    return best
+
+
+def _joined(
+    column: int, known: Group, joint: Floats, own: Floats, tables: Mapping[Group, Floats]
+) -> Floats:
+    """Return the joint probabilities of parents and column, of largest entropy."""
+    start = np.multiply.outer(joint, own)
+    clique = (*known, column)
+    parts: list[tuple[tuple[int, ...], Floats]] = []
+    for columns, table in tables.items():
+        if column in columns and set(columns) <= set(clique):
+            axes = [clique.index(one) for one in columns]
+            order = np.argsort(axes)
+            parts.append((tuple(sorted(axes)), table.transpose(order)))
+    if known:
+        parts.append((tuple(range(len(known))), joint))
+    return fitted(start, parts, ROUNDS if len(parts) > 1 else 1)
+
+
+def _pair(tables: Mapping[Group, Floats], a: int, b: int) -> Floats:
+    return tables[a, b] if a < b else tables[b, a].T
+
+
+def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
+    """Return the probabilities of codes in each bin: by their noisy counts where these show any.
+
+    Blanks and unknown values that have no bin of their own are not drawn.
+    """
+    bins, size = noisy.bins[at], noisy.sizes[at]
+    found = np.zeros((size, len(bins)))
+    for one in range(size):
+        (codes,) = np.nonzero(bins == one)
+        plain = codes[codes < len(bins) - 2]
+        codes = plain if len(plain) else codes
+        known = noisy.single[at][codes].astype(np.float64)
+        if len(codes) > 1 and known.sum() > noisy.deviation * math.sqrt(len(codes)):
+            found[one, codes] = projected(known / known.sum())
+        elif shares[codes].any():
+            found[one, codes] = shares[codes] / shares[codes].sum()
+        else:
+            found[one, codes] = 1 / len(codes)
+    return found

@@ -1,0 +1,365 @@
+"""A table to rows that may be shared: check, charge, draw, count; then rows cost nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from bdpvi._runtime import schema as files
+from bdpvi._runtime import store, validate
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.book import ROW, Entry
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.cost import Assumption, Bound
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.worst_case import gaussian_guarantee
+from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.datasets.units import at_most
+from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
+from bdpvi.synthesis.network import Network, network
+
+FORMAT = 1
+_MOST_ROWS = 10**8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What was promised; all of it may be published.
+
+    Attributes:
+        worst_case: ε at δ for whatever one row, or all rows of one person, may be. All rows move
+            the counts equally far, so the Bayesian ε would be the same number.
+        source: where the schema is from.
+        from_data: columns whose bounds or levels were read from the table, which ε does not cover.
+    """
+
+    worst_case: Bound
+    source: str
+    from_data: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return str(self.worst_case)
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """Noisy counts of a table, and any number of rows from them, all of which may be shared.
+
+    Attributes:
+        receipt: what was promised.
+        schema: of the rows.
+        target: name of the column that all others are drawn given, or None.
+        settings: see :class:`Counts`.
+        counts: the noisy counts with their deviations, for models of one's own.
+    """
+
+    receipt: Receipt
+    schema: Schema
+    target: str | None
+    settings: Counts
+    counts: NoisyCounts
+
+    @property
+    def rows(self) -> int:
+        """The estimated number of rows of the table, at least 1. The exact one is not known."""
+        return round(self.counts.records)
+
+    @cached_property
+    def network(self) -> Network:
+        """The distribution of the rows."""
+        return self._fitted(self.counts)
+
+    def sample(self, rows: int | None = None, *, seed: int | None = None) -> pd.DataFrame:
+        """Return rows, which cost nothing: columns, spellings and ranges of the schema.
+
+        A blank is None or NaN, a value that was no level is "other".
+
+        Args:
+            rows: how many; :attr:`rows` by default.
+            seed: for the same rows again; by default they are others each time.
+
+        Raises:
+            ValueError: naming the argument that is out of range.
+        """
+        random = _random(seed)
+        return self.schema.decode(self.network.sample(self._number(rows), random), random)
+
+    def tables(
+        self, number: int, rows: int | None = None, *, seed: int | None = None
+    ) -> tuple[pd.DataFrame, ...]:
+        """Return tables that differ as those of other samples and other noise would.
+
+        A parametric bootstrap: rows of the network are counted again, with noise of the same
+        deviations, and each table is drawn from the network of such counts. It costs nothing.
+
+        Args:
+            number: M, how many tables.
+            rows: of each; :attr:`rows` by default.
+            seed: as of :meth:`sample`.
+
+        Raises:
+            ValueError: naming the argument that is out of range.
+        """
+        number, rows, random = (
+            checked_rows("number", number),
+            self._number(rows),
+            _random(seed),
+        )
+        plan, made = self._plan, []
+        for _ in range(number):
+            codes = self.network.sample(self.rows, random)
+            again = self._fitted(count(codes, plan, Key(random.bytes(32))))
+            made.append(self.schema.decode(again.sample(rows, random), random))
+        return tuple(made)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all of it to a JSON file, which may be shared.
+
+        Raises:
+            ValueError: if there is something already, or this is a seeded experiment.
+        """
+        if not store.nothing_at(Path(path)):
+            raise ValueError(f"path={str(path)!r} exists already; choose another")
+        if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
+            raise ValueError("seed: an experiment protects nobody and is not saved; leave seed out")
+        store.write(Path(path), store.json_text(files.to_json(_File.of(self))).encode())
+
+    def _number(self, rows: int | None) -> int:
+        return self.rows if rows is None else checked_rows("rows", rows)
+
+    @property
+    def _plan(self) -> Plan:
+        names = list(self.schema.columns)
+        domains = self.schema.columns.values()
+        return Plan(
+            tuple(one.size for one in domains),
+            tuple(one.edges is not None for one in domains),
+            None if self.target is None else names.index(self.target),
+            self.counts.deviation,
+            self.counts.deviations,
+        )
+
+    def _fitted(self, counts: NoisyCounts) -> Network:
+        settings, shares = self.settings, [one.shares for one in self.schema.columns.values()]
+        return network(counts, self._plan.target, shares, settings.parents, settings.cells)
+
+
+def synthesize(
+    table: pd.DataFrame,
+    schema: Schema,
+    target: str | None,
+    *,
+    epsilon: float,
+    delta: float = 1e-6,
+    settings: Counts | None = None,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+) -> Synthetic:
+    """Count a table with noise, and return what makes rows of it that may be shared.
+
+    The table's ledger is charged before anything is drawn. ε is that of this release, to add or
+    remove one row, or all rows of one person; what the ledger has besides adds up there. No row is
+    refused: see :class:`~bdpvi.datasets.schema.Schema`.
+
+    Args:
+        table: the rows, with the schema's columns in any order.
+        schema: what columns may hold; public, made without looking at the table.
+        target: the column that matters most, as the label of a classifier; None for no such.
+        epsilon, delta: of this release, worst-case.
+        settings: :class:`Counts` by default.
+        ledger: of the people; one in memory by default, which ends with the process.
+        seed: for an experiment that can be repeated, and protects nobody.
+
+    Warns:
+        UserWarning: for the owner alone: how many values of a column did not fit the schema.
+
+    Raises:
+        ValueError: naming what is wrong with header, schema or options, before anything is charged.
+        BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
+
+    >>> from bdpvi.datasets import Domain
+    >>> age, sick = Domain(low=0, high=99, integer=True), Domain(levels=("no", "yes"))
+    >>> people = Schema({"age": age, "sick": sick}, "By law.")
+    >>> frame = pd.DataFrame({"age": [*range(100)] * 20, "sick": ["no", "yes"] * 1000})
+    >>> shared = synthesize(frame, people, "sick", epsilon=1.0, delta=1e-6)
+    >>> print(shared.receipt)
+    worst-case DP: ε = 1 at δ = 1e-06 (Gaussian DP, to add or remove one record)
+    >>> shared.sample(3).shape
+    (3, 2)
+    """
+    settings = settings or Counts()
+    validate.positive("epsilon", epsilon)
+    validate.probability("delta", delta)
+    if seed is not None:
+        validate.positive_int("seed", seed, least=0)
+    names = list(schema.columns)
+    if target is not None and target not in names:
+        raise ValueError(f"target={target!r} must be a column of the schema, there are {names}")
+    place = None if target is None else names.index(target)
+    table = table.set_axis([str(name).strip() for name in table.columns], axis=1)
+    if settings.unit != ROW:
+        table = at_most(table, settings.unit, settings.rows_per_unit).drop(columns=settings.unit)
+    codes, unfit = schema.encode(table)
+    rounding = Plan.of(schema, place, 1.0, settings).rounding
+    whole = gaussian_distance(epsilon, delta, rounding)
+    plan = Plan.of(schema, place, whole / settings.rows_per_unit, settings)
+    ledger = (
+        Ledger(unit=settings.unit, rows_per_unit=settings.rows_per_unit)
+        if ledger is None
+        else ledger
+    )
+    if (ledger.unit, ledger.rows_per_unit) != (settings.unit, settings.rows_per_unit):
+        ledger.settle(unit=settings.unit, rows_per_unit=settings.rows_per_unit)
+    event = SampledGaussian(noise_multiplier=settings.rows_per_unit / whole, rounding=rounding)
+    for name, words in unfit.items():
+        warnings.warn(f"column {name!r}: {words} (secret)", stacklevel=2)
+    ledger.spend(Entry(kind="release", events=(event,)), f"synthesis at ε = {epsilon:g}")
+    bound = gaussian_guarantee(whole**2, delta, rounding)
+    assert bound is not None
+    bound = bound.public(epsilon)
+    if settings.unit != ROW:
+        bound = replace(bound, unit=ledger.book().whose)
+    marked = schema.marked
+    if marked:
+        bound = bound.assuming(Assumption.CONSTANTS_FROM_TABLE)
+    else:
+        bound = bound.assuming(Assumption.PUBLIC_CONSTANTS)
+    key = Key.fresh() if seed is None else Key.of_seed(seed)
+    bound = bound if seed is None else bound.seeded()
+    receipt = Receipt(worst_case=bound, source=schema.source, from_data=marked)
+    return Synthetic(receipt, schema, target, settings, count(codes, plan, key))
+
+
+def checked_rows(name: str, rows: int) -> int:
+    """Return a number of rows or tables that can be made.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if validate.positive_int(name, rows) > _MOST_ROWS:
+        raise ValueError(f"{name}={rows} must be at most {_MOST_ROWS}")
+    return int(rows)
+
+
+def load(path: str | os.PathLike[str]) -> Synthetic:
+    """Return what :meth:`Synthetic.save` wrote.
+
+    Raises:
+        ValueError: naming the file, if it was cut, edited or is of another format.
+        OSError: if it cannot be read.
+    """
+    try:
+        return files.loads(_File, Path(path).read_bytes()).content()
+    except ValueError as error:
+        raise ValueError(f"{path} holds no synthetic table: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    columns: tuple[int, ...]
+    deviation: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """The content of the file."""
+
+    format: int
+    receipt: Receipt
+    schema: Schema
+    target: str | None
+    settings: Counts
+    bins: tuple[tuple[int, ...], ...]
+    single: tuple[_Table, ...]
+    joint: tuple[_Table, ...]
+
+    @classmethod
+    def of(cls, made: Synthetic) -> _File:
+        """Return the file of a release."""
+        noisy = made.counts
+
+        def table(columns: Group, deviation: float, counts: Codes) -> _Table:
+            return _Table(
+                columns=columns, deviation=deviation, counts=tuple(counts.ravel().tolist())
+            )
+
+        return cls(
+            format=FORMAT,
+            receipt=made.receipt,
+            schema=made.schema,
+            target=made.target,
+            settings=made.settings,
+            bins=tuple(tuple(one.tolist()) for one in noisy.bins),
+            single=tuple(table((at,), noisy.deviation, one) for at, one in enumerate(noisy.single)),
+            joint=tuple(table(at, noisy.deviations[at], one) for at, one in noisy.joint.items()),
+        )
+
+    def content(self) -> Synthetic:
+        """Return the release.
+
+        Raises:
+            ValueError: naming what does not fit.
+        """
+        if self.format != FORMAT:
+            raise ValueError(f"format must be {FORMAT}, got {self.format}")
+        names, domains = list(self.schema.columns), list(self.schema.columns.values())
+        if self.target is not None and self.target not in names:
+            raise ValueError(f"target must be a column, got {self.target!r}")
+        for name, some in (("bins", self.bins), ("single", self.single)):
+            validate.same_length(name, some, "columns", domains)
+        bins = []
+        for at, (one, domain) in enumerate(zip(self.bins, domains, strict=True)):
+            if len(one) != domain.size or set(one) != set(range(max(one) + 1)):
+                raise ValueError(f"bins[{at}] must number the bins of {domain.size} codes from 0")
+            bins.append(np.array(one, dtype=np.int64))
+        sizes = [int(one.max()) + 1 for one in bins]
+        places = Plan.of(self.schema, self._place, 1.0, self.settings).joint
+        if [one.columns for one in self.joint] != list(places):
+            raise ValueError(
+                "joint must have every pair of columns and every named group, in order"
+            )
+        return Synthetic(
+            self.receipt,
+            self.schema,
+            self.target,
+            self.settings,
+            NoisyCounts(
+                tuple(
+                    _shaped(f"single[{at}]", one, (domains[at].size,))
+                    for at, one in enumerate(self.single)
+                ),
+                tuple(bins),
+                {
+                    one.columns: _shaped(f"joint[{at}]", one, tuple(sizes[i] for i in one.columns))
+                    for at, one in enumerate(self.joint)
+                },
+                validate.positive("deviation", self.single[0].deviation),
+                {one.columns: validate.positive("deviation", one.deviation) for one in self.joint},
+            ),
+        )
+
+    @property
+    def _place(self) -> int | None:
+        return None if self.target is None else list(self.schema.columns).index(self.target)
+
+
+def _shaped(name: str, table: _Table, shape: Sequence[int]) -> Codes:
+    if len(table.counts) != math.prod(shape):
+        raise ValueError(f"{name} must have {math.prod(shape)} counts, got {len(table.counts)}")
+    return np.array(table.counts, dtype=np.int64).reshape(shape)
+
+
+def _random(seed: int | None) -> np.random.Generator:
+    return np.random.default_rng(
+        None if seed is None else validate.positive_int("seed", seed, least=0)
+    )

@@ -1,0 +1,301 @@
+"""What a table's columns may hold: bounds and levels that are public, and the grid that follows.
+
+A schema comes before the rows. Every cell of any table has a code by it, so neighbouring tables
+have the same codes, and no row is ever refused: what is out of range is clamped, what cannot be
+read or is no level is :data:`OTHER`, and a blank is a level of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bdpvi._runtime import schema, store
+from bdpvi.datasets.cells import read_cell, read_cells
+
+Codes = NDArray[np.int64]
+OTHER = "other"
+"""What a value that is no level is called in rows; among numbers it is a blank."""
+_MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES, _MOST_LEVELS = 256, 64, 6, 4, 1000
+_MOST_CLAMPED = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """What one column may hold: either levels, or numbers between two bounds.
+
+    Codes are the places of levels or of cells of the grid, then one for blanks and one for
+    :data:`OTHER`.
+
+    Attributes:
+        levels: names, in any spelling that a table may have; 1 and 1.0 are one.
+        low, high: bounds, both possible values.
+        integer: whether numbers are whole.
+        from_data: whether any of these were read from the rows, and are not public.
+
+    Raises:
+        ValueError: naming what is wrong.
+
+    >>> Domain(low=0, high=110, integer=True).size, Domain(levels=("F", "M")).size
+    (113, 4)
+    """
+
+    levels: tuple[str, ...] | None = None
+    low: float | None = None
+    high: float | None = None
+    integer: bool = False
+    from_data: bool = False
+
+    def __post_init__(self) -> None:
+        bounds = self.bounds
+        if (self.levels is None) == (bounds is None) or (self.low is None) != (self.high is None):
+            raise ValueError(
+                f"give levels, or low and high, got levels={self.levels}, low={self.low}, "
+                f"high={self.high}"
+            )
+        if bounds is not None:
+            if not -math.inf < bounds[0] <= bounds[1] < math.inf:
+                raise ValueError(f"low={self.low} must be at most high={self.high}, both finite")
+            if self.integer and not all(float(one).is_integer() for one in bounds):
+                raise ValueError(
+                    f"low={self.low} and high={self.high} must be whole numbers, as integer=True"
+                )
+            return
+        assert self.levels is not None
+        if self.integer or not 1 <= len(self.levels) <= _MOST_LEVELS:
+            raise ValueError(
+                f"levels must be 1 to {_MOST_LEVELS} names and no integers, got {len(self.levels)}"
+            )
+        if len(self._places) != len(self.levels):
+            raise ValueError(f"levels must differ and not be blank, got {self.levels!r:.200}")
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds; None for levels."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        labels = [read_cell(one)[1] for one in self.levels or ()]
+        return {label: place for place, label in enumerate(labels) if label}
+
+    @cached_property
+    def edges(self) -> NDArray[np.float64] | None:
+        """Left ends of the grid's cells and the end of the last; None for levels.
+
+        Whole numbers of up to 256 values have a cell each. Others have 64 cells of equal width,
+        and six cells a decade from the bound that is nearest to 0, or where the bounds straddle 0
+        on both sides of it; the bounds, and 0, have cells of their own.
+        """
+        if self.bounds is None:
+            return None
+        low, high = self.bounds
+        if self.integer and high - low < _MOST_VALUES:
+            return np.arange(low, high + 2)
+        span = high - low
+        decades = max(_DECADES, math.log10(span)) if self.integer and span else _DECADES
+        away = span * 10.0 ** -(np.arange(1, round(_A_DECADE * decades) + 1) / _A_DECADE)
+        if low < 0 < high:
+            finer = np.concatenate([-away, away])
+        else:
+            finer = low + away if abs(low) <= abs(high) else high - away
+        inside = np.concatenate([np.linspace(low, high, _UNIFORM + 1), finer])
+        inside = np.ceil(inside) if self.integer else inside
+        alone = [at for at in (low, 0.0, high) if low <= at <= high]
+        past = [at + 1.0 if self.integer else math.nextafter(at, math.inf) for at in alone]
+        inside = inside[(inside >= low) & (inside <= high)]
+        return np.unique(np.concatenate([inside, alone, past]))
+
+    @property
+    def cells(self) -> int:
+        """Number of levels, or of cells of the grid."""
+        return len(self.levels) if self.edges is None else len(self.edges) - 1  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> int:
+        """Number of codes, with those of blanks and of :data:`OTHER`."""
+        return self.cells + 2
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Share of each code where nothing is known: equal, so that small numbers are likelier.
+
+        Single points among numbers that are not whole, and the last two codes, have none.
+        """
+        wide = np.ones(self.cells)
+        if self.edges is not None and not self.integer:
+            wide = (np.diff(self.edges) > 2 * np.spacing(self.edges[:-1])).astype(np.float64)
+        wide = wide if wide.any() else np.ones(self.cells)
+        return np.concatenate([wide / wide.sum(), [0.0, 0.0]])
+
+    def encode(self, values: pd.Series[Any]) -> tuple[Codes, str]:
+        """Return the codes of values, (N,), and in words, for the owner alone, what did not fit."""
+        if values.dtype.kind in "iuf" and self.edges is not None:
+            numbers = values.to_numpy(dtype=np.float64)
+            blank, numbers = np.isnan(numbers), np.where(np.isfinite(numbers), numbers, np.nan)
+        else:
+            found = read_cells(values)
+            numbers, blank = found.numbers, found.blank
+        if self.edges is None:
+            places = np.array([self._places.get(n, self.cells + 1) for n in found.names] + [0])
+            codes = np.where(blank, self.cells, places[found.codes]).astype(np.int64)
+            unseen = sorted({found.names[c] for c in found.codes[codes == self.cells + 1]})
+            count = int((codes == self.cells + 1).sum())
+            return codes, f"{count} values are no level, such as {unseen[0]!r}" if count else ""
+        low, high = self.bounds or (0.0, 0.0)
+        near = np.clip(np.nan_to_num(numbers), low, high)
+        near = np.round(near) if self.integer else near
+        codes = np.searchsorted(self.edges, near, side="right") - 1
+        codes = np.where(np.isnan(numbers), self.cells + 1, codes)
+        codes = np.where(blank, self.cells, codes).astype(np.int64)
+        said = []
+        if clamped := int(((numbers < low) | (numbers > high)).sum()):
+            many = ", more than 5 %: are the bounds right?" * (
+                clamped > _MOST_CLAMPED * len(numbers)
+            )
+            said.append(f"{clamped} values are out of range and were clamped{many}")
+        if unread := int((codes == self.cells + 1).sum()):
+            said.append(f"{unread} values are no numbers")
+        return codes, "; ".join(said)
+
+    def decode(self, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:
+        """Return values of codes: levels as the schema spells them, numbers uniform in cells."""
+        if self.edges is None:
+            names = np.array([*(self.levels or ()), None, OTHER], dtype=object)
+            return pd.Series(names[codes], dtype=object)
+        inside = np.minimum(codes, self.cells - 1)
+        low, high = self.edges[inside], self.edges[inside + 1]
+        values = low + random.random(len(codes)) * (high - low)
+        values = np.minimum(values, np.nextafter(high, -math.inf))  # rounded, it may be the end
+        values = np.floor(values) if self.integer else values
+        values = np.clip(values, *(self.bounds or (0.0, 0.0)))
+        gone = codes >= self.cells
+        if self.integer and not gone.any():
+            return pd.Series(values.astype(np.int64))
+        return pd.Series(np.where(gone, np.nan, values))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, all public, in the order that they are written in.
+
+    Attributes:
+        columns: by name.
+        source: where the bounds and levels are from, in words.
+
+    Raises:
+        ValueError: if there is no column or a name is blank.
+
+    >>> people = Schema({"age": Domain(low=0, high=110, integer=True)}, "Questionnaire 2021")
+    >>> people.marked
+    ()
+    """
+
+    columns: Mapping[str, Domain]
+    source: str
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise ValueError("columns must have at least one entry")
+        for name in self.columns:
+            if name != name.strip() or not name:
+                raise ValueError(f"columns has the name {name!r}: blank, or with blanks around it")
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """Columns of which something was read from the rows."""
+        return tuple(name for name, one in self.columns.items() if one.from_data)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Schema:
+        """Read a JSON file such as {"source": "…", "columns": {"age": {"low": 0, "high": 110}}}.
+
+        Raises:
+            ValueError: naming the file and the field that is missing, unknown or wrong.
+            OSError: if it cannot be read.
+        """
+        try:
+            return schema.loads(cls, Path(path).read_bytes(), partial=True)
+        except ValueError as error:
+            raise ValueError(f"{path} is no schema: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file that :meth:`load` reads.
+
+        Raises:
+            ValueError: if there is something already.
+        """
+        if not store.nothing_at(Path(path)):
+            raise ValueError(f"path={str(path)!r} exists already; choose another")
+        store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
+
+    def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, str]]:
+        """Return the codes of a table, (N, d), and for the owner what did not fit, by column.
+
+        Raises:
+            ValueError: by the header alone: a column that is lacking, there twice, or not here.
+        """
+        names = [str(name).strip() for name in frame.columns]
+        for name in self.columns:
+            if (found := names.count(name)) != 1:
+                raise ValueError(
+                    f"schema: its column {name!r} must be in the table once, there are {found}"
+                )
+        if more := [name for name in names if name not in self.columns]:
+            raise ValueError(
+                f"schema lacks the columns {more}: declare them there, or drop them from the table"
+            )
+        codes, said = np.empty((len(frame), len(self.columns)), dtype=np.int64), {}
+        for at, (name, domain) in enumerate(self.columns.items()):
+            codes[:, at], words = domain.encode(frame.iloc[:, names.index(name)])
+            if words:
+                said[name] = words
+        return codes, said
+
+    def decode(self, codes: Codes, random: np.random.Generator) -> pd.DataFrame:
+        """Return a table of codes, (N, d)."""
+        pairs = enumerate(self.columns.items())
+        return pd.DataFrame({name: one.decode(codes[:, at], random) for at, (name, one) in pairs})
+
+
+def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Schema:
+    """Return a draft from a table: bounds and levels that occur, marked as read from the rows.
+
+    Args:
+        frame: the table.
+        source: in words.
+        levels: columns whose numbers are names.
+
+    >>> draft = measured(pd.DataFrame({"age": [18, 93], "sex": ["F", "M"]}), "draft")
+    >>> draft.columns["age"].high, draft.columns["sex"].levels, draft.marked
+    (100.0, ('F', 'M'), ('age', 'sex'))
+    """
+    columns = {}
+    for name in frame:
+        cells = read_cells(frame[name])
+        there = cells.numbers[np.isfinite(cells.numbers)]
+        if str(name) in levels or 2 * len(there) <= (~cells.blank).sum():
+            columns[str(name)] = Domain(levels=cells.names or ("yes",), from_data=True)
+            continue
+        whole = bool((there == np.round(there)).all())
+        low, high = _outwards(-there.min()), _outwards(there.max())
+        columns[str(name)] = Domain(low=-low, high=high, integer=whole, from_data=True)
+    return Schema(columns, source)
+
+
+def _outwards(bound: float) -> float:
+    """Return a bound rounded up to one digit of its size; 0 stays."""
+    if bound == 0:
+        return 0.0
+    unit = 10.0 ** math.floor(math.log10(abs(bound)))
+    unit = unit if unit >= 1 else 1 / 10.0 ** -math.floor(math.log10(abs(bound)))
+    return math.ceil(bound / unit) * unit

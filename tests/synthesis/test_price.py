@@ -1,0 +1,199 @@
+"""The price of noisy counts, against laws that are written down from scratch."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chisquare, norm
+
+import bdpvi
+from bdpvi import Budget, BudgetExceededError, Ledger
+from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.whole_normals import LAW, WholeNormals
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.datasets import Domain, Schema
+from bdpvi.synthesis import Counts, released
+from bdpvi.synthesis.counts import Plan
+
+COINS = Schema({name: Domain(levels=("0", "1")) for name in "abcd"}, "coins")
+ROWS = pd.DataFrame({name: ["0", "1", "1"] * 100 for name in "abcd"})
+
+
+def law(deviation: float) -> np.ndarray:
+    """Return the probabilities of whole numbers within ± 9 deviations, by the normal law."""
+    ends = np.arange(-math.ceil(9 * deviation), math.ceil(9 * deviation) + 2) - 0.5
+    return np.diff(norm.cdf(ends / deviation))
+
+
+def test_noise_has_the_normal_law_of_whole_numbers() -> None:
+    deviation, number = 7.3, 400_000
+    drawn = secure.count_noise((number,), deviation, WholeNormals(Key.of_seed(3))).numpy()
+    expected = law(deviation)
+    half = len(expected) // 2
+    inner = np.arange(-25, 26)
+    found = np.array([(drawn == one).sum() for one in inner])
+    shares = expected[inner + half]
+    found = np.append(found, number - found.sum())
+    shares = np.append(shares, 1 - shares.sum())
+    assert chisquare(found, number * shares).pvalue > 1e-6
+    # The same numbers as of a deviation that is wrong by 1 % would be told from it.
+    wrong = law(deviation * 1.01)[inner + len(law(deviation * 1.01)) // 2]
+    assert chisquare(found, number * np.append(wrong, 1 - wrong.sum())).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("deviation", [0.01, 1.0, 33.3, 1e6, 8.5e9])
+def test_noise_is_never_less_than_it_should_be(deviation: float) -> None:
+    given = LAW.deviation / secure.whole_parts(deviation)
+    assert deviation <= given
+    if deviation < 1e6:
+        assert given < deviation * 1.001
+
+
+def test_more_noise_than_there_is_room_for_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"deviation=1e\+10 must be at most"):
+        secure.whole_parts(1e10)
+
+
+def test_epsilon_by_all_outcomes_of_a_tiny_table() -> None:
+    """One row more moves one cell of each of three tables: δ(ε) by every outcome of the cells."""
+    epsilon, delta = 1.0, 1e-5
+    two = Schema({name: COINS.columns[name] for name in "ab"}, "coins")
+    plan = Plan.of(two, None, gaussian_distance(epsilon, delta), Counts())
+    (joint,) = plan.joint.values()
+    laws = [law(one) for one in (plan.one_way, plan.one_way, joint)]
+    without = outcomes([np.append(one, 0.0) for one in laws])
+    with_it = outcomes([np.insert(one, 0, 0.0) for one in laws])
+    for p, q in ((without, with_it), (with_it, without)):
+        cost = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+        # Whole numbers show a little less than the Gaussian does; with μ 1 % off δ is 15 % off.
+        assert 0.95 * delta < cost <= delta
+
+
+def outcomes(laws: list[np.ndarray]) -> np.ndarray:
+    a, b, c = laws
+    return np.asarray(a[:, None, None] * b[:, None] * c)
+
+
+@pytest.mark.parametrize("target", [None, 1])
+@pytest.mark.parametrize("also", [(), (("a", "b", "c"), ("a", "b", "c", "d"))])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_row_moves_the_counts_by_the_distance(
+    size: int, also: tuple[tuple[str, ...], ...], target: int | None
+) -> None:
+    """Whichever row is left out: exact counts, in deviations of their noise, move by μ."""
+    schema = Schema({name: COINS.columns[name] for name in "abcd"[:size]}, "coins")
+    target = None if size == 1 else target
+    settings = Counts(also=also if size == 4 else ())
+    plan = Plan.of(schema, target, 0.4, settings)
+    codes = np.array([[0, 1, 3, 2], [0, 1, 3, 2], [1, 1, 0, 0]])[:, :size]
+
+    def exact(rows: np.ndarray) -> np.ndarray:
+        parts = [
+            np.bincount(rows[:, at], minlength=4) / plan.one_way for at in range(rows.shape[1])
+        ]
+        for columns, deviation in plan.joint.items():
+            flat = sum(rows[:, one] * 4**place for place, one in enumerate(columns))
+            parts.append(np.bincount(flat, minlength=4 ** len(columns)) / deviation)
+        return np.concatenate(parts)
+
+    for out in range(3):
+        moved = exact(codes) - exact(np.delete(codes, out, axis=0))
+        assert math.isclose(float(np.linalg.norm(moved)), 0.4, rel_tol=1e-12)
+
+
+def test_two_releases_add_in_the_ledger() -> None:
+    ledger = Ledger()
+    for _ in range(2):
+        bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
+    mu = math.sqrt(2) * gaussian_distance(1.0, 1e-5)
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+
+    def delta(epsilon: float) -> float:  # Balle and Wang 2018, theorem 8
+        near, far = norm.cdf(mu / 2 - epsilon / mu), norm.cdf(-mu / 2 - epsilon / mu)
+        return float(near - math.exp(epsilon) * far)
+
+    assert math.isclose(delta(total.epsilon), 1e-5, rel_tol=1e-6)
+
+
+def test_it_is_charged_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+
+    def fails(*_: object) -> None:
+        assert len(ledger.entries()) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(released, "count", fails)
+    with pytest.raises(KeyboardInterrupt):
+        bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+    assert 0.999 < total.epsilon <= 1.0
+
+
+def test_what_the_budget_lacks_is_neither_charged_nor_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(released, "count")
+    ledger = Ledger(budget=Budget(0.5, 1e-5))
+    with pytest.raises(BudgetExceededError, match="Nothing was charged"):
+        bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
+    assert ledger.entries() == ()
+
+
+def test_a_person_with_several_rows_is_charged_for_all() -> None:
+    people = ROWS.assign(who=[f"p{at // 5}" for at in range(len(ROWS))])
+    settings = Counts(unit="who", rows_per_unit=2)
+    ledger = Ledger(unit="who", rows_per_unit=2)
+    made = bdpvi.synthesize(
+        people, COINS, "d", epsilon=1.0, delta=1e-5, settings=settings, ledger=ledger
+    )
+    single = bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5)
+    assert math.isclose(made.counts.deviation, 2 * single.counts.deviation)
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+    assert 0.999 < total.epsilon <= 1.0
+    assert made.receipt.worst_case.unit == "all records, at most 2, with one value of 'who'"
+    assert abs(made.rows - 2 * 60) < 120  # of 300 rows two of each of 60 persons
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"target": "z"}, "target='z' must be a column"),
+        ({"epsilon": 0.0}, "epsilon must be finite and positive"),
+        ({"epsilon": math.nan}, "epsilon must be"),
+        ({"delta": 1.0}, "delta must lie strictly"),
+        ({"table": ROWS.drop(columns="a")}, "'a' must be in the table once, there are 0"),
+        ({"table": ROWS.assign(z=1)}, "schema lacks the columns"),
+        ({"settings": Counts(also=(("a", "b", "z"),))}, "also names 'z'"),
+        ({"settings": Counts(unit="who")}, "unit='who' must be a column"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_bad_input_costs_nothing(changed: dict[str, object], said: str) -> None:
+    ledger = Ledger()
+    given = {"table": ROWS, "schema": COINS, "target": "d", "epsilon": 1.0, "delta": 1e-5}
+    with pytest.raises(ValueError, match=said):
+        bdpvi.synthesize(ledger=ledger, **(given | changed))  # type: ignore[arg-type]
+    assert ledger.entries() == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"one_way": 0.0}, "one_way"),
+        ({"label": 1.0}, "label"),
+        ({"also": (("a", "b"),)}, "three or four"),
+        ({"also": (("a", "b", "b"),)}, "three or four"),
+        ({"rows_per_unit": 2}, "needs unit="),
+        ({"parents": 0}, "parents"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Counts(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,232 @@
+"""What may be shared: rows and a file, and what neither shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bdpvi
+from bdpvi.accounting.cost import Assumption
+from bdpvi.datasets import Domain, Schema
+from bdpvi.synthesis import Counts, Synthetic, load
+from bdpvi.synthesis.released import _File
+
+ROWS = 1234
+SCHEMA = Schema(
+    {
+        "age": Domain(low=0, high=110, integer=True),
+        "sex": Domain(levels=("F", "M")),
+        "pay": Domain(low=-1e4, high=1.1e5),
+        "sick": Domain(levels=("no", "yes")),
+    },
+    "Questionnaire 2021",
+)
+
+
+def people(rows: int = ROWS) -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    age = random.integers(0, 111, rows)
+    return pd.DataFrame(
+        {
+            "sick": np.where(random.random(rows) < age / 111, "yes", "no"),
+            "pay": np.where(random.random(rows) < 0.3, 0.0, random.normal(3e4, 1e4, rows)),
+            "sex": random.choice(["F", "M"], rows),
+            "age": age,
+        }
+    )
+
+
+def made(frame: pd.DataFrame | None = None, schema: Schema = SCHEMA, **more: Any) -> Synthetic:
+    given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "delta": 1e-5} | more
+    return bdpvi.synthesize(people() if frame is None else frame, schema, **given)
+
+
+def test_rows_are_as_the_schema_says() -> None:
+    rows = made(people().assign(sex="M")).sample(5000)
+    assert list(rows) == list(SCHEMA.columns)
+    assert rows["age"].dtype == np.int64
+    assert rows["age"].between(0, 110).all()
+    assert rows["pay"].dropna().between(-1e4, 1.1e5).all()
+    assert set(rows["sick"].dropna()) <= {"no", "yes", "other"}
+    assert 0.2 < (rows["pay"] == 0).mean() < 0.4
+    assert (rows["sex"] == "M").mean() > 0.9
+
+
+def test_dependence_is_kept() -> None:
+    rows = made(people(20_000)).sample(20_000)
+    share = (rows["sick"] == "yes").groupby(rows["age"] // 28).mean()
+    assert share.iloc[-1] - share.iloc[0] > 0.6
+
+
+@pytest.mark.parametrize("target", ["sick", None])
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_few_rows_are_enough(rows: int, target: str | None) -> None:
+    shared = made(people().head(rows), target=target)
+    assert shared.sample(7).shape == (7, 4)
+    assert shared.sample().shape == (shared.rows, 4)
+
+
+@pytest.mark.parametrize("target", ["a", None])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("levels", [("x",), ("x", "y")])
+def test_few_columns_and_levels_are_enough(
+    levels: tuple[str, ...], size: int, target: str | None
+) -> None:
+    schema = Schema({name: Domain(levels=levels) for name in "ab"[:size]}, "few")
+    frame = pd.DataFrame({name: [None, "x"] * 500 for name in "ab"[:size]})
+    rows = made(frame, schema, target=target).sample(4000)
+    assert rows.shape == (4000, size)
+    assert 0.3 < rows["a"].isna().mean() < 0.7
+
+
+def test_blanks_only_are_blanks() -> None:
+    frame = people().assign(pay="", sex=None)
+    rows = made(frame).sample(1000)
+    assert rows["pay"].isna().mean() > 0.9
+    assert rows["sex"].isna().mean() > 0.9
+
+
+def test_what_does_not_fit_is_told_to_the_owner_and_refuses_nothing() -> None:
+    frame = people().astype(object)
+    frame.loc[:99, "age"] = 200
+    frame.loc[:4, "sex"] = "X"
+    with pytest.warns(UserWarning, match="secret") as said:
+        shared = made(frame)
+    assert [str(one.message) for one in said] == [
+        "column 'age': 100 values are out of range and were clamped, more than 5 %: are the bounds "
+        "right? (secret)",
+        "column 'sex': 5 values are no level, such as 'X' (secret)",
+    ]
+    assert "200" not in str(shared.receipt)
+
+
+def test_neighbours_have_the_same_grid_and_codes() -> None:
+    """Codes of a row do not depend on others, whatever these hold."""
+    frame = people(40).astype(object)
+    frame.loc[3, "age"], frame.loc[4, "sex"], frame.loc[5, "pay"] = "old", "X", None
+    codes = SCHEMA.encode(frame)[0]
+    for out in range(len(frame)):
+        without = SCHEMA.encode(frame.drop(index=out))[0]
+        assert (without == np.delete(codes, out, axis=0)).all()
+
+
+def leaves(content: Any) -> Iterator[Any]:
+    if isinstance(content, dict | list):
+        for one in content.values() if isinstance(content, dict) else content:
+            yield from leaves(one)
+    else:
+        yield content
+
+
+def test_the_file_gives_the_same_rows_and_not_their_number(tmp_path: Path) -> None:
+    while (shared := made()).rows == ROWS:  # the estimate may be it by chance
+        pass
+    shared.save(tmp_path / "s.json")
+    again = load(tmp_path / "s.json")
+    assert again.receipt == shared.receipt
+    pd.testing.assert_frame_equal(again.sample(50, seed=1), shared.sample(50, seed=1))
+    for one, other in zip(again.tables(2, 9, seed=2), shared.tables(2, 9, seed=2), strict=True):
+        pd.testing.assert_frame_equal(one, other)
+    content = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    numbers = [one for one in leaves(content["receipt"]) if isinstance(one, int | float)]
+    assert numbers == [1.0, 1e-5, True, 0.0]  # ε, δ, reliable, no rounding
+    totals = [sum(one["counts"]) for one in (*content["single"], *content["joint"])]
+    assert np.std(totals) > 20  # of noise: σ√cells is hundreds
+    with pytest.raises(ValueError, match="exists already"):
+        shared.save(tmp_path / "s.json")
+
+
+def test_the_estimated_number_of_rows_has_the_noise_it_says() -> None:
+    found = [made(seed=seed).rows - ROWS for seed in range(30)]
+    counts = made(seed=0).counts
+    precision = sum(1 / (counts.deviation**2 * len(one)) for one in counts.single)
+    precision += sum(1 / (counts.deviations[at] ** 2 * t.size) for at, t in counts.joint.items())
+    assert 0.6 < np.std(found) * precision**0.5 < 1.5
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (["format"], 9, "format must be 1"),
+        (["target"], "z", "target must be a column"),
+        (["joint"], [], "joint must have every pair"),
+        (["bins", 0, 0], 700, "bins"),
+        (["single", 0, "counts"], [1], "single\\[0\\] must have 113 counts"),
+        (["joint", 0, "counts"], [1], "joint\\[0\\] must have"),
+        (["joint", 0, "deviation"], -1.0, "deviation must be"),
+        (["receipt", "worst_case", "epsilon"], "1", "epsilon must be float"),
+        (["schema", "columns", "age", "low"], 999, "low=999"),
+    ],
+)
+def test_an_edited_file_is_refused_by_name(
+    tmp_path: Path, path: list[Any], value: Any, said: str
+) -> None:
+    file = tmp_path / "s.json"
+    made().save(file)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    inside = content
+    for one in path[:-1]:
+        inside = inside[one]
+    inside[path[-1]] = value
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=said) as error:
+        load(file)
+    assert "s.json" in str(error.value)
+
+
+def test_a_file_that_was_cut_is_refused_by_name(tmp_path: Path) -> None:
+    made().save(tmp_path / "s.json")
+    content = (tmp_path / "s.json").read_bytes()
+    (tmp_path / "s.json").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"s\.json holds no synthetic table"):
+        load(tmp_path / "s.json")
+
+
+def test_an_experiment_says_so_and_is_not_saved(tmp_path: Path) -> None:
+    shared = made(seed=3)
+    assert "protects nobody" in str(shared.receipt)
+    with pytest.raises(ValueError, match="leave seed out"):
+        shared.save(tmp_path / "s.json")
+    assert (made(seed=3).counts.single[0] == shared.counts.single[0]).all()
+    assert (made().counts.single[0] != made().counts.single[0]).any()
+
+
+def test_bounds_that_are_not_public_are_named_in_the_receipt() -> None:
+    columns = {**SCHEMA.columns, "age": Domain(low=0, high=110, from_data=True)}
+    receipt = made(schema=Schema(columns, "looked at")).receipt
+    assert receipt.from_data == ("age",)
+    assert Assumption.CONSTANTS_FROM_TABLE in receipt.worst_case.assumptions
+    assert Assumption.PUBLIC_CONSTANTS in made().receipt.worst_case.assumptions
+
+
+def test_tables_vary_as_other_samples_with_other_noise_would() -> None:
+    """The sd of P(sick) over bootstrap tables, beside that over fresh tables and noise."""
+    random, schema = np.random.default_rng(1), Schema(dict(list(SCHEMA.columns.items())[2:]), "")
+
+    def frame() -> pd.DataFrame:
+        sick = random.random(2000) < 0.3
+        return pd.DataFrame({"pay": random.random(2000), "sick": np.where(sick, "yes", "no")})
+
+    def share(one: pd.DataFrame) -> float:
+        return float((one["sick"] == "yes").mean())
+
+    tables = made(frame(), schema, epsilon=0.3).tables(40, 40_000)
+    fresh = [made(frame(), schema, epsilon=0.3).sample(40_000) for _ in range(40)]
+    ratio = np.std([share(one) for one in tables]) / np.std([share(one) for one in fresh])
+    assert 0.55 < ratio < 1.8  # 40 of each: a standard error of 0.16
+    settings = Counts(also=(("age", "sex", "pay"),))
+    assert (0, 1, 2) in _File.of(made(settings=settings)).content().counts.joint
+
+
+@pytest.mark.parametrize("name", ["sample", "tables"])
+def test_bad_numbers_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        getattr(made(), name)(0)
+    with pytest.raises(ValueError, match="rows=1000000000 must be at most"):
+        made().sample(10**9)
