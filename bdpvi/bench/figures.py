@@ -154,7 +154,11 @@ def headline(summary: pd.DataFrame, default: str = ObjectivePerturbation.name) -
         spread = shown["log_score_spread"].fillna(0)
         axes.plot(x, y, f"{MARKERS[guarantee]}-", color=colour, ms=5, label=label)
         axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.2, lw=0)
-    axes.set_xscale("log")
+    targets = sorted(rows["target_epsilon"].dropna().unique())
+    if targets:
+        axes.set_xscale("log")
+        axes.set_xticks(targets, [f"{epsilon:g}" for epsilon in targets])
+        axes.minorticks_off()
     deltas = sorted(set(rows["delta"].dropna()))
     axes.set_xlabel(f"ε at δ = {deltas[0]:g}" if deltas else "no privacy")
     axes.set_ylabel("test log score ± sd of one run")
