@@ -25,8 +25,8 @@ METHODS = (
 TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
 WRITTEN = (
-    "report.html", "results.csv", "summary.csv", "ratios.csv", "curve.png", "curve.svg",
-    "reliability.png", "reliability.svg",
+    "report.html", "results.csv", "summary.csv", "ratios.csv", "headline.png", "headline.svg",
+    "curve.png", "curve.svg", "reliability.png", "reliability.svg",
 )  # fmt: skip
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 

@@ -38,6 +38,7 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import worst
 from bdpvi.bench import commands as cli_comparison
+from bdpvi.bench import figures
 from bdpvi.bench.comparison import Cell, Plan, compare, price, run
 from bdpvi.bench.figures import (
     HEADINGS,
@@ -514,6 +515,25 @@ def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
         METHODS[name].note
     )
     assert says == (name in {"dp-gd", "dp-gd-bayesian", "dp-sgld", "dp-sgld-pld"})
+
+
+def test_the_headline_shows_the_best_of_each_kind(table: pd.DataFrame) -> None:
+    summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
+    (axes,) = figures.headline(summary).axes
+    lines: dict[Any, Any] = {line.get_label(): line for line in axes.lines}
+    usable = summary[summary["reliable"].ne(False)]
+    other = usable["method"] != "objective-perturbation"
+    for label, rows in {
+        "best row, Bayesian DP": usable[usable["guarantee"] == BAYESIAN],
+        "best other row, worst-case DP": usable[other & (usable["guarantee"] == WORST_CASE)],
+        "the default release, worst-case DP": usable[~other],
+    }.items():
+        expected = rows.groupby("target_epsilon")["log_score"].max().dropna()
+        assert lines[label].get_xdata().tolist() == expected.index.tolist()
+        assert lines[label].get_ydata().tolist() == expected.tolist()
+    free = summary[summary["guarantee"] == NONE].set_index("method")["log_score"]
+    assert lines["base rate"].get_ydata()[0] == free["base-rate"]
+    assert lines["without privacy"].get_ydata()[0] == free.drop("base-rate").max()
 
 
 def test_no_marker_serves_two_guarantees_and_no_point_hides_another(table: pd.DataFrame) -> None:
