@@ -389,6 +389,7 @@ def main() -> None:
     figures.mkdir(parents=True, exist_ok=True)
     for data, folder in folders.items():
         shutil.copyfile(folder / "curve.png", figures / f"{data}.png")
+        shutil.copyfile(folder / "headline.png", figures / f"{data}-headline.png")
     write(options.out, page(summaries, options.seeds))
 
 

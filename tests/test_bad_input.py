@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,16 +12,19 @@ import pytest
 import torch
 from simulated import logistic_data
 
-from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, fit
+from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, Training, fit
 from bdpvi.guides import MeanField
 
+TRAINED = [field.name for field in dataclasses.fields(Training)]
 x, y = logistic_data(20, 2).x, logistic_data(20, 2).y
 
 
 def run(data: Dataset | None = None, **options: Any) -> None:
     model = options.pop("model", BayesianLogisticRegression())
     given = logistic_data(20, 2) if data is None else data
-    fit(model, MeanField(model), given, progress=False, **{"steps": 3, **options})
+    training = {name: options.pop(name) for name in TRAINED if name in options}
+    made = Training(**{"steps": 3, **training})
+    fit(model, MeanField(model), given, training=made, progress=False, **options)
 
 
 def with_value(value: float) -> torch.Tensor:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from bdpvi.bench.methods import Method
 
 METHODS = (
-    "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case", "bdp-vi-mean-field",
-    "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld",
-    "dp-gd", "dp-gd-bayesian", "objective-perturbation",
+    "logistic-regression", "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case",
+    "bdp-vi-mean-field", "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld",
+    "dp-sgld", "dp-sgld-pld", "dp-gd", "dp-gd-bayesian", "objective-perturbation",
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
 WRITTEN = (
-    "report.html", "results.csv", "summary.csv", "ratios.csv", "curve.png", "curve.svg",
-    "reliability.png", "reliability.svg",
+    "report.html", "results.csv", "summary.csv", "ratios.csv", "headline.png", "headline.svg",
+    "curve.png", "curve.svg", "reliability.png", "reliability.svg",
 )  # fmt: skip
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bdpvi.bench.methods import NONE, Method
+from bdpvi.bench.methods import NONE, BaseRate, Method
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.recipes.metrics import MEASURES
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
@@ -117,6 +118,53 @@ def _panel(
     axes.set_xlim(-0.5, max(len(targets), 1) - 0.5)
     axes.grid(axis="y", alpha=0.3)
     return drawn
+
+
+def headline(summary: pd.DataFrame, default: str = ObjectivePerturbation.name) -> Figure:
+    """Return a comparison's log score against ε in one panel: the best of each kind, and a band.
+
+    The band is the standard deviation of one run, which is what gets released. Who is the best at a
+    target is seen on the test rows, so its line is a little too high.
+
+    Args:
+        summary: see :func:`curve`; of the log score the spread too.
+        default: the method that has a line of its own, being what the library releases by default.
+    """
+    figure = Figure(figsize=(6.4, 3.8), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    rows = summary[summary["log_score"].notna() & summary["reliable"].ne(False)]
+    free = rows[rows["target_epsilon"].isna()].set_index("method")["log_score"]
+    base = free.index == BaseRate.name
+    levels = (("without privacy", "--", free[~base]), ("base rate", ":", free[base]))
+    for label, style, level in levels:
+        if len(level):
+            axes.axhline(level.max(), ls=style, lw=1.2, color="0.35", label=label)
+    own = rows["method"] == default
+    kinds = (
+        ("the default release, worst-case DP", own, WORST_CASE),
+        ("best other row, worst-case DP", ~own & (rows["guarantee"] == WORST_CASE), WORST_CASE),
+        ("best row, Bayesian DP", rows["guarantee"] == BAYESIAN, BAYESIAN),
+    )
+    for colour, (label, some, guarantee) in zip(COLOURS, kinds, strict=False):
+        shown = rows[some].sort_values("log_score").groupby("target_epsilon").tail(1)
+        shown = shown.sort_values("target_epsilon")
+        if shown.empty:
+            continue
+        x, y = shown["target_epsilon"], shown["log_score"]
+        spread = shown["log_score_spread"].fillna(0)
+        axes.plot(x, y, f"{MARKERS[guarantee]}-", color=colour, ms=5, label=label)
+        axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.2, lw=0)
+    targets = sorted(rows["target_epsilon"].dropna().unique())
+    if targets:
+        axes.set_xscale("log")
+        axes.set_xticks(targets, [f"{epsilon:g}" for epsilon in targets])
+        axes.minorticks_off()
+    deltas = sorted(set(rows["delta"].dropna()))
+    axes.set_xlabel(f"ε at δ = {deltas[0]:g}" if deltas else "no privacy")
+    axes.set_ylabel("test log score ± sd of one run")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
 
 
 def _near_the_top(axes: Axes, rows: pd.DataFrame, name: str) -> None:

@@ -71,8 +71,8 @@ class Results:
 def write(out: Path, split: Split, results: Results, settings: Mapping[str, Any]) -> None:
     """Write the figures, and ``report.html``, which needs no other file.
 
-    Figures are ``curve`` and ``reliability``, each .png and .svg, and :data:`SECRET` where a method
-    has a panel of records.
+    Figures are ``headline``, ``curve`` and ``reliability``, each .png and .svg, and :data:`SECRET`
+    where a method has a panel of records.
     """
     drawn = pictures(results)
     for name, figure in drawn.items():
@@ -102,6 +102,7 @@ def pictures(results: Results) -> dict[str, Figure]:
     }
     bins = {n: one for (n, epsilon), one in results.bins.items() if epsilon in (target, math.inf)}
     return {
+        "headline": figures.headline(results.summary),
         "curve": figures.curve(results.methods, results.summary),
         "reliability": figures.reliability(results.methods, bins, titles),
     }
@@ -119,7 +120,7 @@ def report(
         split: what was compared on.
         results: what was found.
         settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
-        drawn: the figures "curve" and "reliability".
+        drawn: the figures "curve" and "reliability"; others are left out.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -35,14 +35,19 @@ class DPGDSettings:
             a record more or less. N is not public where neighbours differ by a record: where it is
             not known anyway, choose an η beforehand and pass η times N.
         tail: fraction of the iterates, the last ones, whose mean is the result; 0 is the last one.
+        last: how many times ``step_size`` the last latent's step is. Noise in a weight harms in
+            proportion to its feature's square, so in d of them d times as much as in an intercept,
+            which may go faster.
     """
 
     steps: int = 100
     clip: float = 1.0
     step_size: float = 1.0
     tail: float = 0.5
+    last: float = 1.0
 
     def __post_init__(self) -> None:
+        validate.positive("last", self.last)
         validate.positive_int("steps", self.steps)
         validate.positive("clip", self.clip)
         validate.positive("step_size", self.step_size)
@@ -90,10 +95,12 @@ def dp_gd_runs(
         records = scores(model, data)
         clip = Clip(settings.clip, euclidean)
         w = data.x.new_zeros(len(runs), records.dim)
+        step_size = torch.full_like(w[0], settings.step_size / len(data))
+        step_size[-1] *= settings.last
         total, averaged = torch.zeros_like(w), max(1, round(settings.tail * settings.steps))
         for step in range(settings.steps):
             score = streams.noisy(records.likelihood(w, None, clip), settings.clip)
-            w = w + settings.step_size / len(data) * (records.prior(w) + score)
+            w = w + step_size * (records.prior(w) + score)
             if step >= settings.steps - averaged:
                 total += w
         latents = torch.vmap(records.unpack)(_finite(total / averaged))

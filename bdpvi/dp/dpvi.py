@@ -43,6 +43,9 @@ class DPVISettings:
             variational inference without privacy and allows no noise.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         draws: released samples k, each another draw from the guide; None releases its mean.
+        last: how many times the optimiser's step the last latent's parameters take. Noise in a
+            weight harms in proportion to its feature's square, so in d of them d times as much as
+            in an intercept, which may go faster.
     """
 
     steps: int = 1000
@@ -50,8 +53,10 @@ class DPVISettings:
     clip: float | None = 1.0
     optim: PyroOptim | None = None
     draws: int | None = 100
+    last: float = 1.0
 
     def __post_init__(self) -> None:
+        validate.positive("last", self.last)
         validate.positive_int("steps", self.steps)
         validate.rate("rate", self.rate)
         if self.clip is not None:
@@ -152,9 +157,13 @@ def _train(
         step_gradient = DPVIGradient(scores(model, data, guide.unpack), guide, streams, settings)
         for step in range(settings.steps):
             gradient = step_gradient(free, step)
+            before = {name: value[:, -1].clone() for name, value in free.items()}
             for name, value in free.items():
                 value.grad = gradient[name]
             optim(free.values())
+            if settings.last != 1:
+                for name, value in free.items():
+                    value[:, -1] = before[name].lerp(value[:, -1], settings.last)
             decay(optim)
     for name, value in free.items():
         if not bool(value.isfinite().all()):

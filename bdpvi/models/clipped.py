@@ -53,10 +53,11 @@ class Clipped:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         clip: C, public: chosen without the data.
 
-    >>> from bdpvi import BayesianLogisticRegression, datasets, fit, guides
+    >>> from bdpvi import BayesianLogisticRegression, Training, datasets, fit, guides
     >>> model = Clipped(BayesianLogisticRegression(), clip=0.5)
     >>> data = datasets.load_breast_cancer().train.select(torch.arange(20))
-    >>> result = fit(model, guides.MeanField(model), data, steps=5, progress=False)
+    >>> training = Training(steps=5)
+    >>> result = fit(model, guides.MeanField(model), data, training=training, progress=False)
     >>> result.posterior.mean.shape
     torch.Size([30])
     """

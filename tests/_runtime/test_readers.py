@@ -193,9 +193,9 @@ def test_hyperparameters(tmp_path: Path) -> None:
     [
         (("steps",), "many", "steps must be int, got 'many'"),
         (("steps",), 0, "steps must be a whole number of at least 1"),
-        (("step_size",), True, "step_size must be float, got True"),
+        (("step_size",), True, "step_size must be .*None.*, got True"),
         (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
-        (("clip",), 10**400, "clip must be float"),
+        (("clip",), 10**400, "clip must be"),
         (("model",), None, "model must be a JSON object, got None"),
         (("model", "intercept"), 1, "model.intercept must be bool, got 1"),
         (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
@@ -208,13 +208,13 @@ def test_hyperparameters_have_types_and_ranges(
 ) -> None:
     file = tmp_path / "h.json"
     content = json.loads(FILE.read_text(encoding="utf-8"))
-    entry = content["default"]["methods"]["dp-gd"]
+    entry = content["abalone"]["methods"]["dp-gd"]
     for name in path[:-1]:
         entry = entry[name]
     entry[path[-1]] = value
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=rf"h\.json.*{words}"):
-        load("never heard of", file)
+        load("abalone", file)
 
 
 def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from bdpvi.bench.methods.base_rate import BaseRate
 from bdpvi.bench.methods.dp_gd import DPGD, DPGDBayesian
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
+from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, Prepared
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.bench.methods.posterior import (
@@ -21,6 +22,7 @@ from bdpvi.bench.methods.training import TrainingRelease
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
     for method in (
+        LogisticRegression,
         NonPrivate,
         FullRankRelease,
         FullRankWorstCase,

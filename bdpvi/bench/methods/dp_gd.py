@@ -17,6 +17,7 @@ from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
+from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.bench.methods.temperature import bayesian, coldest
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -25,37 +26,63 @@ from bdpvi.types import Dataset, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPGD(DPGDSettings):
-    """Private gradient descent on all records: its settings, with a model.
+class DPGD:
+    """Private gradient descent on all records.
 
     Args:
         model: what is fitted.
-        steps, clip, step_size, tail: see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
+        steps, tail: see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
+        clip, step_size: see there; None follows from the noise and the table's size, see
+            :mod:`bdpvi.bench.methods.pace`.
     """
 
-    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
-    clip: float = 0.5
-    step_size: float = 32.0
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+    )
+    steps: int = 20
+    clip: float | None = None
+    step_size: float | None = None
+    tail: float = 0.25
 
     name: ClassVar[str] = "dp-gd"
     label: ClassVar[str] = "DP-GD, Gaussian DP"
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
         "Every step sees all records; the seeds are those of the noise. A step is step_size over "
-        "the number of training records, which ε takes for a public constant."
+        "the number of training records, which ε takes for a public constant; without a step_size "
+        "it follows from ε, the columns and the number of rows as somebody would declare it."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "steps": (1, 2, 5, 10, 30, 100, 200, 500),
-        "clip": (0.05, 0.1, 0.25, 0.5, 1.0),
-        "step_size": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
+        "steps": (1, 2, 5, 10, 20, 30, 100, 200, 500),
+        "clip": (None, 0.05, 0.1, 0.25, 0.5, 1.0),
+        "step_size": (None, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
         "tail": (0.25, 0.5, 0.75),
     }
 
+    def __post_init__(self) -> None:
+        self._settings(self.clip or 1.0, self.step_size or 1.0, 1.0)
+
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
         """Return the training, ready to be run at any noise."""
-        train_runs = partial(dp_gd_runs, self.model, train, settings=self, delta=delta)
-        return NoisyTraining(GaussianAccountant(), 1.0, self.steps, delta, train_runs)
+        weights = self.model.design(train.x[:1]).shape[1]
+
+        def settings(noise_multiplier: float) -> DPGDSettings:
+            if self.step_size is not None:
+                return self._settings(self.clip or clip_of(weights), self.step_size, 1.0)
+            made = pace(
+                weights, len(train), noise_multiplier=noise_multiplier,
+                steps=self.steps, rate=1.0, clip=self.clip,
+            )  # fmt: skip
+            return self._settings(made.clip, made.step_size / made.rows * len(train), made.last)
+
+        train_runs = partial(dp_gd_runs, self.model, train, delta=delta)
+        return NoisyTraining(GaussianAccountant(), 1.0, self.steps, delta, settings, train_runs)
+
+    def _settings(self, clip: float, step_size: float, last: float) -> DPGDSettings:
+        return DPGDSettings(
+            steps=self.steps, clip=clip, step_size=step_size, tail=self.tail, last=last
+        )
 
 
 class DPGDBayesian(DPGD):
@@ -86,7 +113,8 @@ class DPGDBayesian(DPGD):
         worst = super().prepare(train, delta)
         design = self.model.design(train.x.cpu().double())
         slope = self.model.slope_bound(design).clamp(max=1)
-        bound = slope * torch.linalg.vector_norm(design, dim=1) / self.clip
+        clip = self.clip or clip_of(design.shape[1])
+        bound = slope * torch.linalg.vector_norm(design, dim=1) / clip
         norms = NormCounts.none(train.ids.cpu(), scope=Scope.STATIC).add(bound, self.steps)
         rounding = sum_rounding(self.steps * design.shape[1])
 
@@ -113,7 +141,7 @@ class PreparedDPGD(NoisyTraining):
     """A training procedure priced by Bayesian DP.
 
     Attributes:
-        accountant, rate, steps, delta, train: see :class:`NoisyTraining`.
+        accountant, rate, steps, delta, settings, train: see :class:`NoisyTraining`.
         price: from a noise multiplier to what the training costs.
         account: of the training at a noise multiplier.
     """

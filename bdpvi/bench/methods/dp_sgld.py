@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
+from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
@@ -17,43 +18,71 @@ from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGLD(DPSGLDSettings):
-    """Private Langevin dynamics: its settings, with a model.
+class DPSGLD:
+    """Private Langevin dynamics.
 
     Args:
         model: what is fitted.
-        steps, rate, clip, step_size, decay, burn_in, draws: see
+        steps, rate, decay, burn_in, draws: see
             :class:`~bdpvi.bench.methods.sgld.DPSGLDSettings`.
+        clip, step_size: see there; None follows from the noise and the table's size, see
+            :mod:`bdpvi.bench.methods.pace`.
     """
 
-    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
-    steps: int = 500
-    clip: float = 0.5
-    step_size: float = 1.0
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+    )
+    steps: int = 100
+    rate: float = 0.2
+    clip: float | None = None
+    step_size: float | None = None
+    decay: float = 0.0
+    burn_in: float = 0.75
+    draws: int = 20
 
     accountant: ClassVar[WorstCaseAccountant]
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
         "The seeds are those of batches and noise. A step is step_size over the number of training "
-        "records, which ε takes for a public constant."
+        "records, which ε takes for a public constant; without a step_size it follows from ε, the "
+        "columns and the number of rows as somebody would declare it."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "steps": (200, 500, 1000),
+        "steps": (100, 200, 500, 1000),
         "rate": (0.005, 0.01, 0.05, 0.2, 1.0),
-        "clip": (0.25, 0.5, 1.0),
-        "step_size": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+        "clip": (None, 0.25, 0.5, 1.0),
+        "step_size": (None, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
         "decay": (0.0, 0.33),
-        "burn_in": (0.25, 0.5),
+        "burn_in": (0.25, 0.5, 0.75),
     }
+
+    def __post_init__(self) -> None:
+        self._settings(self.clip or 1.0, self.step_size or 1.0, 1.0)
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
         """Return the training, ready to be run at any noise."""
+        weights = self.model.design(train.x[:1]).shape[1]
+
+        def settings(noise_multiplier: float) -> DPSGLDSettings:
+            if self.step_size is not None:
+                return self._settings(self.clip or clip_of(weights), self.step_size, 1.0)
+            made = pace(
+                weights, len(train), noise_multiplier=noise_multiplier,
+                steps=self.steps, rate=self.rate, clip=self.clip,
+            )  # fmt: skip
+            return self._settings(made.clip, made.step_size / made.rows * len(train), made.last)
+
         train_runs = partial(
-            dp_sgld_runs, self.model, train,
-            settings=self, delta=delta, accountant=self.accountant,
+            dp_sgld_runs, self.model, train, delta=delta, accountant=self.accountant
+        )
+        return NoisyTraining(self.accountant, self.rate, self.steps, delta, settings, train_runs)
+
+    def _settings(self, clip: float, step_size: float, last: float) -> DPSGLDSettings:
+        return DPSGLDSettings(
+            steps=self.steps, rate=self.rate, clip=clip, step_size=step_size, decay=self.decay,
+            burn_in=self.burn_in, draws=self.draws, last=last,
         )  # fmt: skip
-        return NoisyTraining(self.accountant, self.rate, self.steps, delta, train_runs)
 
 
 class DPSGLDOriginal(DPSGLD):

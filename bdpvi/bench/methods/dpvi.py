@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
+
+from pyro.optim import SGD, PyroOptim
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.bench.methods.method import MODEL_SPACE, NONE
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.noisy import NoisyTraining
+from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.guides import MeanField
 from bdpvi.inference.svi import default_optimiser
@@ -28,38 +31,49 @@ class Variational:
         model: what is fitted.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches.
-        learning_rate: of Adam at the first step; it decays to a hundredth.
         draws: samples that predict; None predicts by the guide's mean.
     """
 
-    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(intercept=True)
+    )
     steps: int = 1000
     rate: float = 0.1
-    learning_rate: float = 0.1
     draws: int | None = 100
 
     accountant: ClassVar[WorstCaseAccountant] = PrivacyLossAccountant()
 
-    def __post_init__(self) -> None:
-        validate.positive("learning_rate", self.learning_rate)
-        self._settings()
-
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
         """Return the training, ready to be run at any noise."""
-        optim = default_optimiser(self.steps, self.learning_rate)
-        settings = replace(self._settings(), optim=optim)
         train_runs = partial(
             dpvi_runs, self.model, MeanField(self.model), train,
-            settings=settings, delta=delta, accountant=self.accountant,
+            delta=delta, accountant=self.accountant,
         )  # fmt: skip
-        return NoisyTraining(self.accountant, self.rate, self.steps, delta, train_runs)
+        how = self._how(train)
+        return NoisyTraining(self.accountant, self.rate, self.steps, delta, how, train_runs)
 
-    def _settings(self) -> DPVISettings:
-        return DPVISettings(steps=self.steps, rate=self.rate, clip=None, draws=self.draws)
+    def _how(self, train: Dataset) -> Callable[[float], DPVISettings]:
+        """Return how to train at each noise multiplier."""
+        raise NotImplementedError
+
+    def _settings(
+        self, clip: float | None, optim: PyroOptim | None = None, last: float = 1.0
+    ) -> DPVISettings:
+        return DPVISettings(
+            steps=self.steps, rate=self.rate, clip=clip, draws=self.draws, optim=optim, last=last
+        )
 
 
+@dataclass(frozen=True, kw_only=True)
 class NonPrivate(Variational):
-    """Nothing clipped, no noise: what privacy is measured against."""
+    """Nothing clipped, no noise: what privacy is measured against in variational inference.
+
+    Args:
+        learning_rate: of Adam at the first step; it decays to a hundredth.
+        model, steps, rate, draws: see :class:`Variational`.
+    """
+
+    learning_rate: float = 0.1
 
     name: ClassVar[str] = "non-private"
     label: ClassVar[str] = "VI, not private"
@@ -72,6 +86,14 @@ class NonPrivate(Variational):
         "learning_rate": (0.03, 0.1),
     }
 
+    def __post_init__(self) -> None:
+        validate.positive("learning_rate", self.learning_rate)
+        self._settings(None)
+
+    def _how(self, train: Dataset) -> Callable[[float], DPVISettings]:
+        fixed = self._settings(None, default_optimiser(self.steps, self.learning_rate))
+        return lambda _: fixed
+
 
 @dataclass(frozen=True, kw_only=True)
 class DPVI(Variational):
@@ -79,28 +101,56 @@ class DPVI(Variational):
 
     Args:
         clip: C, bound on the norm of each record's gradient.
-        model, steps, rate, learning_rate, draws: see :class:`Variational`.
+        learning_rate: of Adam at the first step; it decays to a hundredth. None is plain gradient
+            descent. Its step size, and a ``clip`` of None, follow from the noise and the table's
+            size, see :mod:`bdpvi.bench.methods.pace`.
+        model, steps, rate, draws: see :class:`Variational`.
     """
 
-    rate: float = 0.05
-    clip: float = 1.0
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+    )
+    steps: int = 100
+    rate: float = 0.2
+    draws: int | None = None
+    clip: float | None = None
+    learning_rate: float | None = None
 
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
         "The seeds are those of batches, base noise, privacy noise and draws. Sums over a batch "
-        "are divided by the sampling rate, never by a number of records."
+        "are divided by the sampling rate, never by a number of records. Without a learning_rate "
+        "the step follows from ε, the columns and the number of rows as somebody would declare it."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
-        "steps": (50, 200, 500, 1000),
+        "steps": (50, 100, 200, 500, 1000),
         "rate": (0.002, 0.005, 0.05, 0.2, 1.0),
-        "clip": (0.1, 0.25, 0.5, 1.0, 2.0),
-        "learning_rate": (0.01, 0.03, 0.1, 0.3),
+        "clip": (None, 0.1, 0.25, 0.5, 1.0, 2.0),
+        "learning_rate": (None, 0.01, 0.03, 0.1, 0.3),
         "draws": (100, None),
     }
 
-    def _settings(self) -> DPVISettings:
-        return replace(super()._settings(), clip=self.clip)
+    def __post_init__(self) -> None:
+        validate.positive("learning_rate", self.learning_rate or 1.0)
+        self._settings(self.clip or 1.0)
+
+    def _how(self, train: Dataset) -> Callable[[float], DPVISettings]:
+        weights = self.model.design(train.x[:1]).shape[1]
+        if self.learning_rate is not None:
+            optim = default_optimiser(self.steps, self.learning_rate)
+            fixed = self._settings(self.clip or clip_of(weights), optim)
+            return lambda _: fixed
+
+        def settings(noise_multiplier: float) -> DPVISettings:
+            made = pace(
+                weights, len(train), noise_multiplier=noise_multiplier,
+                steps=self.steps, rate=self.rate, clip=self.clip,
+            )  # fmt: skip
+            # The gradient is that of a sum over the records.
+            return self._settings(made.clip, SGD({"lr": made.step_size / made.rows}), made.last)
+
+        return settings
 
 
 class DPVIMoments(DPVI):

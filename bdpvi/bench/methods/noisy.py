@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.cost import Outcome
@@ -19,13 +20,15 @@ class NoisyTraining:
     Attributes:
         accountant: from noise to ε.
         rate, steps, delta: of the training.
-        train: takes ``runs``, and does them side by side.
+        settings: from a noise multiplier to how to train; hashable.
+        train: takes ``runs`` and ``settings``, and does runs of the same settings side by side.
     """
 
     accountant: WorstCaseAccountant
     rate: float
     steps: int
     delta: float
+    settings: Callable[[float], Any]
     train: Callable[..., Sequence[Outcome]]
 
     def calibrate(self, epsilon: float) -> float:
@@ -37,7 +40,13 @@ class NoisyTraining:
         )
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Train once for each noise multiplier with its seed, all side by side."""
-        pairs = zip(settings, seeds, strict=True)
-        runs = [Run(noise_multiplier=noise, seed=seed) for noise, seed in pairs]
-        return list(self.train(runs=runs))
+        """Train once for each noise multiplier with its seed, side by side where that can be."""
+        pairs = enumerate(zip(settings, seeds, strict=True))
+        runs = {i: Run(noise_multiplier=noise, seed=seed) for i, (noise, seed) in pairs}
+        how = {noise: self.settings(noise) for noise in settings}
+        found: dict[int, Outcome] = {}
+        for made in dict.fromkeys(how.values()):
+            own = [i for i, run in runs.items() if how[run.noise_multiplier] == made]
+            outcomes = self.train(runs=[runs[i] for i in own], settings=made)
+            found |= zip(own, outcomes, strict=True)
+        return [found[i] for i in runs]

@@ -86,6 +86,8 @@ class DPSGLDSettings:
         decay: step t has η_t = η (1 + t)^−decay.
         burn_in: fraction of the iterates, the first ones, that are not released.
         draws: released iterates, evenly spaced over the others; the last one is always among them.
+        last: how many times ``step_size`` the last latent's step is, an intercept's for one. The
+            noise is what Langevin dynamics needs at the smallest step, or more.
     """
 
     steps: int = 1000
@@ -95,8 +97,10 @@ class DPSGLDSettings:
     decay: float = 0.0
     burn_in: float = 0.5
     draws: int = 100
+    last: float = 1.0
 
     def __post_init__(self) -> None:
+        validate.positive("last", self.last)
         validate.positive_int("steps", self.steps)
         validate.rate("rate", self.rate)
         validate.positive("clip", self.clip)
@@ -161,15 +165,17 @@ def dp_sgld_runs(
         records = scores(model, data)
         clip = Clip(settings.clip, euclidean)
         w = data.x.new_zeros(len(runs), records.dim)
+        pace = torch.ones_like(w[0])
+        pace[-1] = settings.last
         iterates = []
         for step in range(settings.steps):
             eta = settings.step_size / len(data) * (1 + step) ** -settings.decay
             # The step's noise is N(0, max(η, η²K)), √K = Lσ/q.
-            langevin = settings.rate / settings.clip / math.sqrt(eta)
+            langevin = settings.rate / settings.clip / math.sqrt(eta * min(1, settings.last))
             multiplier = streams.noise_multiplier.clamp(min=langevin)
             total = records.likelihood(w, streams.batch(step), clip)
             score = streams.noisy(total, settings.clip, multiplier) / settings.rate
-            w = w + eta * (records.prior(w) + score)
+            w = w + eta * pace * (records.prior(w) + score)
             if step in kept:
                 iterates.append(w)
         flat = torch.stack(iterates, dim=1)

@@ -1,0 +1,77 @@
+"""Logistic regression without privacy: what any of the methods could have reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from sklearn.linear_model import LogisticRegression as Fitted
+from torch import Tensor
+
+from bdpvi.accounting.cost import Outcome
+from bdpvi.bench.methods.method import NONE
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.types import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticRegression:
+    """The maximum of the posterior density: with the usual prior, a ridge of one record's weight.
+
+    Args:
+        model: what is fitted.
+    """
+
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(intercept=True)
+    )
+
+    name: ClassVar[str] = "logistic-regression"
+    label: ClassVar[str] = "logistic regression, not private"
+    guarantee: ClassVar[str] = NONE
+    note: ClassVar[str] = (
+        "Maximum likelihood with a ridge of 1/prior_scale², nothing clipped, no noise; no seed "
+        "matters. The gain that others keep is measured from it."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "model.prior_scale": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+        "model.limit": (None, 4.0, 2.0, 1.0),
+    }
+
+    def prepare(self, train: Dataset, delta: float) -> PreparedLogistic:
+        """Fit by scikit-learn, the ridge on the intercept too.
+
+        >>> data = Dataset(torch.zeros(8, 1), torch.tensor([1.0] * 2 + [0.0] * 6))
+        >>> model = BayesianLogisticRegression(intercept=True, prior_scale=1e4)
+        >>> LogisticRegression(model=model).prepare(data, 1e-5).w
+        tensor([ 0.0000, -1.0986])
+        """
+        self.model.check(train)
+        design, y = self.model.design(train.x.cpu().double()), train.y.cpu()
+        if len(torch.unique(y)) < 2:  # which scikit-learn refuses
+            raise ValueError("train.y has one class; logistic regression needs both")
+        # The intercept is a column of ones, so scikit-learn must not add another.
+        fitted = Fitted(C=self.model.prior_scale**2, fit_intercept=False, max_iter=10_000, tol=1e-8)
+        w = torch.from_numpy(fitted.fit(design.numpy(), y.numpy()).coef_[0])
+        return PreparedLogistic(w.to(train.x))
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedLogistic:
+    """Weights to predict by.
+
+    Args:
+        w: (d,).
+    """
+
+    w: Tensor
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return 0: there is no noise."""
+        return 0.0
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return the same for every seed."""
+        return [Outcome({"w": self.w[None]}, None) for _ in seeds]
