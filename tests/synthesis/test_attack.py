@@ -42,7 +42,8 @@ def epsilon_low(without: np.ndarray, with_it: np.ndarray) -> float:
         tried = np.quantile(
             np.concatenate([low[:half], high[:half]]), np.linspace(0.001, 0.999, 200)
         )
-        at = max(tried, key=lambda one, x=low, y=high: bound(x[:half], y[:half], one))
+        gained = [bound(low[:half], high[:half], float(one)) for one in tried]
+        at = tried[int(np.argmax(gained))]
         best = max(best, bound(low[half:], high[half:], float(at)))
     return best
 
