@@ -116,6 +116,10 @@ class Plan:
     one_way: float
     joint: Mapping[Group, float]
 
+    def __post_init__(self) -> None:
+        for deviation in (self.one_way, *self.joint.values()):
+            secure.whole_parts(deviation)  # refuses more noise than there is room for
+
     @classmethod
     def of(cls, schema: Schema, target: int | None, distance: float, settings: Counts) -> Plan:
         """Return the plan that costs exactly ``distance``, μ.

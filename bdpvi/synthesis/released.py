@@ -22,6 +22,7 @@ from bdpvi.accounting.cost import Assumption, Bound
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import gaussian_guarantee
+from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Codes, Schema
 from bdpvi.datasets.units import at_most
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
@@ -205,38 +206,45 @@ def synthesize(
     if target is not None and target not in names:
         raise ValueError(f"target={target!r} must be a column of the schema, there are {names}")
     place = None if target is None else names.index(target)
-    table = table.set_axis([str(name).strip() for name in table.columns], axis=1)
+    table = with_text_names(table)
     if settings.unit != ROW:
         table = at_most(table, settings.unit, settings.rows_per_unit).drop(columns=settings.unit)
     codes, unfit = schema.encode(table)
     rounding = Plan.of(schema, place, 1.0, settings).rounding
     whole = gaussian_distance(epsilon, delta, rounding)
     plan = Plan.of(schema, place, whole / settings.rows_per_unit, settings)
-    ledger = (
-        Ledger(unit=settings.unit, rows_per_unit=settings.rows_per_unit)
-        if ledger is None
-        else ledger
-    )
-    if (ledger.unit, ledger.rows_per_unit) != (settings.unit, settings.rows_per_unit):
-        ledger.settle(unit=settings.unit, rows_per_unit=settings.rows_per_unit)
+    ledger = _for_unit(ledger, settings)
     event = SampledGaussian(noise_multiplier=settings.rows_per_unit / whole, rounding=rounding)
     for name, words in unfit.items():
         warnings.warn(f"column {name!r}: {words} (secret)", stacklevel=2)
     ledger.spend(Entry(kind="release", events=(event,)), f"synthesis at ε = {epsilon:g}")
     bound = gaussian_guarantee(whole**2, delta, rounding)
     assert bound is not None
-    bound = bound.public(epsilon)
     if settings.unit != ROW:
         bound = replace(bound, unit=ledger.book().whose)
-    marked = schema.marked
-    if marked:
-        bound = bound.assuming(Assumption.CONSTANTS_FROM_TABLE)
-    else:
-        bound = bound.assuming(Assumption.PUBLIC_CONSTANTS)
+    receipt = _receipt(bound.public(epsilon), schema, seeded=seed is not None)
     key = Key.fresh() if seed is None else Key.of_seed(seed)
-    bound = bound if seed is None else bound.seeded()
-    receipt = Receipt(worst_case=bound, source=schema.source, from_data=marked)
     return Synthetic(receipt, schema, target, settings, count(codes, plan, key))
+
+
+def _for_unit(ledger: Ledger | None, settings: Counts) -> Ledger:
+    """Return the ledger, of this unit."""
+    unit, rows = settings.unit, settings.rows_per_unit
+    if ledger is None:
+        return Ledger(unit=unit, rows_per_unit=rows)
+    if (ledger.unit, ledger.rows_per_unit) != (unit, rows):
+        ledger.settle(unit=unit, rows_per_unit=rows)
+    return ledger
+
+
+def _receipt(bound: Bound, schema: Schema, *, seeded: bool) -> Receipt:
+    """Return what is promised, with all that it rests on."""
+    marked = schema.marked
+    given = Assumption.CONSTANTS_FROM_TABLE if marked else Assumption.PUBLIC_CONSTANTS
+    bound = bound.assuming(given)
+    return Receipt(
+        worst_case=bound.seeded() if seeded else bound, source=schema.source, from_data=marked
+    )
 
 
 def checked_rows(name: str, rows: int) -> int:

@@ -56,6 +56,8 @@ def test_noise_is_never_less_than_it_should_be(deviation: float) -> None:
 def test_more_noise_than_there_is_room_for_is_refused() -> None:
     with pytest.raises(ValueError, match=r"deviation=1e\+10 must be at most"):
         secure.whole_parts(1e10)
+    with pytest.raises(ValueError, match="deviation=.* must be at most"):
+        Plan.of(COINS, None, 1e-10, Counts())
 
 
 def test_epsilon_by_all_outcomes_of_a_tiny_table() -> None:
@@ -173,6 +175,7 @@ def test_a_person_with_several_rows_is_charged_for_all() -> None:
         ({"settings": Counts(also=(("a", "b", "z"),))}, "also names 'z'"),
         ({"settings": Counts(unit="who")}, "unit='who' must be a column"),
         ({"seed": -1}, "seed must be"),
+        ({"table": [[1]]}, "frame must be a pandas DataFrame"),
     ],
 )
 def test_bad_input_costs_nothing(changed: dict[str, object], said: str) -> None:
