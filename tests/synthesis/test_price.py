@@ -56,7 +56,7 @@ def test_noise_is_never_less_than_it_should_be(deviation: float) -> None:
 def test_more_noise_than_there_is_room_for_is_refused() -> None:
     with pytest.raises(ValueError, match=r"deviation=1e\+10 must be at most"):
         secure.whole_parts(1e10)
-    with pytest.raises(ValueError, match="deviation=.* must be at most"):
+    with pytest.raises(ValueError, match=r"deviation=.* must be at most"):
         Plan.of(COINS, None, 1e-10, Counts())
 
 
