@@ -275,6 +275,9 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
         source: in words.
         levels: columns whose numbers are names.
 
+    Raises:
+        ValueError: if a column has more than 1000 different names.
+
     >>> draft = measured(pd.DataFrame({"age": [18, 93], "sex": ["F", "M"]}), "draft")
     >>> draft.columns["age"].high, draft.columns["sex"].levels, draft.marked
     (100.0, ('F', 'M'), ('age', 'sex'))
@@ -284,6 +287,11 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
         cells = read_cells(frame[name])
         there = cells.numbers[np.isfinite(cells.numbers)]
         if str(name) in levels or 2 * len(there) <= (~cells.blank).sum():
+            if len(cells.names) > _MOST_LEVELS:
+                raise ValueError(
+                    f"column {str(name)!r} has {len(cells.names)} different names, and "
+                    f"{_MOST_LEVELS} are the most: leave it out (--drop), as identifiers have to be"
+                )
             columns[str(name)] = Domain(levels=cells.names or ("yes",), from_data=True)
             continue
         whole = bool((there == np.round(there)).all())

@@ -163,7 +163,10 @@ def _object(kind: Any, content: Any, name: str, partial: bool) -> Any:
             raise ValueError(f"{path} is missing")
     try:
         return kind(**arguments)
-    except (TypeError, OverflowError) as error:  # of a check that took another type for granted
+    except (ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, ValueError) and not inside:  # it names its field
+            raise
+        # A check may have taken another type for granted.
         raise ValueError(f"{inside.rstrip('.') or kind.__name__}: {error}") from error
 
 

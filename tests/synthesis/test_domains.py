@@ -88,6 +88,7 @@ def test_a_schema_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"source": "", "columns": {}}', "at least one"),
         ('{"source": "", "columns": {"a": {"low": 0}}}', "give levels, or low and high"),
         ('{"source": "", "columns": {"a": {"low": 2, "high": 1}}}', "low=2.0 must be at most"),
+        ('{"source": "", "columns": {"a": {"low": 2, "high": 1}}}', r"columns\.a: low=2\.0 "),
         ('{"source": "", "columns": {"a": {"low": 0.5, "high": 1, "integer": true}}}', "whole"),
         ('{"source": "", "columns": {"a": {"levels": ["1", "1.0"]}}}', "levels must differ"),
         ('{"source": "", "columns": {"a": {"levels": ["?"]}}}', "not be blank"),
@@ -124,3 +125,10 @@ def test_a_draft_marks_all_that_is_from_the_rows() -> None:
     assert draft.columns["a"].bounds == (0.1, 80.0)
     assert draft.columns["c"].levels == ("0", "1")
     assert draft.columns["d"] == Domain(low=-30, high=4, integer=True, from_data=True)
+
+
+def test_a_draft_names_the_column_that_can_be_no_levels() -> None:
+    frame = pd.DataFrame({"age": range(1001), "number": [f"P{one}" for one in range(1001)]})
+    with pytest.raises(ValueError, match=r"'number' has 1001 different names.*--drop"):
+        measured(frame, "draft")
+    assert measured(frame[1:], "draft").columns["number"].cells == 1000
