@@ -18,6 +18,9 @@ from bdpvi.inference.plan import Plan
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
+BELOW = 1 - 2.0**-40
+"""What is cut to a bound is cut to this times it, so that rounding carries nothing over it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySum:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import gaussian_sum, sum_step
+from bdpvi.dp.mechanism import BELOW
 from bdpvi.dp.objective_plan import LAST, ObjectivePlan
 
 _BLOCK = 256
@@ -29,8 +30,6 @@ _ROWS = 2**14
 _STEPS = 200
 _SHORTEST = 2.0**-40
 _UNIT = 2.0**-53
-_BELOW = 1 - 2.0**-40
-"""Weights are this times their bound, so that rounding does not carry a record over it."""
 
 
 def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None = None) -> Tensor:
@@ -84,7 +83,7 @@ class WeightedObjective:
         self.signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
         norms = torch.linalg.vector_norm(self.signed, dim=1)
         self.signed *= (2 * y - 1).unsqueeze(1)
-        self.weights = _BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
+        self.weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
         self.weights.clamp_(max=1.0)
         self.longest = float(norms.max()) if len(norms) else 0.0
         self.sizes = float((self.weights * norms).sum())

@@ -21,11 +21,8 @@ from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import UNITS, NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
-from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.types import Relation
-
-_BELOW = 1 - 2.0**-40
-"""Clipped norms stay this far below the clip, so that rounding takes none above it."""
 
 
 @dataclass(frozen=True)
@@ -270,10 +267,10 @@ class Rounds:
         """
         flat = self.checked(update)
         norm = float(torch.linalg.vector_norm(flat))
-        if norm > self.clip * _BELOW:
+        if norm > self.clip * BELOW:
             # Two steps, as the squares of very large numbers overflow.
             flat = flat / flat.abs().max()
-            flat = flat * (self.clip * _BELOW / float(torch.linalg.vector_norm(flat)))
+            flat = flat * (self.clip * BELOW / float(torch.linalg.vector_norm(flat)))
         return flat
 
     def share(self, update: Tensor, key: Key | None = None) -> Tensor:

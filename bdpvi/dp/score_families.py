@@ -31,8 +31,8 @@ import torch
 from scipy.special import pdtr
 from torch import Tensor
 
-BELOW = 1 - 2.0**-40
-"""Weights are this times their bound, so that rounding does not carry a record over it."""
+from bdpvi.dp.mechanism import BELOW
+
 FREE = math.sqrt((11 + 5 * math.sqrt(5)) / 2)
 """A of logistic regression."""
 _HUBER = 2.5

@@ -90,6 +90,14 @@ class Combined(NamedTuple):
     shares: tuple[tuple[float, Tensor, float], ...]
     seen: Tensor
 
+    def noise_at(self, beta: Tensor) -> Tensor:
+        """Return what the matrices' noise adds to V at β, (k, k)."""
+        total, eye = torch.zeros_like(self.curvature), torch.eye(len(beta), dtype=torch.float64)
+        for share, constant, noise in self.shares:
+            d = share * beta - constant
+            total = total + noise**2 / 2 * (d @ d * eye + torch.outer(d, d))
+        return total
+
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
@@ -170,10 +178,7 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
         covariance = torch.linalg.inv(weighed @ a + prior.precision)
         covariance = (covariance + covariance.T) / 2
         mean = covariance @ (weighed @ made.total + pull)
-        v = fixed + squared / 2 * (covariance.trace() * eye + covariance)
-        for share, constant, noise in made.shares:
-            d = share * mean - constant
-            v = v + noise**2 / 2 * (d @ d * eye + torch.outer(d, d))
+        v = fixed + squared / 2 * (covariance.trace() * eye + covariance) + made.noise_at(mean)
     sampling = torch.linalg.inv(a / dispersion + prior.precision)
     blind = eye - made.seen
     unseen, measured = blind @ covariance @ blind, round(float(made.seen.trace()))
@@ -184,10 +189,7 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
 def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:
     """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
     a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
-    v = dispersion * a + made.score_variance * eye
-    for share, constant, noise in made.shares:
-        d = share * beta - constant
-        v = v + noise**2 / 2 * (d @ d * eye + torch.outer(d, d))
+    v = dispersion * a + made.score_variance * eye + made.noise_at(beta)
     law = dist.MultivariateNormal(a @ beta, v, validate_args=False)
     return law.log_prob(made.total)  # type: ignore[no-any-return]
 

@@ -510,3 +510,12 @@ def test_extremes_have_an_answer() -> None:
     assert delta([event(1e-7, 1e-7)], 1e-7, 1e-16) < 0.5
     assert 0 < po.epsilon([event(30.0, 1e3)], DELTA, 0.01) < 1300
     assert po.epsilon([event(60.0, 1.0)], DELTA) == math.inf
+
+
+@pytest.mark.parametrize("residual", [0.5, 0.6, 1.0])
+def test_what_no_noise_takes_away_is_the_loss_at_the_middle(residual: float) -> None:
+    for curvature in (0.3, 1.0, 4.0):
+        one = event(1e-7, curvature, residual)
+        middle = Loss.of(one).at_zero
+        assert largest(middle * 1.001, one) < 1e-12
+        assert largest(middle * 0.999, one) > 1e-5

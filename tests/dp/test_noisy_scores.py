@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -331,6 +332,46 @@ def test_the_closed_form_is_the_density_with_its_matrices_integrated_out(
     assert torch.allclose(sd, found.covariance.diagonal().sqrt(), rtol=0.05)
 
 
+def test_the_noise_of_the_matrices_is_what_each_of_their_entries_does() -> None:
+    """t − Aβ is linear in the matrices, whose entries have independent noise."""
+    made, beta = measured("logistic", 5000, 2, 1.0, seed=3)
+    rounds = list(made.rounds)
+    assert len(rounds) == 3
+
+    def left() -> Tensor:
+        found = combined(rounds)
+        return found.total - found.curvature @ beta
+
+    wanted, before = torch.zeros(3, 3).double(), left()
+    for at, one in enumerate(made.rounds):
+        for i, j in torch.triu_indices(3, 3).T.tolist():
+            entry = torch.zeros(3, 3).double()
+            entry[i, j] = entry[j, i] = 1.0
+            rounds[at] = replace(one, curvature=one.curvature + entry)
+            moved = left() - before
+            variance = one.curvature_noise**2 / (1 if i == j else 2)
+            wanted += variance * torch.outer(moved, moved)
+        rounds[at] = one
+    assert torch.allclose(combined(rounds).noise_at(beta), wanted, rtol=1e-6)
+
+
+def test_the_spread_knows_of_the_noise_at_all_that_it_spans() -> None:
+    """C = (AV⁻¹A + P)⁻¹ with V's noise a mean over N(m, C), by points that are exact for it."""
+    eye, half = torch.eye(3).double(), torch.full((3,), 0.5).double()
+    rounds = [
+        Round(half, -5 * half, 30 * eye, 2.0, 4.0),
+        Round(0 * half, 20 * half, 25 * eye, 1.0, 3.0),
+    ]
+    prior = Prior(0 * half, eye)
+    found, both = closed_form(rounds, prior), combined(rounds)
+    steps = math.sqrt(3) * torch.linalg.cholesky(found.covariance).T
+    points = torch.cat([found.mean + steps, found.mean - steps])
+    noise = torch.stack([both.noise_at(one) for one in points]).mean(0)
+    v = both.curvature + both.score_variance * eye + noise
+    precision = both.curvature @ torch.linalg.solve(v, both.curvature) + prior.precision
+    assert torch.allclose(torch.linalg.inv(precision), found.covariance, rtol=1e-6, atol=1e-9)
+
+
 def test_a_normal_that_is_cut_has_these_moments() -> None:
     for clip, deviation in ((0.5, 1.0), (2.0, 0.7), (3.0, 1.2)):
 
@@ -356,4 +397,5 @@ def test_the_rounds_share_the_price_exactly() -> None:
         plan = ScorePlan.of(family, 4, 0.3)
         distance = sum(one**-2 for one in plan.multipliers())
         assert distance == pytest.approx(plan.event.noise_multiplier**-2)
+        assert distance == pytest.approx(0.3**2)
         assert plan.event.rounding > 0

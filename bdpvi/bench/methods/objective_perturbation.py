@@ -14,7 +14,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.bench.methods.method import MODEL_SPACE
-from bdpvi.dp.objective_plan import Facts, ObjectivePlan, Rule, plan
+from bdpvi.dp.objective_plan import FEWEST, Facts, ObjectivePlan, Rule, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import WORST_CASE
@@ -90,7 +90,7 @@ class PreparedObjective:
         """Return the noise multiplier of the plan for ε, which is kept."""
         facts = Facts(
             columns=self.features.shape[1],
-            rows=max(10, len(self.train)),
+            rows=max(FEWEST, len(self.train)),
             centre=self.method.model.intercept_mean,
         )
         made = plan(facts, epsilon=epsilon, delta=self.delta, rule=self.method.rule)
