@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -129,3 +131,20 @@ def _parse(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
     if line != expected:
         raise ValueError("it was changed or is not in its place")
     return content, digest
+
+
+def lock(path: Path) -> FileLock:
+    """Return what keeps others out of a ledger's file; errors as of :func:`read`."""
+    read(path)  # or the lock would create the folder
+    return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
+
+
+def read(path: Path) -> bytes:
+    """Return a ledger's file, or raise ValueError if there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} is missing, so nobody knows what was released from this table: put the file "
+            "back, the newest there is, or fit again"
+        ) from None

@@ -162,7 +162,7 @@ class Account:
             found = replace(found, unit=f"one {self.charged.unit}").assuming(*more)
         if self.charged.path:
             return Cost(worst_case=worst, path=found and _of_path(found, worst))
-        if worst is not None and not (found and found.reliable and found.epsilon <= worst.epsilon):
+        if worst is not None:
             found = implied(found, worst, relation)
         return Cost(worst_case=worst, bayesian=found)
 

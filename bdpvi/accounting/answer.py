@@ -325,7 +325,9 @@ def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
 
 
 def implied(found: Bound | None, by: Bound, relation: str) -> Bound:
-    """Return the Bayesian bound that a worst case implies, where nothing smaller is reliable."""
+    """Return the Bayesian bound, or that which a worst case implies, if no smaller is reliable."""
+    if found is not None and found.reliable and found.epsilon <= by.epsilon:
+        return found
     return replace(
         by,
         kind=Kind.BAYESIAN,

@@ -63,6 +63,15 @@ class Assumption(Enum):
     SEEDED_EXPERIMENT = "An experiment: its randomness is seeded and protects nobody"
 
 
+def sentences(*parts: str) -> str:
+    """Return the parts that say something as one text.
+
+    >>> sentences("One.", "", "Two")
+    'One. Two'
+    """
+    return ". ".join(part.rstrip(".") for part in parts if part)
+
+
 @dataclass(frozen=True)
 class Diagnostics:
     """How far an estimate rests on its largest records, at the order that was used.
@@ -165,7 +174,7 @@ class Bound:
     def meaning(self) -> str:
         """The promise in words, with every assumption."""
         words = meaning(self.kind, self.relation, self.unit)
-        return ". ".join([words, *(one.value for one in self.assumptions)])
+        return sentences(words, *(one.value for one in self.assumptions))
 
     def __str__(self) -> str:
         seeded = Assumption.SEEDED_EXPERIMENT in self.assumptions
@@ -173,8 +182,10 @@ class Bound:
         number = f"ε = {self.epsilon:.4g}"
         if self.kind is Kind.PATH:
             unit = self.unit.removeprefix("one ")
-            text = f"{self.kind.value} a random {unit} had {number}: a diagnostic, no guarantee"
-            return f"{text} about the algorithm"
+            return (
+                f"{self.kind.value} a random {unit} had {number} at δ = {self.delta:g}: a "
+                "diagnostic, no guarantee about the algorithm"
+            )
         seen = f", seen by {self.observer}" if self.observer else ""
         if self.kind is Kind.WORST_CASE:
             seeded_ = "; an experiment: its noise is seeded and protects nobody" if seeded else ""

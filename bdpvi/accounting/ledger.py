@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import append, chained
+from bdpvi._runtime.chain import append, chained, lock, read
 from bdpvi.accounting.book import (
     ROW,
     Book,
@@ -275,15 +275,24 @@ class Ledger:
             ValueError: as :meth:`charge` and :meth:`worst_case`.
         """
         with self.locked():
-            if (limit := self.budget) is not None:
-                total = self.worst_case(limit.delta, tally([entry]))
-                if total is None or total.epsilon > limit.epsilon:
-                    raise BudgetExceededError(
-                        f"{what} would bring the total to {total}, over the budget of ε = "
-                        f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; "
-                        f"{self.said()}"
-                    )
+            self.check_budget(tally([entry]), what)
             self.charge(entry)
+
+    def check_budget(
+        self, planned: Sequence[Priced] | Mapping[Priced, int] | None, what: str
+    ) -> None:
+        """Raise BudgetExceededError if what is ``planned`` would bring the table over its budget.
+
+        The arguments are as of :meth:`worst_case` and :meth:`spend`.
+        """
+        if (limit := self.budget) is None:
+            return
+        total = self.worst_case(limit.delta, planned)
+        if total is None or total.epsilon > limit.epsilon:
+            raise BudgetExceededError(
+                f"{what} would bring the total to {total}, over the budget of ε = "
+                f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.said()}"
+            )
 
     def affordable(self, event: Priced, most: int) -> int:
         """Return how many more of an event the budget has, at most ``most``; it may be 0.
@@ -384,20 +393,3 @@ class Ledger:
 
 
 People.make = Ledger
-
-
-def lock(path: Path) -> FileLock:
-    """Return what keeps others out of a ledger's file; errors as of :func:`read`."""
-    read(path)  # or the lock would create the folder
-    return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
-
-
-def read(path: Path) -> bytes:
-    """Return a ledger's file, or raise ValueError if there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path} is missing, so nobody knows what was released from this table: put the file "
-            "back, the newest there is, or fit again"
-        ) from None

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import chained
+from bdpvi._runtime.chain import chained, lock, read
 from bdpvi.accounting.book import Entry, follow
-from bdpvi.accounting.ledger import lock, read
 
 
 def repair(

@@ -131,13 +131,13 @@ class ObjectivePerturbation:
         if plan.facts.rows is None:
             return ""
         how = "counted with noise, which ε covers" if self.counted else "declared by the owner"
-        return f". Settings are for about {plan.facts.rows:,.0f} rows, {how}"
+        return f"Settings are for about {plan.facts.rows:,.0f} rows, {how}"
 
     def caution(self, plan: ObjectivePlan, delta: float) -> str:
         """Return that the ridge outweighs the records, if it does, and which ε would be of use."""
-        least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
         if plan.facts.rows is None or plan.ridge < objective_plan.MOST_RIDGE * plan.facts.rows:
             return ""
+        least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
         centre = "the base rate that was declared" if plan.facts.centre else "one half"
         return (
             f"about {plan.facts.rows:,.0f} rows of {plan.facts.columns} columns say little at this "

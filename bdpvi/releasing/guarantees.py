@@ -21,7 +21,7 @@ from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind, sentences
 from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
 from bdpvi.datasets.bought import SOURCE as BOUGHT
 from bdpvi.datasets.encoding import MEASURED
@@ -323,13 +323,13 @@ def require_worst_case(fit: Fit) -> None:
 
 def about(preprocessing: Mapping[str, Any]) -> str:
     """Return what D is, and where the constants of the encoding come from."""
-    words = ""
+    words = []
     if split := preprocessing.get("split"):
-        words += f". D is the training part of a published table alone: {split}"
+        words.append(f"D is the training part of a published table alone: {split}")
     encoding = preprocessing.get("encoding")
     if encoding and encoding["source"] not in (BOUGHT, MEASURED):  # those are assumptions
-        words += f". Constants of the encoding: {encoding['source']}"
-    return words
+        words.append(f"Constants of the encoding: {encoding['source']}")
+    return sentences(*words)
 
 
 def _event(fit: Fit, charge: Charge) -> PosteriorDraws:

@@ -21,7 +21,7 @@ from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.accountant import cost_of
-from bdpvi.accounting.answer import nothing
+from bdpvi.accounting.answer import implied, nothing
 from bdpvi.accounting.book import Book, Entry
 from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.cost import (
@@ -32,6 +32,7 @@ from bdpvi.accounting.cost import (
     Diagnostics,
     Evidence,
     Kind,
+    sentences,
 )
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
@@ -41,11 +42,8 @@ from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.estimate import Drawn
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
-from bdpvi.releasing.route import Plan, Route, as_of, latents_of, planned, room, within
-from bdpvi.types import (
-    Dataset,
-    PrivacyUtilityWarning,
-)
+from bdpvi.releasing.route import Plan, Route, as_of, latents_of, planned, room
+from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 _MANY = 1e12
 _ROWS = hashlib.sha256(b"rows").hexdigest()
@@ -166,11 +164,11 @@ class Prepared:
             ),
         )
         if paid:
-            return replace(total, path=found)
+            return replace(total, path=replace(found, epsilon=min(epsilon, worst.epsilon)))
         found = found.assuming(Assumption.PANEL_REPRESENTS_POPULATION, Assumption.PUBLIC_SIZE)
         if len(own) < len(self.ledger.entries()):
             found = found.assuming(Assumption.THIS_FIT_ALONE)
-        return replace(total, bayesian=found)
+        return replace(total, bayesian=implied(found, worst, ADD_OR_REMOVE))
 
     def release(
         self,
@@ -306,7 +304,7 @@ class Prepared:
             if ledger.budget is not None:
                 # Of both charges: the first alone would buy nothing.
                 dry = planned(route.of_rows(_MANY), *self._shape, counted, epsilon, delta)
-                within(ledger, ledger.budget, (event, dry.event), f"ε = {epsilon:g}")
+                ledger.check_budget((event, dry.event), f"ε = {epsilon:g}")
             ledger.charge(entry)
         assert entry.events
         (event,) = entry.events  # type: ignore[assignment]
@@ -332,7 +330,7 @@ class Prepared:
             latents=latents,
             receipt=Receipt(
                 worst_case=worst.seeded() if seeded else worst,
-                about=guarantees.about(preprocessing).rstrip(".") + route.said(plan),
+                about=sentences(guarantees.about(preprocessing), route.said(plan)),
                 source=AIMED,
                 draws=draws,
                 temperature=None,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import schema, validate
-from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind
+from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind, sentences
 from bdpvi.models.contract import Model, predictive_means
 from bdpvi.releasing.estimate import Estimate
 from bdpvi.releasing.summary import Summary, summarised
@@ -76,7 +76,7 @@ class Receipt:
     @property
     def meaning(self) -> str:
         """The guarantee in words, with its assumptions and what it is about."""
-        return self.bound.meaning + self.about
+        return sentences(self.bound.meaning, self.about)
 
     def __str__(self) -> str:
         if self.experiment:
@@ -220,7 +220,7 @@ class Release:
     def to_inference_data(self, x: Tensor | None = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
-        The draws are independent: one chain. Nothing of :attr:`spent` is in it. In the attributes
+        The draws are independent: one chain. Nothing of :attr:`cost` is in it. In the attributes
         truth values are 0 and 1, and what is None is left out, so that it can be saved.
 
         Args:

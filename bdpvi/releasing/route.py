@@ -15,13 +15,12 @@ from bdpvi.accounting.book import Book, Entry, for_unit, merged, tally
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
-from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.solve import smallest
 from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.estimate import Drawn
-from bdpvi.types import Budget, BudgetExceededError, Dataset
+from bdpvi.types import Dataset
 
 _HIGHEST = 50.0
 """Settings for a larger ε are those for this one: rounding would cost more than they gain."""
@@ -103,16 +102,6 @@ def latents_of(drawn: Mapping[str, Tensor] | Drawn, draws: int, key: Key) -> dic
     if isinstance(drawn, Drawn):
         return drawn.estimate.draws(draws, key.child("draws"))
     return dict(drawn)
-
-
-def within(ledger: Ledger, limit: Budget, events: Any, what: str) -> None:
-    """Raise BudgetExceededError if ``events`` would bring the table over a limit."""
-    total = ledger.worst_case(limit.delta, events)
-    if total is None or total.epsilon > limit.epsilon:
-        raise BudgetExceededError(
-            f"{what} would bring the total to {total}, over the budget of ε = "
-            f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {ledger.said()}"
-        )
 
 
 def room(book: Book, epsilon: float, delta: float) -> float:

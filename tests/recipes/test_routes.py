@@ -231,6 +231,7 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
     release = bdpvi.release(back, epsilon=1.0)
     assert release.samples.shape == (2, 4)
     assert "about 20,000 rows, declared by the owner" in release.receipt.meaning
+    assert release.receipt.about.startswith("Settings are for about")
     assert isinstance(release.model, BayesianLogisticRegression)
     assert release.model.limit == 2.0
     assert (tmp_path / "fit" / "release-1.json").exists()
@@ -402,4 +403,20 @@ def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnosti
     cost = bdpvi.cost(counted)
     assert cost.bayesian is None
     assert cost.path is not None
-    assert "a diagnostic, no guarantee" in str(cost)
+    assert "at δ = 1e-05: a diagnostic, no guarantee" in str(cost)
+
+
+def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
+    # All records are of the size that costs most; no ε of the estimates' grid is as small.
+    signs = torch.randint(0, 2, (100, 3), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    x = 1.1636 * signs.double()  # with the intercept, of length 2.25, 3C/2
+    for rows in (100, None):
+        fit = bdpvi.recommended(1.0, expected_rows=rows).fit(
+            bdpvi.Dataset(x, (x[:, 0] > 0).double())
+        )
+        bdpvi.release(fit, epsilon=1.0)
+        cost = bdpvi.cost(fit)
+        found = cost.bayesian if rows else cost.path
+        assert found is not None
+        assert cost.worst_case is not None
+        assert found.epsilon == cost.worst_case.epsilon
