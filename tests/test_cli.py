@@ -544,7 +544,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
         tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
     )
     content = json.loads(file.read_text("utf-8"))
-    assert content["receipt"]["about"].endswith("Constants of the encoding: By law.")
+    assert content["receipt"]["about"].endswith("Constants of the encoding: By law")
     assert "Computed from the rows" not in file.read_text("utf-8")
 
 

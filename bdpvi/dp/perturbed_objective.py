@@ -23,7 +23,7 @@ from torch import Tensor
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.secure import gaussian_sum, sum_step
 from bdpvi.dp.mechanism import BELOW
-from bdpvi.dp.objective_plan import LAST, ObjectivePlan
+from bdpvi.dp.objective_plan import CONSTANT, LAST, ObjectivePlan
 
 _BLOCK = 256
 _ROWS = 2**14
@@ -60,11 +60,17 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
         nothing = torch.zeros(plan.facts.weights, dtype=torch.float64)
         w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
         found.append(gaussian_sum(w, LAST, own.child("last")))
-    return torch.stack(found)
+    minima = torch.stack(found)
+    if plan.facts.intercept:
+        minima[:, -1] *= CONSTANT
+    return minima
 
 
 class WeightedObjective:
     """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
+
+    The intercept's column is :data:`~bdpvi.dp.objective_plan.CONSTANT`, so the last weight is the
+    intercept over that.
 
     Args:
         plan, x, y: see :func:`perturbed_minima`.
@@ -79,7 +85,7 @@ class WeightedObjective:
         y = y.detach().cpu().double()
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
-        self.signed = torch.ones(len(x), plan.facts.weights, dtype=torch.float64)
+        self.signed = torch.full((len(x), plan.facts.weights), CONSTANT, dtype=torch.float64)
         self.signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
         norms = torch.linalg.vector_norm(self.signed, dim=1)
         self.signed *= (2 * y - 1).unsqueeze(1)
@@ -90,7 +96,7 @@ class WeightedObjective:
         self.k, self.ridge, self.tolerance = plan.event.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = self.signed.new_zeros(plan.facts.weights)
-        self.centre[-1] = plan.facts.centre
+        self.centre[-1] = plan.facts.centre / CONSTANT
         self._factor: Tensor | None = None
 
     def gradient(self, w: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from bdpvi.accounting.perturbed_objective import calibrate, delta
 from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.worst_case import epsilon as epsilon_of
 from bdpvi.accounting.worst_case import gaussian_epsilon
-from bdpvi.dp.objective_plan import LAST, Facts, ObjectivePlan, Rule, magnitude, plan
+from bdpvi.dp.objective_plan import CONSTANT, LAST, Facts, ObjectivePlan, Rule, magnitude, plan
 from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
 
 DELTA = 1e-5
@@ -41,13 +41,16 @@ def settings(k: float = 1.0, ridge: float = 2.0, clip: float = 1.2) -> Objective
 
 
 def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """Return the gradient of the objective without its slope, record by record, by autograd."""
+    """Return the gradient of the objective without its slope, record by record, by autograd.
+
+    The last weight is half the intercept.
+    """
     z = w.clone().requires_grad_()
-    centre = torch.tensor([0.0] * (len(w) - 1) + [one.facts.centre]).double()
+    centre = torch.tensor([0.0] * (len(w) - 1) + [one.facts.centre / 2]).double()
     total = one.ridge * (z - centre).square().sum() / 2
     k = one.event.residual
     for features, target in zip(x, y, strict=True):
-        row = torch.cat([features.clamp(-one.limit, one.limit), torch.ones(1).double()])
+        row = torch.cat([features.clamp(-one.limit, one.limit), torch.tensor([2.0]).double()])
         size = float(row.norm())
         weight = min(1.0, one.clip / size, 1.5 * one.clip**2 / size**2)
         signed = (2 * target - 1) * (row @ z)
@@ -71,7 +74,7 @@ def test_without_noise_or_weights_it_is_logistic_regression() -> None:
     one = replace(settings(clip=1e3), facts=Facts(columns=3, rows=500), limit=100.0)
     one = replace(one, event=replace(one.event, noise_multiplier=1e-3))
     w = WeightedObjective(one, TABLE.x, TABLE.y).minimum(torch.zeros(4).double())
-    design = np.column_stack([TABLE.x.numpy(), np.ones(300)])
+    design = np.column_stack([TABLE.x.numpy(), 2 * np.ones(300)])
     usual = LogisticRegression(C=1 / one.ridge, fit_intercept=False, tol=1e-10, max_iter=1000)
     usual.fit(design, TABLE.y.numpy())
     np.testing.assert_allclose(w.numpy(), usual.coef_[0], rtol=1e-4)
@@ -88,10 +91,11 @@ def test_what_is_released_has_the_law_that_is_charged() -> None:
     x, y = torch.zeros(30, 1).double(), (torch.arange(30) % 3 > 0).double()
     w = perturbed_minima(one, x, y, Key.of_seed(1))
     assert w.shape == (1000, 2)
-    weight, v = min(1.0, 0.9, 1.5 * 0.81), w[:, 1].numpy()
+    weight, v = min(1.0, 0.9 / 2, 1.5 * 0.81 / 4), w[:, 1].numpy()
     p = 1 / (1 + np.exp(-v))
-    force = weight * (10 * np.minimum(p, 0.75) - 20 * np.minimum(1 - p, 0.75)) + 2.4 * (
-        v - math.log(1.5)
+    force = (
+        2 * weight * (10 * np.minimum(p, 0.75) - 20 * np.minimum(1 - p, 0.75))
+        + 2.4 * (v - math.log(1.5)) / 2
     )
     assert kstest(ndtr(force / one.sigma), "uniform").pvalue > 1e-3
     assert kstest(ndtr(2.4 * w[:, 0].numpy() / one.sigma), "uniform").pvalue > 1e-3
@@ -103,6 +107,7 @@ def test_the_slope_has_the_deviation_that_is_charged() -> None:
     one = ObjectivePlan(facts=Facts(columns=40, rows=50), clip=0.9, ridge=2.4, event=event)
     nobody = torch.zeros(0, 40).double(), torch.zeros(0).double()
     w = perturbed_minima(one, *nobody, Key.of_seed(2))
+    w[:, -1] /= CONSTANT
     assert float(2.4 * w.std()) == pytest.approx(0.9 * 2.0, rel=0.007)
     places = w / sum_step(LAST)
     assert bool(((places - places.round()).abs() < 1e-3).all())
@@ -175,7 +180,7 @@ def test_rounding_is_bounded() -> None:
         w = torch.from_numpy(size * random.normal(size=4))
         exact = np.minimum(1 / (1 + np.exp(signed @ w.numpy().astype(np.longdouble))), 0.75)
         exact = -(weights * exact) @ signed + np.longdouble(one.ridge) * (
-            w.numpy().astype(np.longdouble) - np.array([0, 0, 0, math.log(1.5)])
+            w.numpy().astype(np.longdouble) - np.array([0, 0, 0, math.log(1.5) / 2])
         )
         error = float(np.linalg.norm((objective.gradient(w).numpy() - exact).astype(float)))
         assert error < objective.rounding(w) < 1e-8
@@ -201,10 +206,11 @@ def test_settings_follow_the_rule_and_cost_what_they_may(
     columns: int, rows: float, epsilon: float
 ) -> None:
     one = plan(Facts(columns=columns, rows=rows), epsilon=epsilon)
-    clip, k = 0.75 * math.sqrt(columns + 1), one.event.residual
+    clip, k = 0.75 * math.sqrt(columns + 4), one.event.residual
     mu = distance(epsilon)
     assert one.clip == clip
-    assert k == pytest.approx(min(1, max(0.5, 0.02 * mu * rows / (columns + 1))), rel=1e-6)
+    spread = math.sqrt((columns + 4) * (columns + 1))
+    assert k == pytest.approx(min(1, max(0.5, 0.02 * mu * rows / spread)), rel=1e-6)
     floor, shrinking = 1.5 * clip**2 / epsilon, 4 * (columns + 1) * (k * clip / mu) ** 2 / rows
     assert one.ridge == pytest.approx(max(floor, shrinking), rel=1e-6)
     assert one.event.curvature == pytest.approx(1.5 * clip**2 / one.ridge)
@@ -280,14 +286,14 @@ def test_rows_and_base_rate_are_public_facts() -> None:
     assert [magnitude(n) for n in (10, 14, 15, 31, 32, 70, 72, 9e11)] == [
         10, 10, 20, 20, 50, 50, 100, 1e12
     ]  # fmt: skip
-    facts = Facts(columns=5, rows=39_073, centre=-2.0, sources=3)
-    assert facts == Facts(columns=5, rows=50_000, centre=-2.0, sources=3)
+    facts = Facts(columns=5, rows=39_073, centre=-2.0, sources=5)
+    assert facts == Facts(columns=5, rows=50_000, centre=-2.0, sources=5)
     one = plan(facts, epsilon=1.0)
-    assert one.clip == 1.5
+    assert one.clip == 2.25
     assert plan(Facts(columns=5, rows=1e5), epsilon=1.0).limit == 4.0
     other = plan(facts, epsilon=1.0, rule=Rule(scale=1.0, bend=2.0))
-    assert other.clip == 2.0
-    assert other.event.curvature * other.ridge == pytest.approx(2.0 * 4.0)
+    assert other.clip == 3.0
+    assert other.event.curvature * other.ridge == pytest.approx(2.0 * 9.0)
 
 
 @pytest.mark.parametrize(

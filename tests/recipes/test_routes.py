@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -338,7 +339,7 @@ def test_odd_tables_are_released(kind: str, epsilon: float) -> None:
 def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says_so() -> None:
     data = logistic_data(1000, 20)
     fit = bdpvi.recommended(1e-4, base_rate=0.2, expected_rows=1e3).fit(data)
-    with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.097;"):
+    with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.1;"):
         release = bdpvi.release(fit, epsilon=1e-4)
     assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
     with warnings.catch_warnings():
@@ -385,8 +386,8 @@ def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnosti
     assert cost.bayesian is not None
     assert cost.path is None
     # By hand: weights and norms of the rule, features cut at 4, as for 100,000 rows.
-    z = torch.cat([data.x.clamp(-4, 4), torch.ones(3000, 1).double()], 1)
-    norms, clip = z.norm(dim=1), 0.75 * 2
+    z = torch.cat([data.x.clamp(-4, 4), torch.full((3000, 1), 2.0).double()], 1)
+    norms, clip = z.norm(dim=1), 0.75 * math.sqrt(3 + 4)
     weights = (clip / norms).clamp(max=1).minimum(1.5 * (clip / norms) ** 2)
     (event,) = data.ledger.entries()[-1].events
     weights *= 1 - 1e-9
@@ -409,7 +410,7 @@ def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnosti
 def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
     # All records are of the size that costs most; no ε of the estimates' grid is as small.
     signs = torch.randint(0, 2, (100, 3), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    x = 1.1636 * signs.double()  # with the intercept, of length 2.25, 3C/2
+    x = 1.2724 * signs.double()  # with the intercept, of length 2.976, 3C/2
     for rows in (100, None):
         fit = bdpvi.recommended(1.0, expected_rows=rows).fit(
             bdpvi.Dataset(x, (x[:, 0] > 0).double())
