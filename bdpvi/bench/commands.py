@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 METHODS = (
     "logistic-regression", "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case",
     "bdp-vi-mean-field", "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld",
-    "dp-sgld", "dp-sgld-pld", "dp-gd", "dp-gd-bayesian", "objective-perturbation",
+    "dp-sgld", "dp-sgld-pld", "dp-gd", "dp-gd-bayesian", "noisy-statistics",
+    "objective-perturbation",
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)

@@ -17,6 +17,7 @@ from bdpvi.bench.methods.posterior import (
     MeanFieldRelease,
     MeanFieldWorstCase,
 )
+from bdpvi.bench.methods.statistics import NoisyStatistics
 from bdpvi.bench.methods.training import TrainingRelease
 
 METHODS: Mapping[str, type[Method]] = {
@@ -35,6 +36,7 @@ METHODS: Mapping[str, type[Method]] = {
         DPSGLDLosses,
         DPGD,
         DPGDBayesian,
+        NoisyStatistics,
         ObjectivePerturbation,
     )
 }
