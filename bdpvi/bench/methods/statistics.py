@@ -78,9 +78,8 @@ class NoisyStatistics:
         z = self.model.design(train.x.cpu().double())
         clip = self.reach * math.sqrt(z.shape[1])
         z = z * (clip / torch.linalg.vector_norm(z, dim=1, keepdim=True)).clamp(max=1)
-        return PreparedStatistics(
-            self, (train.y.cpu().double() - 0.5) @ z / (clip / 2), z.T @ z / clip**2, clip, delta
-        )
+        t = (train.y.cpu().double() - 0.5) @ z / (clip / 2)
+        return PreparedStatistics(self, t, z.T @ z / clip**2, clip, delta, train.x[:0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +92,7 @@ class PreparedStatistics:
         s: (d, d).
         clip: C.
         delta: δ of every price.
+        like: of the type and on the device of the records.
     """
 
     method: NoisyStatistics
@@ -100,6 +100,7 @@ class PreparedStatistics:
     s: Tensor
     clip: float
     delta: float
+    like: Tensor
 
     def calibrate(self, epsilon: float) -> float:
         """Return the noise multiplier of both sums together."""
@@ -136,4 +137,4 @@ class PreparedStatistics:
         bend = 2 * BEND * self.clip**2 * values.clamp(min=0) + harm + model.prior_scale**-2
         pull = self.clip / 2 * t - model.prior_scale**-2 * model.departure(torch.zeros_like(t))
         w = vectors @ ((vectors.T @ pull) / bend)
-        return Outcome({"w": w[None].float()}, cost)
+        return Outcome({"w": w[None].to(self.like)}, cost)
