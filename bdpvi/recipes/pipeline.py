@@ -22,7 +22,7 @@ from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Columns, read_cell, read_columns
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding, with_text_names
-from bdpvi.dp.objective_plan import magnitude
+from bdpvi.dp.objective_plan import FEWEST, MOST, magnitude
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
@@ -177,11 +177,11 @@ class Pipeline:
         if self.settings is not None:
             return self.settings
         more: Any = {"draws": self.draws, "base_rate": self.base_rate}
+        known = self.expected_rows
+        if known is None and found is not None and found.records is not None:
+            known = min(max(found.records, FEWEST), MOST)
         if self.intervals:
             more["draws"] = _DRAWS if self.draws == 1 else self.draws
-            known = self.expected_rows
-            if known is None and found is not None and found.records is not None:
-                known = max(found.records, 1.0)
             return for_intervals(expected_rows=known, **more)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name == BAYESIAN
@@ -194,7 +194,7 @@ class Pipeline:
                 route = recipe.route.of_rows(found.records)
                 recipe = replace(recipe, route=route)
             return recipe
-        more["guide"] = self.guide or MeanField
+        more |= {"guide": self.guide or MeanField, "expected_rows": known}
         if not paid and (left is None or (not left.spent and rows == 1)):
             return recommended(self.epsilon, delta=self.delta, **more)
         whole = self.distance if left is None else left.distance

@@ -6,6 +6,7 @@ import math
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
+from bdpvi.dp.objective_plan import magnitude
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.recipes.noisy_scores import NoisyScores
@@ -18,6 +19,8 @@ PRIOR_SCALE = 0.1
 """The prior's standard deviation, as long as the clip that goes with it is at most 1."""
 WEAK_PRIOR_SCALE = 5.0
 """That of a release for intervals."""
+ENOUGH = 300.0
+"""μN from which on the noise of a guide's release falls with N."""
 LIMIT = 2.0
 """Standardised features are cut off at ± this."""
 
@@ -43,8 +46,9 @@ def recommended(
     record moves the mean by at most clip · prior_scale², and that much noise times a factor of ε
     and δ makes the release private. The settings keep this noise at 0.1 in every weight, whatever
     ε: with a prior of scale 0.1 and a smaller clip where ε is small, with a clip of 1 and a wider
-    prior where it is large. They do not follow the number of records, and with many the release
-    stays away from the fit without privacy.
+    prior where it is large. With ``expected_rows`` they follow N too: noise falls and clip rises
+    slowly as μN grows (:func:`settings_for`), so that the release goes to the fit without privacy.
+    Without it they do not, and with many records the release stays away from that.
 
     Args:
         epsilon: ε of all draws together.
@@ -53,7 +57,8 @@ def recommended(
         base_rate: a public guess of the fraction of class 1, for tables where one class is rare:
             the intercept is drawn to its logit, in place of 0. Never take it from the table.
         expected_rows: N as the owner declares it, within a factor of 3. It is published, rounded to
-            1, 2 or 5 times a power of ten. Without it a noisy count is bought with the release.
+            1, 2 or 5 times a power of ten. Without it a noisy count is bought with the release; a
+            guide's settings then do not follow N.
         guide: kind of a guide, mean-field or full-rank, to draw from instead.
 
     Raises:
@@ -79,7 +84,9 @@ def recommended(
         GaussianAccountant(), epsilon=epsilon, delta=delta, rate=1.0, steps=draws
     )
     distance = math.sqrt(draws) / multiplier
-    return settings_for(distance, draws=draws, base_rate=base_rate, guide=guide)
+    return settings_for(
+        distance, draws=draws, base_rate=base_rate, expected_rows=expected_rows, guide=guide
+    )
 
 
 def for_intervals(
@@ -111,11 +118,28 @@ def settings_for(
     *,
     draws: int = 1,
     base_rate: float | None = None,
+    expected_rows: float | None = None,
     guide: type[GaussianGuide] = MeanField,
 ) -> Recipe:
-    """Return the settings of :func:`recommended` for a guide and draws of distance μ together."""
-    sensitivity = NOISE * distance / math.sqrt(draws)  # of the mean: clip · prior_scale²
-    clip = min(1.0, _rounded(sensitivity / PRIOR_SCALE**2))
+    """Return the settings of :func:`recommended` for a guide and draws of distance μ together.
+
+    With a noise ν and a clip C the prior's variance is s² = νμ/C. Where N is known, and
+    r = μN/300 for one draw,
+
+        C = r^⅓,    ν = 0.1 min(1, r^−¼),
+
+    so that for large N noise and prior vanish beside the records, as s²N grows like r^(5/12), and
+    no record is clipped any more: the release is consistent. 300 and the powers were chosen on
+    simulated tables of 5 and 20 columns.
+    """
+    each = distance / math.sqrt(draws)
+    if expected_rows is None:
+        noise = NOISE
+        clip = min(1.0, _rounded(noise * each / PRIOR_SCALE**2))
+    else:
+        ratio = each * magnitude(expected_rows) / ENOUGH
+        noise, clip = min(NOISE, _rounded(NOISE * ratio**-0.25)), _rounded(ratio ** (1 / 3))
+    sensitivity = noise * each  # of the mean: clip · prior_scale²
     model = BayesianLogisticRegression(
         clip=clip,
         prior_scale=_rounded(math.sqrt(sensitivity / clip)),
@@ -123,7 +147,7 @@ def settings_for(
         intercept=True,
         intercept_mean=0.0 if base_rate is None else _logit(base_rate),
     )
-    return Recipe(model=model, guide=guide, noise_scale=NOISE, draws=draws)
+    return Recipe(model=model, guide=guide, noise_scale=noise, draws=draws)
 
 
 def _logit(base_rate: float) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import optimize, stats
 from simulated import logistic_data
 from test_cli import run
@@ -19,11 +20,14 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.cost import GIVEN, Assumption
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets import constants_of
-from bdpvi.guides import FullRank
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.neighbours.optimum.route import Optimum
+from bdpvi.neighbours.route import Remove
 from bdpvi.recipes import files
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.scores import FOLDS, TURNS, Scores, previewed
 from bdpvi.releasing import storage
+from bdpvi.releasing.guarantees import WorstCaseDP
 
 ROWS = 3_000
 """Four times what ε = 1 needs for these columns: noise changes nothing of what is asserted."""
@@ -400,3 +404,21 @@ def test_recommended_settings_have_noise_of_a_tenth(
     settings = bdpvi.recommended(epsilon, draws=draws, guide=FullRank)
     assert settings.draws == draws
     assert (settings.model.clip, settings.model.prior_scale) == (clip, prior_scale)
+
+
+def test_a_guide_that_knows_the_rows_goes_to_the_fit_without_privacy() -> None:
+    """The weights' mean error falls with N, at the price that was asked for."""
+    errors = []
+    for rows in (1_000, 10_000, 100_000):
+        data = logistic_data(rows, 5, seed=1)
+        settings = bdpvi.recommended(0.2, expected_rows=rows, guide=MeanField)
+        fit = settings.fit_guide(data, neighbours=Optimum(Remove(3)), progress=False)
+        release = bdpvi.release(fit, epsilon=0.2, guarantee=WorstCaseDP())
+        assert release.receipt.bound.epsilon <= 0.2
+        truth = torch.cat([torch.linspace(-1, 1, 5), torch.zeros(1)])
+        errors.append(float((release.samples[0] - truth).norm()))
+    assert errors[0] > 1.5 * errors[1] > 2 * errors[2]
+    assert errors[2] < 0.2
+    without = bdpvi.recommended(0.2, guide=MeanField)
+    assert (without.model.clip, without.noise_scale) == (0.6, 0.1)
+    assert (settings.model.clip, settings.noise_scale) == (2.7, 0.047)
