@@ -25,6 +25,8 @@ SHARE = 0.2
 """Share of μ² that buys constants; the rest is for the fit."""
 COUNTS = 0.1
 """Share of the constants' μ² that buys N and what kind each column is."""
+NAMES = 0.1
+"""Share of δ that pays for the names of categories."""
 NEED = 68.0
 """Rows needed are this times √queries/μ: measured where bought constants begin to cost little."""
 TOO_FEW, FEW = 0.7, 1.5
@@ -264,7 +266,8 @@ def buy(
     rough: dict[str, tuple[float, float]] = {}
     for name, kind in bought.items():
         if name in named:
-            made[name] = _categories(name, table[name], each, delta / len(named), key, rows)
+            counted = common(name, table[name], each, delta / len(named), key, rows)
+            made[name] = OneHot(name, tuple(counted))
         elif kind == CATEGORY:
             made[name] = Hashed(name)
         else:
@@ -309,18 +312,27 @@ def _numbers(cells: Cells) -> exact.Floats:
     return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
 
 
-def _categories(
-    name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int
-) -> Column:
-    """Return the names whose noisy count is above the threshold; all others are one level."""
+def common(
+    name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int = 1
+) -> dict[str, float]:
+    """Return the names whose noisy count is above the threshold, sorted, with these counts.
+
+    Args:
+        name: of the column.
+        cells: of the records.
+        distance: μ that is paid.
+        delta: δ that is paid.
+        key, rows: as for :func:`buy`.
+    """
     deviation = 1 / distance
     found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
-    names = [name for name, number in zip(cells.names, found, strict=True) if number]
-    counts = found[found > 0]
+    names = [one for one, number in zip(cells.names, found, strict=True) if number]
     # Each by its own name, so that nobody's category changes another's noise.
     noise = [exact.count_noise(1, deviation, key.child("category", name, one))[0] for one in names]
-    kept = counts + np.array(noise) > exact.threshold(deviation, delta, rows)
-    return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
+    counts = found[found > 0] + np.array(noise)
+    least = exact.threshold(deviation, delta, rows)
+    pairs = zip(names, counts.tolist(), strict=True)
+    return {one: count for one, count in pairs if count > least}
 
 
 def public_encoding(public: Encoding) -> Encoding:

@@ -31,7 +31,7 @@ def read_constants(path: str | os.PathLike[str]) -> Encoding:
 
 
 def constants_of(values: Mapping[str, Any]) -> Encoding:
-    """Return the encoding that constants describe, in either of two forms.
+    """Return the encoding that constants describe, in one of three forms.
 
     The short one, for people, is one entry for each column and a ``source``::
 
@@ -44,7 +44,9 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     taken to be those of the uniform distribution between them, (low + high)/2 and
     (high - low)/√12, so that the bounds become ±√3. Values beyond are not cut off. Texts (or truth
     values) are categories, one 0/1 feature each. The long form is that of
-    :meth:`Encoding.to_dict`, which can also say ``missing``, ``unknown`` and ordinal columns.
+    :meth:`Encoding.to_dict`, which can also say ``missing``, ``unknown`` and ordinal columns. The
+    file of a :class:`~bdpvi.datasets.Schema` will do as well, if nothing in it is marked as read
+    from the rows.
 
     Args:
         values: the constants; ``source`` is published with every release and says where they come
@@ -65,11 +67,20 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     columns = values.get("columns")
     if isinstance(columns, list) and any(isinstance(column, dict) for column in columns):
         return Encoding.from_dict(values)
+    if isinstance(columns, dict):
+        values = {**columns, "source": source}
     entries = {name.strip(): entry for name, entry in values.items() if name != "source"}
     return Encoding(tuple(_column(name, entry) for name, entry in entries.items()), source)
 
 
 def _column(name: str, entry: object) -> Column:
+    if isinstance(entry, dict) and {"low", "high", "levels"} & set(entry):  # of a schema
+        if entry.get("from_data"):
+            raise ValueError(
+                f"column {name!r} is marked from_data, as read from the rows: write public bounds "
+                "or levels there, and false"
+            )
+        entry = entry.get("levels") or [entry.get("low"), entry.get("high")]
     if isinstance(entry, dict) and set(entry) == {"mean", "sd"}:
         return Numeric(name, _number(name, entry["mean"]), _number(name, entry["sd"]))
     if isinstance(entry, list) and len(entry) == 2 and all(_is_number(v) for v in entry):

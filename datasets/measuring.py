@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -81,43 +81,82 @@ def whole(values: pd.Series[Any]) -> pd.Series[Any]:
     return values
 
 
-def _column(values: pd.Series[Any], encoding: str, categorical: bool) -> Column:
+class Objection(NamedTuple):
+    """Why a column must not become features.
+
+    Attributes:
+        reason: in words.
+        remedy: what can be done, as the rest of the sentence.
+    """
+
+    reason: str
+    remedy: str
+
+
+def objection(
+    values: pd.Series[Any], categorical: bool = False, most: int = MOST_CATEGORIES
+) -> Objection | None:
+    """Return why a column must not become features, or be published by its values, if it must not.
+
+    Identifiers, free text, dates, and numbers that are written as text.
+
+    Args:
+        values: that are not blank.
+        categorical: whether they are declared to be names of categories.
+        most: how many different names there may be.
+
+    >>> objection(pd.Series([f"P{one}" for one in range(20)], name="patient")).reason[:56]
+    "column 'patient' has 20 different values in 20 rows, whi"
+    """
+    out, named = _leave_out([values]), f"column {values.name!r}"
     if values.dtype.kind in "mMc":
-        raise ValueError(
-            f"column {values.name!r} has values of type {values.dtype}. {_leave_out([values])}, "
-            "or make it a number"
+        return Objection(
+            f"{named} has values of type {values.dtype}", f". {out}, or make it a number"
+        )
+    if _measures(values, categorical):
+        if not _numbers_rows(values):
+            return None
+        return Objection(
+            f"{named} has {values.nunique()} different integers in {len(values)} rows that look "
+            "like identifiers",
+            f". {out}, or, if it measures something, make it floating point or say its bounds in "
+            "constants (--constants)",
         )
     boolean = pd.api.types.is_bool_dtype(values.dtype)
-    if pd.api.types.is_numeric_dtype(values.dtype) and not (boolean or categorical):
-        if _numbers_rows(values):
-            raise ValueError(
-                f"column {values.name!r} has {values.nunique()} different integers in "
-                f"{len(values)} rows that look like identifiers. {_leave_out([values])}, or, if it "
-                "measures something, make it floating point or say its bounds in constants "
-                "(--constants)"
-            )
+    if not (boolean or categorical) and (written := _written(values)):
+        return written
+    categories = categories_of(values)
+    if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
+        return Objection(
+            f"{named} has {len(categories)} different values in {len(values)} rows, which would be "
+            "published as the names of categories: an identifier?",
+            f" {out}, or list it in categorical (--categorical) if harmless",
+        )
+    if len(categories) > most:
+        return Objection(
+            f"{named} has {len(categories)} different values, more than {most}: an identifier or "
+            "free text?",
+            f" {out}, or group it",
+        )
+    return None
+
+
+def _measures(values: pd.Series[Any], categorical: bool) -> bool:
+    boolean = pd.api.types.is_bool_dtype(values.dtype)
+    return pd.api.types.is_numeric_dtype(values.dtype) and not (boolean or categorical)
+
+
+def _column(values: pd.Series[Any], encoding: str, categorical: bool) -> Column:
+    if found := objection(values, categorical):
+        raise ValueError(found.reason + found.remedy)
+    if _measures(values, categorical):
         try:
             return Numeric.measured(values)
         except ValueError as error:
             raise ValueError(f"{error}. {_leave_out([values])}, or correct it") from error
-    if not (boolean or categorical):
-        _refuse_numbers(values)
-    categories = categories_of(values)
-    if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
-        raise ValueError(
-            f"column {values.name!r} has {len(categories)} different values in {len(values)} rows, "
-            "which would be published as the names of categories: an identifier? "
-            f"{_leave_out([values])}, or list it in categorical (--categorical) if harmless"
-        )
-    if len(categories) > MOST_CATEGORIES:
-        raise ValueError(
-            f"column {values.name!r} has {len(categories)} different values, more than "
-            f"{MOST_CATEGORIES}: an identifier or free text? "
-            f"{_leave_out([values])}, or group it"
-        )
-    return (
-        Ordinal.measured(values, categories) if encoding == "ordinal" else OneHot.measured(values)
-    )
+    if encoding == "ordinal":
+        return Ordinal.measured(values, categories_of(values))
+    return OneHot.measured(values)
 
 
 def _leave_out(columns: Sequence[pd.Series[Any]]) -> str:
@@ -143,14 +182,24 @@ def _numbers_rows(values: pd.Series[Any]) -> bool:
         or values.is_monotonic_increasing
         or values.is_monotonic_decreasing
         or len(str(low)) == len(str(high)) >= _DIGITS
-        or _is_called_identifier(str(values.name))
+        or called_identifier(str(values.name))
     )
 
 
-def _is_called_identifier(name: str) -> bool:
+def repeated(frame: pd.DataFrame) -> list[str]:
+    """Return the columns that are called identifiers and have a value more than once.
+
+    >>> repeated(pd.DataFrame({"patient_id": [7, 7, None], "visit_id": [1, 2, 3], "age": 40}))
+    ['patient_id']
+    """
+    called = (str(name) for name in frame if called_identifier(str(name)))
+    return [name for name in called if frame[name].dropna().duplicated().any()]
+
+
+def called_identifier(name: str) -> bool:
     """Return whether a word of the column's name means an identifier.
 
-    >>> _is_called_identifier("PatientID"), _is_called_identifier("humidity")
+    >>> called_identifier("PatientID"), called_identifier("humidity")
     (True, False)
     """
     words = re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
@@ -163,20 +212,21 @@ _WRITTEN = {
 }
 
 
-def _refuse_numbers(values: pd.Series[Any]) -> None:
-    """Refuse text that is mostly numbers: a stray entry would turn each of them into a category."""
+def _written(values: pd.Series[Any]) -> Objection | None:
+    """Object to text that is mostly numbers: a stray entry would make categories of them."""
     distinct = pd.Series(categories_of(values))
     for pattern, what in _WRITTEN.items():
         found = distinct.astype(str).str.fullmatch(pattern)
         if 2 * found.sum() > len(distinct):
-            raise ValueError(
-                f"column {values.name!r} is {what} (here {distinct[found].iloc[0]!r}), or list it "
-                "in categorical (--categorical)"
+            return Objection(
+                f"column {values.name!r} is {what} (here {distinct[found].iloc[0]!r})",
+                ", or list it in categorical (--categorical)",
             )
     parsed = pd.to_numeric(distinct, errors="coerce").notna()
     if 2 * parsed.sum() > len(distinct):
         odd = "" if parsed.all() else f", but also {distinct[~parsed].iloc[0]!r}"
-        raise ValueError(
-            f"column {values.name!r} is text with {int(parsed.sum())} different numbers{odd}; "
-            "make it numeric, or list it in categorical (--categorical)"
+        return Objection(
+            f"column {values.name!r} is text with {int(parsed.sum())} different numbers{odd}",
+            "; make it numeric, or list it in categorical (--categorical)",
         )
+    return None

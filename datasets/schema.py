@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 from bdpvi._runtime import schema, store
 from bdpvi.datasets.cells import read_cell, read_cells
+from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 
 Codes = NDArray[np.int64]
 OTHER = "other"
 """What a value that is no level is called in rows; among numbers it is a blank."""
-_MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES, _MOST_LEVELS = 256, 64, 6, 4, 1000
+MOST_LEVELS = 1000
+_MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES = 256, 64, 6, 4
 _MOST_CLAMPED = 0.05
 
 
@@ -71,9 +73,9 @@ class Domain:
                 )
             return
         assert self.levels is not None
-        if self.integer or not 1 <= len(self.levels) <= _MOST_LEVELS:
+        if self.integer or not 1 <= len(self.levels) <= MOST_LEVELS:
             raise ValueError(
-                f"levels must be 1 to {_MOST_LEVELS} names and no integers, got {len(self.levels)}"
+                f"levels must be 1 to {MOST_LEVELS} names and no integers, got {len(self.levels)}"
             )
         if len(self._places) != len(self.levels):
             raise ValueError(f"levels must differ and not be blank, got {self.levels!r:.200}")
@@ -191,9 +193,10 @@ class Schema:
     Attributes:
         columns: by name.
         source: where the bounds and levels are from, in words.
+        left_out: columns of a table that are no part of this, each with the reason, for the owner.
 
     Raises:
-        ValueError: if there is no column or a name is blank.
+        ValueError: if there is no column, a name is blank, or a column is left out too.
 
     >>> people = Schema({"age": Domain(low=0, high=110, integer=True)}, "Questionnaire 2021")
     >>> people.marked
@@ -202,6 +205,7 @@ class Schema:
 
     columns: Mapping[str, Domain]
     source: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -209,6 +213,8 @@ class Schema:
         for name in self.columns:
             if name != name.strip() or not name:
                 raise ValueError(f"columns has the name {name!r}: blank, or with blanks around it")
+        if both := sorted(set(self.columns) & set(self.left_out)):
+            raise ValueError(f"left_out has {both[0]!r}, which is among the columns too")
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -219,12 +225,17 @@ class Schema:
     def load(cls, path: str | os.PathLike[str]) -> Schema:
         """Read a JSON file such as {"source": "…", "columns": {"age": {"low": 0, "high": 110}}}.
 
+        The short form of :func:`bdpvi.datasets.constants_of` will do as well: {"source": "…",
+        "age": [0, 110], "sex": ["F", "M"]}.
+
         Raises:
             ValueError: naming the file and the field that is missing, unknown or wrong.
             OSError: if it cannot be read.
         """
         try:
-            return schema.loads(cls, Path(path).read_bytes(), partial=True)
+            return schema.from_json(
+                cls, _long(schema.parsed(Path(path).read_bytes())), partial=True
+            )
         except ValueError as error:
             raise ValueError(f"{path} is no schema: {error}") from error
 
@@ -238,6 +249,14 @@ class Schema:
             raise ValueError(f"path={str(path)!r} exists already; choose another")
         store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
 
+    def check(self, header: Sequence[str]) -> None:
+        """Raise ValueError unless a table with this header has every column once."""
+        for name in self.columns:
+            if (found := header.count(name)) != 1:
+                raise ValueError(
+                    f"schema: its column {name!r} must be in the table once, there are {found}"
+                )
+
     def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, str]]:
         """Return the codes of a table, (N, d), and for the owner what did not fit, by column.
 
@@ -245,11 +264,7 @@ class Schema:
             ValueError: by the header alone: a column that is lacking, there twice, or not here.
         """
         names = [str(name).strip() for name in frame.columns]
-        for name in self.columns:
-            if (found := names.count(name)) != 1:
-                raise ValueError(
-                    f"schema: its column {name!r} must be in the table once, there are {found}"
-                )
+        self.check(names)
         if more := [name for name in names if name not in self.columns]:
             raise ValueError(
                 f"schema lacks the columns {more}: declare them there, or drop them from the table"
@@ -270,34 +285,65 @@ class Schema:
 def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Schema:
     """Return a draft from a table: bounds and levels that occur, marked as read from the rows.
 
+    Identifiers, dates and free text are left out, by the rules of
+    :func:`bdpvi.datasets.measuring.objection`.
+
     Args:
         frame: the table.
         source: in words.
-        levels: columns whose numbers are names.
+        levels: columns whose values are names, also where these are numbers or many.
 
     Raises:
-        ValueError: if a column has more than 1000 different names.
+        ValueError: if no column is left.
 
-    >>> draft = measured(pd.DataFrame({"age": [18, 93], "sex": ["F", "M"]}), "draft")
+    >>> people = pd.DataFrame({"age": [18, 93], "sex": ["F", "M"], "born": ["1.2.99", "3.4.01"]})
+    >>> draft = measured(people, "draft")
     >>> draft.columns["age"].high, draft.columns["sex"].levels, draft.marked
     (100.0, ('F', 'M'), ('age', 'sex'))
+    >>> draft.left_out
+    {'born': "column 'born' is dates; make them numbers, such as days or years (here '1.2.99')"}
     """
-    columns = {}
-    for name in frame:
-        cells = read_cells(frame[name])
+    columns, left_out = {}, {}
+    for name in map(str, frame):
+        cells, named = read_cells(frame[name]), name in levels
         there = cells.numbers[np.isfinite(cells.numbers)]
-        if str(name) in levels or 2 * len(there) <= (~cells.blank).sum():
-            if len(cells.names) > _MOST_LEVELS:
-                raise ValueError(
-                    f"column {str(name)!r} has {len(cells.names)} different names, and "
-                    f"{_MOST_LEVELS} are the most: leave it out (--drop), as identifiers have to be"
-                )
-            columns[str(name)] = Domain(levels=cells.names or ("yes",), from_data=True)
-            continue
+        number = not named and 2 * len(there) > (~cells.blank).sum()
         whole = bool((there == np.round(there)).all())
-        low, high = _outwards(-there.min()), _outwards(there.max())
-        columns[str(name)] = Domain(low=-low, high=high, integer=whole, from_data=True)
-    return Schema(columns, source)
+        if number:
+            small = whole and np.abs(there).max() < 2**53
+            values = pd.Series(there.astype(np.int64) if small else there, name=name)
+        else:
+            texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
+            values = pd.Series(texts, name=name, dtype=object)
+        if found := objection(values, named, MOST_LEVELS if named else MOST_CATEGORIES):
+            left_out[name] = found.reason
+        elif called_identifier(name) and not named:
+            left_out[name] = f"column {name!r} is called an identifier"
+        elif number:
+            low, high = _outwards(-there.min()), _outwards(there.max())
+            columns[name] = Domain(low=-low, high=high, integer=whole, from_data=True)
+        else:
+            columns[name] = Domain(levels=cells.names or ("yes",), from_data=True)
+    if not columns:
+        raise ValueError("no column is left for a schema: " + "; ".join(left_out.values()))
+    return Schema(columns, source, left_out)
+
+
+def _long(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a schema's file with short entries written out."""
+    given = dict(content)
+    if not isinstance(given.get("columns"), Mapping):
+        source = given.pop("source", None)
+        given = {"columns": given} | ({} if source is None else {"source": source})
+    return given | {"columns": {name: _entry(one) for name, one in given["columns"].items()}}
+
+
+def _entry(given: Any) -> Any:
+    if not isinstance(given, list):
+        return given
+    if len(given) == 2 and all(type(one) in (int, float) for one in given):
+        return {"low": given[0], "high": given[1]}
+    return {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
 
 
 def _outwards(bound: float) -> float:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from bdpvi.recipes.recipe import Recipe
 
 _DRAWS = 1000
-NAMES = 0.1
-"""Share of δ that pays for the names of categories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +112,7 @@ class Pipeline:
     @cached_property
     def distance(self) -> float:
         """Distance μ of everything together, where constants are bought."""
-        return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)
+        return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
 
     def left(self, ledger: Ledger, work: str = "") -> Left:
         """Return what the ledger leaves of ε for this work, whose own charges do not count.
@@ -140,7 +138,7 @@ class Pipeline:
             )
         limit = ledger.budget
         if limit is not None:
-            whole = gaussian_epsilon(self.distance**2, (1 - NAMES) * limit.delta)
+            whole = gaussian_epsilon(self.distance**2, (1 - bought.NAMES) * limit.delta)
             if whole > limit.epsilon * (1 + 1e-9):
                 raise BudgetExceededError(
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
@@ -341,7 +339,7 @@ def encode(
         raise TooFewRecordsError(_too_few(pipeline, first, need))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - bought.COUNTS),
-        "delta": NAMES * pipeline.delta,
+        "delta": bought.NAMES * pipeline.delta,
         "rows": left.rows,
     }
     wanted = first.purchase
@@ -374,7 +372,7 @@ def _names(wanted: bought.Purchase, price: Mapping[str, Any]) -> tuple[Priced, .
 
 def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:
     enough = bought.NEED * math.sqrt(first.purchase.queries) / max(first.records, 1.0)
-    epsilon = gaussian_epsilon(enough**2, (1 - NAMES) * pipeline.delta)
+    epsilon = gaussian_epsilon(enough**2, (1 - bought.NAMES) * pipeline.delta)
     spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
     assert spent is not None
     return (

@@ -49,7 +49,9 @@ class Counts:
         cells: most cells of a table that the network keeps.
         also: groups of three or four columns that are counted together besides.
         unit: "row", or the column that names persons, if the guarantee is about all rows of one.
-        rows_per_unit: k, how many rows of each person are used at most, the first ones.
+        rows_per_unit: k, how many rows of each person are used at most, by a secret coin.
+        categorical, numeric: columns that the schema lacks whose kind is public; the kinds of
+            others are bought too.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -62,6 +64,8 @@ class Counts:
     also: tuple[tuple[str, ...], ...] = ()
     unit: str = "row"
     rows_per_unit: int = 1
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         validate.probability("one_way", self.one_way)
@@ -73,6 +77,8 @@ class Counts:
             raise ValueError(
                 f"rows_per_unit={self.rows_per_unit} needs unit=, the column that names persons"
             )
+        if both := sorted({*self.categorical} & {*self.numeric}):
+            raise ValueError(f"numeric has {both[0]!r}, which is categorical too")
         for group in self.also:
             if not 3 <= len(set(group)) == len(group) <= _MOST_GROUP:
                 raise ValueError(f"also has {group}: a group is three or four different columns")
@@ -92,7 +98,7 @@ class Counts:
             if (cells := math.prod(sizes[at] for at in places)) > _MOST_CELLS:
                 raise ValueError(
                     f"also has {group}, which can have {cells} cells; 2**24 at most: leave a "
-                    "column out, or give it fewer levels"
+                    "column out, or declare it in the schema with fewer levels"
                 )
             found.append(places)
         return tuple(dict.fromkeys(found))

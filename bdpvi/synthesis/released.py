@@ -16,19 +16,23 @@ import pandas as pd
 from bdpvi._runtime import schema as files
 from bdpvi._runtime import store, validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import ROW, Entry
-from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.book import ROW
 from bdpvi.accounting.cost import Assumption, Bound
-from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.worst_case import gaussian_guarantee
+from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.schema import Codes, Schema
 from bdpvi.datasets.units import at_most
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
 from bdpvi.synthesis.network import Network, network
+from bdpvi.synthesis.order import Order, charge, work
 
 FORMAT = 1
+REPEATED = (
+    "column {name!r} has a value more than once: if it names persons, unit={name!r} (--unit "
+    "{name}) makes the guarantee one about all rows of a person (secret)"
+)
 _MOST_ROWS = 10**8
 
 
@@ -41,14 +45,17 @@ class Receipt:
             the counts equally far, so the Bayesian ε would be the same number.
         source: where the schema is from.
         from_data: columns whose bounds or levels were read from the table, which ε does not cover.
+        bought: columns whose bounds or levels were bought, which ε covers.
     """
 
     worst_case: Bound
     source: str
     from_data: tuple[str, ...] = ()
+    bought: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return str(self.worst_case)
+        listed = ", ".join(self.bought)
+        return f"{self.worst_case}" + f"; bounds or levels of {listed} were bought" * bool(listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,32 +163,35 @@ class Synthetic:
 
 def synthesize(
     table: pd.DataFrame,
-    schema: Schema,
-    target: str | None,
+    schema: Schema | None = None,
+    target: str | None = None,
     *,
     epsilon: float,
     delta: float = 1e-6,
     settings: Counts | None = None,
     ledger: Ledger | None = None,
-    seed: int | None = None,
+    seed: int | Key | None = None,
 ) -> Synthetic:
     """Count a table with noise, and return what makes rows of it that may be shared.
 
-    The table's ledger is charged before anything is drawn. ε is that of this release, to add or
-    remove one row, or all rows of one person; what the ledger has besides adds up there. No row is
-    refused: see :class:`~bdpvi.datasets.schema.Schema`.
+    Bounds and levels of columns that the schema lacks are bought first, for a fifth of μ²
+    (:mod:`bdpvi.datasets.bounds`). ε is that of all of this release, to add or remove one row, or
+    all rows of one person, and the table's ledger is charged before anything is drawn; what it has
+    besides adds up there. No row is refused: see :class:`~bdpvi.datasets.schema.Schema`.
 
     Args:
         table: the rows, with the schema's columns in any order.
-        schema: what columns may hold; public, made without looking at the table.
+        schema: what columns may hold; public, made without looking at the table. None for nothing.
         target: the column that matters most, as the label of a classifier; None for no such.
         epsilon, delta: of this release, worst-case.
         settings: :class:`Counts` by default.
         ledger: of the people; one in memory by default, which ends with the process.
-        seed: for an experiment that can be repeated, and protects nobody.
+        seed: for an experiment that can be repeated, and protects nobody. Or a secret key, of this
+            table and these arguments alone: the same call draws the same, and is charged once.
 
     Warns:
-        UserWarning: for the owner alone: how many values of a column did not fit the schema.
+        UserWarning: for the owner alone: how many values of a column did not fit the schema, how
+            many rows a person had too many, a column that seems to name persons.
 
     Raises:
         ValueError: naming what is wrong with header, schema or options, before anything is charged.
@@ -196,35 +206,47 @@ def synthesize(
     worst-case DP: ε = 1 at δ = 1e-06 (Gaussian DP, to add or remove one record)
     >>> shared.sample(3).shape
     (3, 2)
+    >>> synthesize(frame, Schema({"age": age}, "By law."), epsilon=1.0).receipt.bought
+    ('sick',)
     """
     settings = settings or Counts()
-    validate.positive("epsilon", epsilon)
-    validate.probability("delta", delta)
-    if seed is not None:
-        validate.positive_int("seed", seed, least=0)
-    names = list(schema.columns)
-    if target is not None and target not in names:
-        raise ValueError(f"target={target!r} must be a column of the schema, there are {names}")
-    place = None if target is None else names.index(target)
     table = with_text_names(table)
-    if settings.unit != ROW:
-        table = at_most(table, settings.unit, settings.rows_per_unit).drop(columns=settings.unit)
-    codes, unfit = schema.encode(table)
-    rounding = Plan.of(schema, place, 1.0, settings).rounding
-    whole = gaussian_distance(epsilon, delta, rounding)
-    plan = Plan.of(schema, place, whole / settings.rows_per_unit, settings)
+    order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
+    key = seed if isinstance(seed, Key) else Key.fresh()
+    name = work(key)
+    if seed is not None and not isinstance(seed, Key):
+        key = Key.of_seed(validate.positive_int("seed", seed, least=0))
+    table = _of_persons(table, settings, key)
     ledger = _for_unit(ledger, settings)
-    event = SampledGaussian(noise_multiplier=settings.rows_per_unit / whole, rounding=rounding)
-    for name, words in unfit.items():
-        warnings.warn(f"column {name!r}: {words} (secret)", stacklevel=2)
-    ledger.spend(Entry(kind="release", events=(event,)), f"synthesis at ε = {epsilon:g}")
-    bound = gaussian_guarantee(whole**2, delta, rounding)
-    assert bound is not None
-    if settings.unit != ROW:
-        bound = replace(bound, unit=ledger.book().whose)
-    receipt = _receipt(bound.public(epsilon), schema, seeded=seed is not None)
-    key = Key.fresh() if seed is None else Key.of_seed(seed)
-    return Synthetic(receipt, schema, target, settings, count(codes, plan, key))
+    charge(ledger, order.entries(name), f"synthesis at ε = {epsilon:g}")
+    complete = order.bought(table, key)
+    codes, unfit = complete.encode(table[list(complete.columns)])
+    for column in order.kinds:
+        if complete.columns[column] in NOTHING.values():
+            unfit[column] = "nothing in it was common enough to be a bound or a level"
+    for column, words in unfit.items():
+        warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=2)
+    bound = order.bound if settings.unit == ROW else replace(order.bound, unit=ledger.book().whose)
+    receipt = _receipt(bound.public(epsilon), complete, tuple(order.kinds), key.experiment)
+    return Synthetic(receipt, complete, target, settings, count(codes, order.plan(complete), key))
+
+
+def _of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
+    """Return the rows that are used, and tell the owner what to know of those that are not."""
+    unit = settings.unit
+    if unit == ROW:
+        for name in repeated(table):
+            warnings.warn(REPEATED.format(name=name), stacklevel=3)
+        return table
+    order = np.argsort(key.child("rows").coins(len(table)))
+    kept = at_most(table.iloc[order], unit, settings.rows_per_unit)
+    if out := len(table) - len(kept):
+        warnings.warn(
+            f"unit={unit!r}: {out} of {len(table)} rows are left out, as they name nobody or "
+            f"somebody who has more than {settings.rows_per_unit} (secret)",
+            stacklevel=3,
+        )
+    return kept
 
 
 def _for_unit(ledger: Ledger | None, settings: Counts) -> Ledger:
@@ -237,13 +259,20 @@ def _for_unit(ledger: Ledger | None, settings: Counts) -> Ledger:
     return ledger
 
 
-def _receipt(bound: Bound, schema: Schema, *, seeded: bool) -> Receipt:
+def _receipt(bound: Bound, schema: Schema, bought: tuple[str, ...], seeded: bool) -> Receipt:
     """Return what is promised, with all that it rests on."""
     marked = schema.marked
-    given = Assumption.CONSTANTS_FROM_TABLE if marked else Assumption.PUBLIC_CONSTANTS
-    bound = bound.assuming(given)
+    if marked:
+        bound = bound.assuming(Assumption.CONSTANTS_FROM_TABLE)
+    elif len(bought) < len(schema.columns):
+        bound = bound.assuming(Assumption.PUBLIC_CONSTANTS)
+    if bought:
+        bound = bound.assuming(Assumption.BOUGHT_CONSTANTS)
     return Receipt(
-        worst_case=bound.seeded() if seeded else bound, source=schema.source, from_data=marked
+        worst_case=bound.seeded() if seeded else bound,
+        source=schema.source,
+        from_data=marked,
+        bought=bought,
     )
 
 

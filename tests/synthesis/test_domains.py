@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import Domain, Schema, constants_of, read_constants
 from bdpvi.datasets.schema import measured
 
 AGE = Domain(low=0, high=110, integer=True)
@@ -96,6 +97,10 @@ def test_a_schema_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"source": "", "columns": {"a": {"wide": 3}}}', "wide is not known"),
         ('{"source": "", "columns": {" a": {"levels": ["x"]}}}', "blanks around it"),
         ("{", "no schema"),
+        ('{"source": "", "a": {"mean": 3, "sd": 1}}', r"columns\.a\.mean is not known"),
+        ('{"source": "", "a": [1, 2, 3]}', r"levels\[0\] must be str"),
+        ('{"source": "", "a": [0, 9], "columns": {"a": [0, 9]}}', "a is not known"),
+        ('{"source": "", "columns": {"a": [0, 9]}, "left_out": {"a": "id"}}', "left_out has 'a'"),
     ],
 )
 def test_bad_schemas_are_refused_by_name(tmp_path: Path, content: str, said: str) -> None:
@@ -127,8 +132,57 @@ def test_a_draft_marks_all_that_is_from_the_rows() -> None:
     assert draft.columns["d"] == Domain(low=-30, high=4, integer=True, from_data=True)
 
 
-def test_a_draft_names_the_column_that_can_be_no_levels() -> None:
-    frame = pd.DataFrame({"age": range(1001), "number": [f"P{one}" for one in range(1001)]})
-    with pytest.raises(ValueError, match=r"'number' has 1001 different names.*--drop"):
-        measured(frame, "draft")
-    assert measured(frame[1:], "draft").columns["number"].cells == 1000
+def test_a_draft_leaves_out_what_names_people_with_the_reason() -> None:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": random.integers(18, 90, 1500),
+            "number": random.permutation(1500) + 10**5,
+            "patient": [f"P{one % 750}" for one in range(1500)],  # twice each
+            "visitor_id": random.integers(0, 400, 1500),
+            "note": random.choice([f"said {one}" for one in range(120)], 1500),
+            "born": [f"{one % 28 + 1}/{one % 12 + 1}/1990" for one in range(1500)],
+            "pay": ["1,234", "20,100", "9,999"] * 500,
+            "ward": random.choice(["surgery", "hospice"], 1500),
+        }
+    )
+    draft = measured(frame, "draft")
+    assert set(draft.columns) == {"age", "ward"}
+    assert [
+        draft.left_out[name].split(maxsplit=2)[2] for name in frame if name in draft.left_out
+    ] == [
+        "has 1500 different integers in 1500 rows that look like identifiers",
+        "has 750 different values in 1500 rows, which would be published as the names of "
+        "categories: an identifier?",
+        "is called an identifier",
+        "has 120 different values, more than 100: an identifier or free text?",
+        "is dates; make them numbers, such as days or years (here '1/1/1990')",
+        "is numbers with thousands separators; write 1234, not 1,234 (here '1,234')",
+    ]
+    kept = measured(frame, "draft", levels=["note", "patient"])
+    assert set(kept.columns) == {"age", "ward", "note", "patient"}
+    with pytest.raises(ValueError, match="no column is left for a schema: column 'patient' has"):
+        measured(frame[["patient"]], "draft")
+
+
+def test_the_files_of_constants_and_of_schemas_are_one_format(tmp_path: Path) -> None:
+    short = {"source": "law", "age": [0, 99.5], "sex": ["F", "M"], "well": [True, False]}
+    expected = Schema(
+        {
+            "age": Domain(low=0, high=99.5),
+            "sex": Domain(levels=("F", "M")),
+            "well": Domain(levels=("True", "False")),
+        },
+        "law",
+    )
+    within = {"source": "law", "columns": {k: v for k, v in short.items() if k != "source"}}
+    for content in (short, within):
+        (tmp_path / "s.json").write_text(json.dumps(content), encoding="utf-8")
+        assert Schema.load(tmp_path / "s.json") == expected
+    (tmp_path / "s.json").unlink()
+    expected.save(tmp_path / "s.json")
+    assert read_constants(tmp_path / "s.json") == constants_of(short)
+    content = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    content["columns"]["age"]["from_data"] = True
+    with pytest.raises(ValueError, match="'age' is marked from_data"):
+        constants_of(content)

@@ -1,0 +1,234 @@
+"""What is done with a table, at which price: it follows from header, schema and options alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.book import Entry, for_unit, tally
+from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.cost import Bound
+from bdpvi.accounting.events import SampledGaussian, Threshold
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.worst_case import epsilon as worst_case
+from bdpvi.datasets import bought, bounds
+from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED, Purchase
+from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
+from bdpvi.synthesis.counts import Counts, Plan
+
+ASIDE = 0.01
+"""Share of δ that pays for the arithmetic of what is bought."""
+_ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
+"""Stands for a column that is bought, as none can have more codes."""
+
+
+def work(key: Key) -> str:
+    """Return what the ledger calls the work of this key."""
+    return key.child("work").secret.hex()[:16]
+
+
+def charge(ledger: Ledger, entries: Sequence[Entry], what: str) -> None:
+    """Charge all of it, or nothing. What an interrupted call has paid for is not paid twice.
+
+    Raises:
+        BudgetExceededError: as :meth:`Ledger.spend`.
+    """
+    with ledger.locked():
+        due = [one for one in entries if one not in ledger.entries()]
+        if due:
+            ledger.check_budget(tally(due), what)
+        for one in due:
+            ledger.charge(one)
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """One release of a table. All of it counts as public: it must not be chosen by the rows.
+
+    Attributes:
+        declared: the schema's part of the columns.
+        source: where that is from; "" where there is none.
+        kinds: of the columns that are bought: a number, a category, or undeclared.
+        target: name of the target, or None.
+        epsilon, delta: of everything together.
+        settings: see :class:`Counts`.
+
+    Raises:
+        ValueError: naming what is wrong.
+
+    >>> order = Order.of(["age", "sex"], None, "sex", 1.0, 1e-6, Counts())
+    >>> order.kinds, f"{order.bound.epsilon:.6f}"
+    ({'age': 'undeclared', 'sex': 'undeclared'}, '1.000000')
+    """
+
+    declared: Mapping[str, Domain]
+    source: str
+    kinds: Mapping[str, str]
+    target: str | None
+    epsilon: float
+    delta: float
+    settings: Counts
+
+    @classmethod
+    def of(
+        cls,
+        header: Sequence[str],
+        schema: Schema | None,
+        target: str | None,
+        epsilon: float,
+        delta: float,
+        settings: Counts,
+    ) -> Order:
+        """Return what is done with a table with this header."""
+        validate.positive("epsilon", epsilon)
+        validate.probability("delta", delta)
+        if schema is not None:
+            schema.check(header)
+        declared = {} if schema is None else schema.columns
+        out = {settings.unit} | set(() if schema is None else schema.left_out)
+        if settings.unit in declared:
+            raise ValueError(
+                f"unit={settings.unit!r} is a column of the schema; it names persons and is not "
+                "counted: take it out there"
+            )
+        kinds = {one: UNDECLARED for one in header if one not in declared and one not in out}
+        for kind, some in ((CATEGORY, settings.categorical), (NUMBER, settings.numeric)):
+            for name in some:
+                if name not in kinds:
+                    raise ValueError(
+                        f"{kind}: {name!r} must be a column of the table that the schema lacks"
+                    )
+                kinds[name] = kind
+        names = [*declared, *kinds]
+        if not names:
+            raise ValueError("table must have at least one column to count")
+        if target is not None and target not in names:
+            raise ValueError(f"target={target!r} must be a column that is counted: one of {names}")
+        source = "" if schema is None else schema.source
+        made = cls(declared, source, kinds, target, epsilon, delta, settings)
+        made.check()
+        return made
+
+    @property
+    def place(self) -> int | None:
+        """Place of the target among the columns."""
+        return None if self.target is None else [*self.declared, *self.kinds].index(self.target)
+
+    @property
+    def names(self) -> float:
+        """δ for the names of levels that are bought."""
+        return bought.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
+
+    @cached_property
+    def rounding(self) -> tuple[float, float]:
+        """Total variation between all noise and exact noise: of what is bought, and of counts."""
+        aside = ASIDE * self.delta / rounding_delta(1.0, self.epsilon) if self.kinds else 0.0
+        return aside, Plan.of(self._widest, self.place, 1.0, self.settings).rounding
+
+    @cached_property
+    def distances(self) -> tuple[float, float, float]:
+        """μ of one row, of the kinds, of bounds and levels, and of the counts; 0 for nothing."""
+        paid = self.delta - self.names
+        whole = gaussian_distance(self.epsilon, paid, sum(self.rounding))
+        whole /= self.settings.rows_per_unit
+        share = bought.SHARE if self.kinds else 0.0
+        kinds = share * bought.COUNTS if UNDECLARED in self.kinds.values() else 0.0
+        a, b, c = (whole * math.sqrt(one) for one in (kinds, share - kinds, 1 - share))
+        return a, b, c
+
+    def check(self) -> None:
+        """Say what stands in the way of noise and arithmetic, before anything is charged.
+
+        Raises:
+            ValueError: naming it.
+        """
+        kinds, constants, _ = self.distances
+        self.plan(self._widest)
+        if not self.kinds:
+            return
+        found = bounds.rounding(self.kinds, constants)
+        if kinds:
+            found += bought.count_rounding(self._purchase, kinds)
+        if found > self.rounding[0]:
+            raise ValueError(
+                f"delta={self.delta:g} is too small for the arithmetic of what is bought: declare "
+                f"{next(iter(self.kinds))!r} in a schema, or choose a larger one"
+            )
+
+    @property
+    def _widest(self) -> Schema:
+        return Schema({**self.declared, **dict.fromkeys(self.kinds, _ANY)}, "")
+
+    @property
+    def _purchase(self) -> Purchase:
+        return Purchase(tuple(self.kinds), tuple(self.kinds.values()))
+
+    def entries(self, of: str) -> tuple[Entry, ...]:
+        """Return what is charged, before anything is drawn.
+
+        Prices are fixed here for all of it, whatever the first parts will give: so they are one
+        Gaussian mechanism (Dong, Roth and Su 2022, Corollary 2) and what δ pays for names.
+
+        Args:
+            of: name of this work.
+        """
+        kinds, constants, counts = self.distances
+        aside, rounding = self.rounding
+        paid: list[SampledGaussian | Threshold] = []
+        if kinds:
+            paid.append(SampledGaussian(noise_multiplier=1 / kinds))
+        if constants:
+            paid.append(SampledGaussian(noise_multiplier=1 / constants, rounding=aside))
+        if self.names:
+            paid.append(Threshold(self.names))
+        last = SampledGaussian(noise_multiplier=1 / counts, rounding=rounding)
+        made = (Entry(kind="release", of=of, events=(last,)),)
+        return (Entry(kind="constants", of=of, events=tuple(paid)), *made) if paid else made
+
+    @cached_property
+    def bound(self) -> Bound:
+        """What everything costs together, to one row or all of one person, by the accountant."""
+        events = tally(self.entries(""))
+        assert events is not None
+        found = worst_case(for_unit(events, self.settings.rows_per_unit), self.delta)
+        assert found is not None
+        assert found.epsilon <= self.epsilon * (1 + 1e-9)
+        return found
+
+    def bought(self, table: pd.DataFrame, key: Key) -> Schema:
+        """Return the schema of all columns. What it lacked is drawn, and has to be charged before.
+
+        Args:
+            table: the rows, with all columns that are bought.
+            key: secret, of this release alone.
+        """
+        if not self.kinds:
+            return Schema(self.declared, self.source)
+        cells = read_columns(table[list(self.kinds)])
+        first, second, _ = self.distances
+        kinds = dict(self.kinds)
+        if first:
+            counted = bought.count(cells, self._purchase, distance=first, key=key.child("count"))
+            kinds = counted.purchase.bought
+        made = bounds.buy(
+            cells,
+            kinds,
+            distance=second,
+            delta=self.names,
+            key=key.child("buy"),
+            rows=self.settings.rows_per_unit,
+        )
+        source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
+        return Schema({**self.declared, **made}, source)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return what is counted, with what noise, by the schema of all columns."""
+        return Plan.of(schema, self.place, self.distances[-1], self.settings)

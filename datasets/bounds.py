@@ -1,0 +1,167 @@
+"""Bounds and levels bought from a table, for the columns that a schema leaves out.
+
+What is bought follows from the header and from options. Nothing is refused because of the rows, and
+prices are as in :mod:`bdpvi.datasets.bought`: distances μ, and a δ for the names of levels.
+
+Of a column of numbers three things are bought: whether they are whole; how many there are in each
+cell of a public grid with three cells a decade; and how many in each of some finer cells between
+the ends of what the first grid shows. One number more or less moves one cell of a grid by 1. All
+else is post-processing: cells that do not stand out of the noise count as empty, the bounds are
+those between which all but 0.5 % of the others lie on either side, and as ends of cells they are
+round numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.stats import norm
+
+from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.whole_normals import WholeNormals
+from bdpvi.datasets import exact
+from bdpvi.datasets.bought import CATEGORY, NUMBER, common
+from bdpvi.datasets.cells import Columns, read_cell
+from bdpvi.datasets.schema import MOST_LEVELS, OTHER, Domain
+
+QUANTILE = 0.005
+"""Share of the numbers that may lie beyond either bound."""
+FRACTIONS = 3
+"""Numbers are whole if those that are not are fewer than one for so many others but 0."""
+NOTHING = {NUMBER: Domain(low=0.0, high=0.0), CATEGORY: Domain(levels=(OTHER,))}
+"""What a column holds where no cell and no name stands out of the noise."""
+SOURCE = "bought from the table, which ε covers: bounds and levels by noisy counts"
+_QUERIES = 3
+_EMPTY = 0.01
+"""Chance that one of a grid's empty cells is taken for one that is not."""
+_FINER, _FEWEST, _FULL = 50, 4, 8.0
+"""Most and fewest cells of the finer grid, and deviations of noise that one has on average."""
+_TINY = math.ulp(0.0)
+_SIZES = [float(f"{digit}e{power}") for power in range(-9, 15) for digit in (1, 2, 5)] + [1e15]
+_ROUGH = np.array([*(-size for size in reversed(_SIZES)), 0.0, _TINY, *_SIZES])
+"""Ends of the first grid's cells; 0 has one of its own."""
+_COARSEST = 64.0
+"""Deviation up to which the lattice of :func:`exact.count_noise` grows with it, and then no more:
+its error is below that at the larger of this and the deviation."""
+
+
+def queries(kinds: Mapping[str, str]) -> int:
+    """Return the parts that μ² is divided into; a column of an undeclared kind counts as numbers.
+
+    >>> queries({"age": "number", "sex": "category", "dose": "undeclared"})
+    7
+    """
+    return sum(1 if kind == CATEGORY else _QUERIES for kind in kinds.values())
+
+
+def rounding(kinds: Mapping[str, str], distance: float) -> float:
+    """Bound the total variation of the arithmetic of :func:`buy`, before anything is drawn.
+
+    Args:
+        kinds: of the columns, if they are declared.
+        distance: μ that is paid.
+
+    Raises:
+        ValueError: if there is more noise than there is room for.
+    """
+    deviation = math.sqrt(queries(kinds)) / distance
+    secure.whole_parts(FRACTIONS * deviation)
+    names = sum(kind != NUMBER for kind in kinds.values())
+    draws = len(kinds) * (1 + len(_ROUGH) + _FINER + 2)
+    found = names * exact.count_rounding(max(deviation, _COARSEST))
+    return found + secure.sum_rounding(draws)
+
+
+def buy(
+    table: Columns,
+    kinds: Mapping[str, str],
+    *,
+    distance: float,
+    delta: float,
+    key: Key,
+    rows: int = 1,
+) -> dict[str, Domain]:
+    """Buy bounds and levels, in equal parts of μ².
+
+    Args:
+        table: cells of the records.
+        kinds: of the columns to buy: numbers or categories.
+        distance, delta, key, rows: as for :func:`bdpvi.datasets.bought.buy`.
+
+    >>> from bdpvi.datasets.cells import read_columns
+    >>> import pandas as pd
+    >>> people = pd.DataFrame({"age": [*range(18, 88)] * 40, "sex": ["F", "M"] * 1400})
+    >>> kinds = {"age": "number", "sex": "category"}
+    >>> made = buy(read_columns(people), kinds, distance=1.0, delta=1e-6, key=Key.of_seed(0))
+    >>> made["age"].bounds, made["age"].integer, made["sex"].levels
+    ((18.0, 87.0), True, ('F', 'M'))
+    """
+    each = distance / math.sqrt(queries(kinds))
+    named = sum(kind == CATEGORY for kind in kinds.values())
+    made = {}
+    for name, kind in kinds.items():
+        if kind == CATEGORY:
+            counted = common(name, table[name], each, delta / named, key, rows)
+            readable = [one for one in counted if read_cell(one)[1] == one]  # not if it was cut off
+            largest = sorted(readable, key=lambda one: -counted[one])[:MOST_LEVELS]
+            levels = tuple(sorted(largest))
+            made[name] = Domain(levels=levels) if levels else NOTHING[CATEGORY]
+        else:
+            numbers = table[name].numbers
+            made[name] = _numbers(
+                numbers[np.isfinite(numbers)], 1 / each, key.child("number", name)
+            )
+    return made
+
+
+def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
+    """Return the domain of numbers."""
+    noise = WholeNormals(key)
+    there = values[values != 0]
+    fractions = int((there != np.round(there)).sum())
+    score = len(there) - (1 + FRACTIONS) * fractions  # a number moves it by FRACTIONS at most
+    whole = score + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
+    rough = _seen(values, _ROUGH, deviation, noise)
+    if rough is None:
+        return NOTHING[NUMBER]
+    low, high, number = rough
+    cells = min(_FINER, int(number / (_FULL * deviation)))
+    finer = None
+    if cells >= _FEWEST and high - low > _SIZES[0]:
+        finer = _seen(values, _grid(low, high, cells, whole), deviation, noise)
+    low, high, _ = finer or rough
+    if whole:  # cells do not hold their upper ends
+        low = math.ceil(low)
+        high = max(low, math.ceil(high) - 1)
+    return Domain(low=float(low), high=float(high), integer=whole)
+
+
+def _seen(
+    values: exact.Floats, edges: exact.Floats, deviation: float, noise: WholeNormals
+) -> tuple[float, float, float] | None:
+    """Return the ends of the cells that hold most numbers, and about how many there are.
+
+    None if no cell stands out.
+    """
+    places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    exactly = np.bincount(places, minlength=len(edges) - 1)
+    counts = exactly + secure.count_noise(exactly.shape, deviation, noise).numpy()
+    counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
+    sums = np.cumsum(counts)
+    if not sums[-1]:
+        return None
+    low = int((sums <= QUANTILE * sums[-1]).sum())
+    high = int((sums < (1 - QUANTILE) * sums[-1]).sum())
+    ends = [0.0 if abs(one) <= _TINY else float(one) for one in (edges[low], edges[high + 1])]
+    return ends[0], ends[1], float(sums[-1])
+
+
+def _grid(low: float, high: float, cells: int, whole: bool) -> exact.Floats:
+    """Return the ends of at most so many cells, and two, at multiples of a round number."""
+    widths = (one for one in _SIZES if one >= (1.0 if whole else 0.0))
+    width = next(one for one in widths if one * cells >= high - low or one == _SIZES[-1])
+    ends = range(math.floor(low / width), math.ceil(high / width) + 1)
+    return np.array([float(f"{end * width:.12g}") for end in ends])
