@@ -39,6 +39,8 @@ _EMPTY = 0.01
 """Chance that one of a grid's empty cells is taken for one that is not."""
 _FINER, _FEWEST, _FULL = 50, 4, 8.0
 """Most and fewest cells of the finer grid, and deviations of noise that one has on average."""
+_TAIL = 2.0
+"""Deviations of noise that what lies beyond a bound may be; it is more than 0 of 40 times."""
 _TINY = math.ulp(0.0)
 _SIZES = [float(f"{digit}e{power}") for power in range(-9, 15) for digit in (1, 2, 5)] + [1e15]
 _ROUGH = np.array([*(-size for size in reversed(_SIZES)), 0.0, _TINY, *_SIZES])
@@ -124,39 +126,49 @@ def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
     fractions = int((there != np.round(there)).sum())
     score = len(there) - (1 + FRACTIONS) * fractions  # a number moves it by FRACTIONS at most
     whole = score + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
-    rough = _seen(values, _ROUGH, deviation, noise)
-    if rough is None:
+    counts = _counted(values, _ROUGH, deviation, noise)
+    counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
+    number = float(counts.sum())
+    if not number:
         return NOTHING[NUMBER]
-    low, high, number = rough
+    least = np.full(len(counts), QUANTILE * number)
+    low, high = _ends(_ROUGH, counts, least)
     cells = min(_FINER, int(number / (_FULL * deviation)))
-    finer = None
     if cells >= _FEWEST and high - low > _SIZES[0]:
-        finer = _seen(values, _grid(low, high, cells, whole), deviation, noise)
-    low, high, _ = finer or rough
+        edges = _grid(low, high, cells, whole)
+        counts = _counted(values, edges, deviation, noise)
+        tails = _TAIL * deviation * np.sqrt(np.arange(1, len(counts) + 1))
+        low, high = _ends(edges, counts, np.maximum(QUANTILE * number, tails))
     if whole:  # cells do not hold their upper ends
         low = math.ceil(low)
         high = max(low, math.ceil(high) - 1)
     return Domain(low=float(low), high=float(high), integer=whole)
 
 
-def _seen(
+def _counted(
     values: exact.Floats, edges: exact.Floats, deviation: float, noise: WholeNormals
-) -> tuple[float, float, float] | None:
-    """Return the ends of the cells that hold most numbers, and about how many there are.
-
-    None if no cell stands out.
-    """
+) -> exact.Floats:
+    """Return the noisy counts of the cells; the outermost have what lies beyond."""
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    exactly = np.bincount(places, minlength=len(edges) - 1)
-    counts = exactly + secure.count_noise(exactly.shape, deviation, noise).numpy()
-    counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
-    sums = np.cumsum(counts)
-    if not sums[-1]:
-        return None
-    low = int((sums <= QUANTILE * sums[-1]).sum())
-    high = int((sums < (1 - QUANTILE) * sums[-1]).sum())
-    ends = [0.0 if abs(one) <= _TINY else float(one) for one in (edges[low], edges[high + 1])]
-    return ends[0], ends[1], float(sums[-1])
+    counts = np.bincount(places, minlength=len(edges) - 1)
+    counts = counts + secure.count_noise(counts.shape, deviation, noise).numpy()
+    return counts.astype(np.float64)
+
+
+def _ends(edges: exact.Floats, counts: exact.Floats, least: exact.Floats) -> tuple[float, float]:
+    """Return the ends of the first and the last cell up to which there are more than ``least``.
+
+    Args:
+        edges: of all cells.
+        counts: of the cells, together more than that.
+        least: by the number of cells, from either side.
+    """
+    low, high = (int((np.cumsum(some) > least).argmax()) for some in (counts, counts[::-1]))
+    low, high = min(low, len(counts) - 1 - high), max(low, len(counts) - 1 - high)
+    first, last = (
+        0.0 if abs(one) <= _TINY else float(one) for one in (edges[low], edges[high + 1])
+    )
+    return first, last
 
 
 def _grid(low: float, high: float, cells: int, whole: bool) -> exact.Floats:

@@ -99,7 +99,32 @@ Unit = Annotated[
 RowsPerUnit = Annotated[
     int,
     typer.Option(
-        help="Rows of each person that are used at most, the first ones. The noise grows with it."
+        help="Rows of each person that are used at most: the first ones, or of a table that is "
+        "synthesized some by a secret coin. The noise grows with it."
+    ),
+]
+Secret = Annotated[
+    Path | None,
+    typer.Option(
+        help="New folder for the work and its key; OUT.secret if not given. Never share it.",
+        show_default=False,
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="ε that all that is spent on the table may reach together; the first --epsilon if not "
+        "given.",
+        show_default=False,
+    ),
+]
+Numeric = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of numbers; once for every column. Kinds that neither this nor --categorical "
+        "says are bought too.",
+        show_default=False,
     ),
 ]
 Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]

@@ -14,12 +14,15 @@ from bdpvi._runtime import validate
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     BaseRate,
+    BudgetOption,
     Delta,
     Json,
     LedgerFile,
+    Numeric,
     Quiet,
     RowCount,
     RowsPerUnit,
+    Secret,
     Settings,
     Table,
     Unit,
@@ -44,36 +47,12 @@ Epsilon = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the model that may be shared.")]
-Secret = Annotated[
-    Path | None,
-    typer.Option(
-        help="New folder for the fit and its ledger; OUT.secret if not given. Never share it.",
-        show_default=False,
-    ),
-]
-Numeric = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Column of numbers; once for every column. Kinds that neither this nor --categorical "
-        "says are bought too.",
-        show_default=False,
-    ),
-]
 Categories = Annotated[
     str,
     typer.Option(
         help="Features of categories that are bought: counted, one for each name that is common "
         "enough; hashed, which costs nothing and knows no names. Without it hashed where a name "
         "would take more than a tenth of the records, by their noisy number.",
-        show_default=False,
-    ),
-]
-BudgetOption = Annotated[
-    float | None,
-    typer.Option(
-        "--budget",
-        help="ε that all that is spent on the table may reach together; the first --epsilon if not "
-        "given.",
         show_default=False,
     ),
 ]

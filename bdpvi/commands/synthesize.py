@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi.commands.options import Delta, LedgerFile, RowsPerUnit, Separator, Unit
+from bdpvi.commands.options import (
+    BudgetOption,
+    Delta,
+    Json,
+    LedgerFile,
+    Numeric,
+    Quiet,
+    RowsPerUnit,
+    Secret,
+    Separator,
+    Table,
+    Unit,
+    print_json,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi._runtime.keys import Key
+    from bdpvi._runtime.progress import Track
+    from bdpvi.accounting.ledger import Ledger
+    from bdpvi.datasets import Schema
     from bdpvi.synthesis import Synthetic
 
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
 
+Data = Annotated[Path, typer.Option(help="A CSV or Parquet file.")]
 Drop = Annotated[
     list[str] | None,
     typer.Option(help="Column to leave out; once for every column.", show_default=False),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(help="Column whose numbers are names; once for every column.", show_default=False),
 ]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
@@ -32,31 +60,38 @@ def schema(
     data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
     out: Annotated[Path, typer.Option(help="New file for the schema.")],
     drop: Drop = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(help="Column whose numbers are names; once for every column."),
-    ] = None,
+    categorical: Categorical = None,
     separator: Separator = ",",
 ) -> None:
     """Draft a schema from a table, for the owner to replace what is read from its rows.
 
-    Every column is marked "from_data": true. Write public bounds and levels in, and false. Keep
-    the draft secret until then.
+    Every column is marked "from_data": true. Write public bounds and levels in, and false.
+    Identifiers, dates and free text are listed under "left_out", with the reason. Keep the draft
+    secret until then.
     """
     from bdpvi.datasets import read_table
     from bdpvi.datasets.schema import measured
 
-    frame = read_table(data, separator=separator, text=True).drop(columns=drop or [])
-    drafted = measured(frame, "Write here where these bounds are from.", categorical or ())
+    frame = read_table(data, separator=separator, text=True)
+    source = "Write here where these bounds are from."
+    drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)
     print(f"{out}: {len(drafted.columns)} columns, all read from the rows; make them public ones")
+    for why in drafted.left_out.values():
+        print(f"  left out: {why}")
 
 
 def synthesize(
-    data: Annotated[Path, typer.Option(help="A CSV or Parquet file.")],
-    schema: Annotated[Path, typer.Option(help="File with bounds and levels of the columns.")],
-    epsilon: Annotated[float, typer.Option(help="ε of this release, worst-case.")],
+    data: Data,
+    epsilon: Annotated[float, typer.Option(help="ε of all that is shared, worst-case.")],
     out: Out,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with public bounds and levels of columns. What it lacks is bought.",
+            show_default=False,
+        ),
+    ] = None,
     target: Annotated[
         str, typer.Option(help="Column that matters most, as a label.", show_default=False)
     ] = "",
@@ -69,70 +104,68 @@ def synthesize(
         bool, typer.Option("--from-data", help="Take what the schema has from the rows as public.")
     ] = False,
     drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
     rows: Number = None,
     tables: Tables = 1,
+    secret: Secret = None,
+    ledger: LedgerFile = None,
+    budget: BudgetOption = None,
     unit: Unit = "row",
     rows_per_unit: RowsPerUnit = 1,
-    ledger: LedgerFile = None,
     separator: Separator = ",",
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Turn a table into synthetic rows that may be shared, under a worst-case ε.
 
-    OUT gets synthetic.csv, and synthetic.json, from which `bdpvi sample` makes more rows. What is
-    spent on the table is written to its ledger before anything is drawn.
+    OUT gets synthetic.csv, and synthetic.json, from which `bdpvi sample` makes more rows. Bounds
+    and levels of columns that no schema declares are bought, a fifth of the price. What is spent
+    on the table is written to its ledger before anything is drawn. After an interruption the same
+    command goes on and pays nothing twice.
+
+    Example: bdpvi synthesize --data patients.csv --target sick --epsilon 1 --out shared
     """
     import bdpvi
-    from bdpvi._runtime import store
+    from bdpvi._runtime import progress, store
     from bdpvi.datasets import read_table
-    from bdpvi.datasets.schema import Schema
-    from bdpvi.recipes.private import beside
+    from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.recipes.private import places
     from bdpvi.synthesis import Counts
+    from bdpvi.synthesis.order import Order
 
-    known = Schema.load(schema)
-    if known.marked and not from_data:
-        raise ValueError(
-            f"schema={str(schema)!r} has {len(known.marked)} columns that were read from the rows, "
-            f"such as {known.marked[0]!r}; write public bounds and levels there, or give "
-            "--from-data if these are public"
-        )
-    settings = Counts(
-        also=tuple(tuple(one.split(",")) for one in also or ()),
-        unit=unit,
-        rows_per_unit=rows_per_unit,
-    )
-    frame = read_table(data, separator=separator, text=True, least=0)
-    if unknown := [one for one in drop or () if one not in frame]:
-        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
-    _check(out, rows, tables)
-    with store.claimed_folder(out) as folder:
-        kept = bdpvi.Ledger.at(
-            ledger or beside(data),
-            unit=None if unit == "row" else unit,
-            rows_per_unit=None if unit == "row" else rows_per_unit,
-        )
-        before = len(kept.entries())
-        try:
-            made = bdpvi.synthesize(
-                frame.drop(columns=drop or []),
-                known,
-                target or None,
-                epsilon=epsilon,
-                delta=delta,
-                settings=settings,
-                ledger=kept,
-            )
-            made.save(folder / COUNTS)
-            _write(made, folder, rows, tables)
-        except KeyboardInterrupt:
-            if len(kept.entries()) == before:
-                raise
-            raise KeyboardInterrupt(
-                f"ε = {epsilon:g} was charged to {kept.path}, and nothing was written; the same "
-                "command starts again, and charges as much again"
-            ) from None
-    print(made.receipt)
-    print(f"{out}: about {made.rows} rows; may be shared. Ledger: {kept.path}, secret")
-    print(f"Everything spent on this table: {kept.worst_case(delta)}")
+    given: dict[str, Any] = {
+        "schema": None if schema is None else _consented(schema, from_data),
+        "target": target or None,
+        "epsilon": epsilon,
+        "delta": delta,
+        "settings": Counts(
+            also=tuple(tuple(one.split(",")) for one in also or ()),
+            unit=unit,
+            rows_per_unit=rows_per_unit,
+            categorical=tuple(categorical or ()),
+            numeric=tuple(numeric or ()),
+        ),
+    }
+    folder = places(out, secret)[1]
+    _check(out, rows, tables, {"secret": folder, "ledger": ledger})
+    frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
+    used = _without(frame, drop)
+    Order.of(list(used.columns), **given)  # what it refuses is refused before anything is kept
+    _warn_of_dropped(frame.drop(columns=used.columns), unit)
+    track = progress.silent if quiet or as_json else progress.bar
+    people = Table(data=str(data.resolve())).ledger(ledger)
+    assert people is not None  # as it is a file, and no public table
+    if budget is None and people.budget is None and not people.entries():
+        budget = epsilon
+    options = repr((given, sorted(drop or ()), separator))
+    with _begun(folder, data, people, options, {"epsilon": epsilon, "delta": delta}) as key:
+        people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
+        with store.claimed_folder(out) as temporary:
+            made = bdpvi.synthesize(used, **given, ledger=people, seed=key)
+            made.save(temporary / COUNTS)
+            _write(made, temporary, rows, tables, track)
+    _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
 
 
 def sample(
@@ -140,19 +173,42 @@ def sample(
     out: Out,
     rows: Number = None,
     tables: Tables = 1,
+    quiet: Quiet = False,
 ) -> None:
     """Make more synthetic rows, which costs nothing."""
-    from bdpvi._runtime import store
+    from bdpvi._runtime import progress, store
     from bdpvi.synthesis import load
 
     made = load(shared)
     _check(out, rows, tables)
     with store.claimed_folder(out) as folder:
-        _write(made, folder, rows, tables)
+        _write(made, folder, rows, tables, progress.silent if quiet else progress.bar)
     print(f"{out}: {tables} × {rows or made.rows} rows; {made.receipt}")
 
 
-def _check(out: Path, rows: int | None, tables: int) -> None:
+def _without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
+    if unknown := [one for one in drop or () if one not in frame]:
+        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    return frame.drop(columns=list(drop or ()))
+
+
+def _consented(file: Path, from_data: bool) -> Schema:
+    """Return the schema, if what it has from the rows may be taken for public."""
+    from bdpvi.datasets.schema import Schema
+
+    known = Schema.load(file)
+    if known.marked and not from_data:
+        raise ValueError(
+            f"schema={str(file)!r} has {len(known.marked)} columns that were read from the rows, "
+            f"such as {known.marked[0]!r}; write public bounds and levels there, or give "
+            "--from-data if these are public"
+        )
+    return known
+
+
+def _check(
+    out: Path, rows: int | None, tables: int, secret: Mapping[str, Path | None] | None = None
+) -> None:
     """Say what is wrong with the options before anything is charged."""
     from bdpvi.synthesis.released import checked_rows
 
@@ -161,15 +217,86 @@ def _check(out: Path, rows: int | None, tables: int) -> None:
         checked_rows("rows", rows)
     if out.exists() or out.is_symlink():
         raise ValueError(f"out={str(out)!r} exists already; choose another, nothing is replaced")
+    for name, path in (secret or {}).items():
+        if path is not None and path.resolve().is_relative_to(out.resolve()):
+            raise ValueError(f"{name}={str(path)!r} lies in out={str(out)!r}, which is shared")
 
 
-def _write(made: Synthetic, folder: Path, rows: int | None, tables: int) -> None:
+def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
+    from bdpvi.datasets.measuring import repeated
+    from bdpvi.synthesis.released import REPEATED
+
+    for name in repeated(dropped) if unit == "row" else ():
+        warnings.warn(REPEATED.format(name=name), stacklevel=2)
+
+
+@contextmanager
+def _begun(
+    folder: Path, data: Path, people: Ledger, options: str, price: Mapping[str, float]
+) -> Iterator[Key]:
+    """Hold the secret folder, and yield the key that is kept there for this table and options.
+
+    Whatever ends the work says what was charged, and how to go on. If nothing was, nothing is left.
+    """
+    from bdpvi._runtime import store
+    from bdpvi._runtime.validate import why
+    from bdpvi.releasing.intent import begun, undone
+    from bdpvi.synthesis.order import work
+
+    contents = (data.read_bytes(), options.encode())
+    table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
+    with store.held(folder):
+        new = all(one.name.startswith(".") for one in folder.iterdir())
+        key = begun(folder, table=table, options=digest, charge=price)
+        try:
+            yield key
+        except BaseException as error:
+            words = (
+                f"ε was charged to {people.path}; the same command goes on with what is kept in "
+                f"{folder}/ (secret), and pays nothing twice"
+            )
+            if not any(one.of == work(key) for one in people.entries()):
+                words = "nothing was charged; the same command starts again"
+                if new:
+                    undone(folder)
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(words) from None
+            if isinstance(error, OSError):
+                raise OSError(error.errno, f"{why(error)}; {words}", error.filename) from error
+            raise
+
+
+def _write(made: Synthetic, folder: Path, rows: int | None, tables: int, track: Track[int]) -> None:
     from bdpvi._runtime import store
 
+    def write(name: str, frame: pd.DataFrame) -> None:
+        whole = {name: "Int64" for name, one in made.schema.columns.items() if one.integer}
+        store.write(folder / name, frame.astype(whole).to_csv(index=False).encode())
+
     if tables == 1:
-        frames = {ROWS: made.sample(rows)}
-    else:
-        found = made.tables(tables, rows)
-        frames = {f"synthetic-{at}.csv": one for at, one in enumerate(found, 1)}
-    for name, one in frames.items():
-        store.write(folder / name, one.to_csv(index=False).encode())
+        write(ROWS, made.sample(rows))
+        return
+    for at in track(range(1, tables + 1), "tables"):
+        write(f"synthetic-{at}.csv", made.tables(1, rows)[0])
+
+
+def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
+    from bdpvi._runtime.schema import to_json
+
+    spent = people.worst_case(made.receipt.worst_case.delta)
+    if as_json:
+        secret = {
+            "folder": where["secret"],
+            "ledger": people.path,
+            "spent": spent and to_json(spent),
+        }
+        public = {"out": where["out"], "rows": made.rows, "receipt": to_json(made.receipt)}
+        print_json({"public": public, "secret": secret})
+        return
+    print(f"Public: {made.receipt}")
+    print(f"  {made.receipt.worst_case.meaning}")
+    print(f"For the owner only: everything spent on this table: {spent}")
+    print(
+        f"Wrote {where['out']}: about {made.rows} rows, which may be shared. Keep "
+        f"{where['secret']}/ and {people.path} secret"
+    )

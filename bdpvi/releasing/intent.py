@@ -71,3 +71,8 @@ def begun(folder: Path, *, table: str, options: str, charge: Mapping[str, float]
                 "another place for this work. Both cost together what they cost one by one"
             )
     return Key(kept.key)
+
+
+def undone(folder: Path) -> None:
+    """Take back :func:`begun` in a new folder, where nothing was charged."""
+    (folder / _FILE).unlink()
