@@ -1,4 +1,4 @@
-"""Kill ``fit``, ``private`` and ``release`` at every point where they touch a file, and go on.
+"""Kill ``fit``, ``private``, ``release`` and ``synthesize`` wherever they touch a file, and go on.
 
     python benchmarks/interruptions.py [--kills 300]
 
@@ -22,10 +22,13 @@ import tempfile
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
+if TYPE_CHECKING:
+    from bdpvi.accounting.book import Entry
 
 EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 """Audit events (PEP 578) at which a process is killed, besides each wait for the disk."""
@@ -35,7 +38,9 @@ TRIED = {"command", "points", "kills", "full disks", "ended before"}
 
 
 RELEASES = ("draws", "release")
-"""Charges of samples: draws from a fit, or what was solved for."""
+"""Charges of samples: draws from a fit, what was solved for, or counts."""
+WANTED = {"fit": (0, 0), "release": (1, 0), "private": (1, 2), "synthesize": (1, 1)}
+"""Releases and purchases that each command charges."""
 
 
 def command(kind: str, folder: Path) -> list[str]:
@@ -46,6 +51,8 @@ def command(kind: str, folder: Path) -> list[str]:
     if kind == "release":
         fit, out = str(folder / "fit"), str(folder / "release.json")
         return ["release", fit, "--epsilon", "0.5", "--out", out]
+    if kind == "synthesize":
+        return [kind, *table, "--epsilon", "1", "--out", str(folder / "shared"), "--quiet"]
     given = ["--positive", "yes", "--epsilon", "1", "--no-scores", "--quiet"]
     return ["private", *table, *given, "--out", str(folder / "shared")]
 
@@ -105,17 +112,26 @@ def child(kind: str, folder: Path, at: int | None, full: bool = False) -> tuple[
 
 def paid(kind: str, folder: Path) -> tuple[int, int]:
     """Return the number of releases and of purchases that are charged."""
-    from bdpvi.releasing import storage
-
-    ledger = folder / ("shared.secret" if kind == "private" else "fit")
-    if not storage.is_fit(ledger):
-        return 0, 0
-    entries = storage.open_ledger(ledger).entries()
+    entries = charged(kind, folder)
     draws = sum(one.kind in RELEASES for one in entries)
     return draws, len(entries) - draws
 
 
+def charged(kind: str, folder: Path) -> tuple[Entry, ...]:
+    """Return all charges."""
+    from bdpvi import Ledger
+    from bdpvi.releasing import storage
+
+    if kind == "synthesize":
+        people = folder / "people.jsonl"
+        return Ledger(people).entries() if people.exists() else ()
+    ledger = folder / ("shared.secret" if kind == "private" else "fit")
+    return storage.open_ledger(ledger).entries() if storage.is_fit(ledger) else ()
+
+
 def shared(kind: str, folder: Path) -> Path:
+    if kind == "synthesize":
+        return folder / "shared/synthetic.csv"
     return folder / ("shared/release.json" if kind == "private" else "release.json")
 
 
@@ -126,15 +142,14 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
     out = shared(kind, folder)
     if kind != "fit" and out.exists() and out.stat().st_size and paid(kind, folder)[0] == 0:
         found["sample without a charge"] += 1
-    first = [one.key for one in charges(kind, folder)]
+    first = keys(kind, folder)
     finished = (folder / "fit" if kind == "fit" else out).exists()
     again, _ = child(kind, folder, None)
     if again != (2 if finished else 0):  # what is finished is never overwritten
         found["does not go on"] += 1
-    wanted = {"fit": (0, 0), "release": (1, 0), "private": (1, 2)}[kind]
-    if paid(kind, folder) != wanted:
+    if paid(kind, folder) != WANTED[kind]:
         found["charged twice, or not at all"] += 1
-    if first and [one.key for one in charges(kind, folder)] != first:
+    if first and keys(kind, folder) != first:
         found["another key"] += 1
     left = [
         p for p in folder.rglob(".*") if p.name not in {".lock"} and not p.name.endswith(".lock")
@@ -144,12 +159,9 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
         found["left behind"] += 1
 
 
-def charges(kind: str, folder: Path) -> tuple[Any, ...]:
-    from bdpvi.releasing import storage
-
-    ledger = folder / ("shared.secret" if kind == "private" else "fit")
-    entries = storage.open_ledger(ledger).entries() if storage.is_fit(ledger) else ()
-    return tuple(one for one in entries if one.kind in RELEASES)
+def keys(kind: str, folder: Path) -> list[tuple[str, str]]:
+    """Return what the draws of each charge follow from."""
+    return [(one.of, one.key) for one in charged(kind, folder) if one.kind in RELEASES]
 
 
 def main() -> None:
@@ -173,15 +185,15 @@ def main() -> None:
         made.mkdir()
         assert child("fit", made, None)[0] == 0
         made = made.rename(root / "start")  # so that each copy has a ledger of its own
-        for kind in ("fit", "private", "release"):
+        for kind in WANTED:
             start = made if kind == "release" else None
             work = fresh(root, start)
             code, points = child(kind, work, None)
             assert code == 0, (kind, code)
-            turns = max(1, -(-given.kills // (3 * points)))
+            turns = max(1, -(-given.kills // (len(WANTED) * points)))
             tried = [at for _ in range(turns) for at in range(1, points + 1)]
-            if given.kills < 3 * points:
-                tried = tried[:: max(1, 3 * points // given.kills)]
+            if given.kills < len(WANTED) * points:
+                tried = tried[:: max(1, len(WANTED) * points // given.kills)]
             found: Counter[str] = Counter()
             for number, at in enumerate(tried):
                 full = number % 5 == 4

@@ -266,8 +266,7 @@ def buy(
     rough: dict[str, tuple[float, float]] = {}
     for name, kind in bought.items():
         if name in named:
-            counted = common(name, table[name], each, delta / len(named), key, rows)
-            made[name] = OneHot(name, tuple(counted))
+            made[name] = _categories(name, table[name], each, delta / len(named), key, rows)
         elif kind == CATEGORY:
             made[name] = Hashed(name)
         else:
@@ -312,27 +311,18 @@ def _numbers(cells: Cells) -> exact.Floats:
     return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
 
 
-def common(
-    name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int = 1
-) -> dict[str, float]:
-    """Return the names whose noisy count is above the threshold, sorted, with these counts.
-
-    Args:
-        name: of the column.
-        cells: of the records.
-        distance: μ that is paid.
-        delta: δ that is paid.
-        key, rows: as for :func:`buy`.
-    """
+def _categories(
+    name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int
+) -> Column:
+    """Return the names whose noisy count is above the threshold; all others are one level."""
     deviation = 1 / distance
     found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
-    names = [one for one, number in zip(cells.names, found, strict=True) if number]
+    names = [name for name, number in zip(cells.names, found, strict=True) if number]
+    counts = found[found > 0]
     # Each by its own name, so that nobody's category changes another's noise.
     noise = [exact.count_noise(1, deviation, key.child("category", name, one))[0] for one in names]
-    counts = found[found > 0] + np.array(noise)
-    least = exact.threshold(deviation, delta, rows)
-    pairs = zip(names, counts.tolist(), strict=True)
-    return {one: count for one, count in pairs if count > least}
+    kept = counts + np.array(noise) > exact.threshold(deviation, delta, rows)
+    return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
 
 
 def public_encoding(public: Encoding) -> Encoding:

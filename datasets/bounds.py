@@ -1,7 +1,8 @@
 """Bounds and levels bought from a table, for the columns that a schema leaves out.
 
-What is bought follows from the header and from options. Nothing is refused because of the rows, and
-prices are as in :mod:`bdpvi.datasets.bought`: distances μ, and a δ for the names of levels.
+What is bought follows from the header and from options. Nothing is refused because of the rows.
+Prices are distances μ of Gaussian mechanisms, and a δ for the names of levels, with the shares of
+:mod:`bdpvi.datasets.bought`. All noise is whole numbers, added to counts exactly.
 
 Of a column of numbers three things are bought: whether they are whole; how many there are in each
 cell of a public grid with three cells a decade; and how many in each of some finer cells between
@@ -21,10 +22,10 @@ from scipy.stats import norm
 
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import WholeNormals
+from bdpvi._runtime.whole_normals import LAW, WholeNormals
 from bdpvi.datasets import exact
-from bdpvi.datasets.bought import CATEGORY, NUMBER, common
-from bdpvi.datasets.cells import Columns, read_cell
+from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
+from bdpvi.datasets.cells import Cells, Columns, read_cell
 from bdpvi.datasets.schema import MOST_LEVELS, OTHER, Domain
 
 QUANTILE = 0.005
@@ -39,15 +40,12 @@ _EMPTY = 0.01
 """Chance that one of a grid's empty cells is taken for one that is not."""
 _FINER, _FEWEST, _FULL = 50, 4, 8.0
 """Most and fewest cells of the finer grid, and deviations of noise that one has on average."""
-_TAIL = 2.0
-"""Deviations of noise that what lies beyond a bound may be; it is more than 0 of 40 times."""
+_TAIL = 3.0
+"""What lies beyond a bound is at most so many deviations of its noise, or a share of QUANTILE."""
 _TINY = math.ulp(0.0)
 _SIZES = [float(f"{digit}e{power}") for power in range(-9, 15) for digit in (1, 2, 5)] + [1e15]
 _ROUGH = np.array([*(-size for size in reversed(_SIZES)), 0.0, _TINY, *_SIZES])
 """Ends of the first grid's cells; 0 has one of its own."""
-_COARSEST = 64.0
-"""Deviation up to which the lattice of :func:`exact.count_noise` grows with it, and then no more:
-its error is below that at the larger of this and the deviation."""
 
 
 def queries(kinds: Mapping[str, str]) -> int:
@@ -59,22 +57,45 @@ def queries(kinds: Mapping[str, str]) -> int:
     return sum(1 if kind == CATEGORY else _QUERIES for kind in kinds.values())
 
 
-def rounding(kinds: Mapping[str, str], distance: float) -> float:
-    """Bound the total variation of the arithmetic of :func:`buy`, before anything is drawn.
+def rounding(kinds: Mapping[str, str], rows: int = 1) -> float:
+    """Bound the total variation of all noise here from exact noise, before anything is drawn.
+
+    Of the noise of names only that of those that one unit has can tell anything: others have the
+    same counts and the same law without it.
 
     Args:
         kinds: of the columns, if they are declared.
-        distance: μ that is paid.
-
-    Raises:
-        ValueError: if there is more noise than there is room for.
+        rows: that one unit has at most.
     """
-    deviation = math.sqrt(queries(kinds)) / distance
-    secure.whole_parts(FRACTIONS * deviation)
-    names = sum(kind != NUMBER for kind in kinds.values())
-    draws = len(kinds) * (1 + len(_ROUGH) + _FINER + 2)
-    found = names * exact.count_rounding(max(deviation, _COARSEST))
-    return found + secure.sum_rounding(draws)
+    return secure.sum_rounding(len(kinds) * (2 + len(_ROUGH) + _FINER + 2 + rows))
+
+
+def check(kinds: Mapping[str, str], distance: float) -> None:
+    """Raise ValueError if there is more noise at this price than there is room for."""
+    secure.whole_parts(FRACTIONS * math.sqrt(queries(kinds)) / distance)
+
+
+def kinds_of(
+    table: Columns, kinds: Mapping[str, str], *, distance: float, key: Key
+) -> dict[str, str]:
+    """Buy the kinds that are not declared, in equal parts of μ², and return all kinds.
+
+    A column is a number if the noisy count of its numbers is above that of its other cells.
+
+    Args:
+        table: cells of the records.
+        kinds: of the columns.
+        distance: μ that is paid.
+        key: of this purchase alone.
+    """
+    found, noise = dict(kinds), WholeNormals(key)
+    unknown = [name for name, kind in kinds.items() if kind == UNDECLARED]
+    drawn = secure.count_noise((len(unknown),), math.sqrt(len(unknown)) / distance, noise)
+    for name, one in zip(unknown, drawn.tolist(), strict=True):
+        numbers = int(np.isfinite(table[name].numbers).sum())
+        others = int((~table[name].blank).sum()) - numbers
+        found[name] = NUMBER if numbers - others + one > 0 else CATEGORY
+    return found
 
 
 def buy(
@@ -91,7 +112,7 @@ def buy(
     Args:
         table: cells of the records.
         kinds: of the columns to buy: numbers or categories.
-        distance, delta, key, rows: as for :func:`bdpvi.datasets.bought.buy`.
+        distance, delta, key, rows: as of :func:`bdpvi.datasets.bought.buy`.
 
     >>> from bdpvi.datasets.cells import read_columns
     >>> import pandas as pd
@@ -106,26 +127,30 @@ def buy(
     made = {}
     for name, kind in kinds.items():
         if kind == CATEGORY:
-            counted = common(name, table[name], each, delta / named, key, rows)
-            readable = [one for one in counted if read_cell(one)[1] == one]  # not if it was cut off
-            largest = sorted(readable, key=lambda one: -counted[one])[:MOST_LEVELS]
-            levels = tuple(sorted(largest))
+            levels = _levels(table[name], 1 / each, delta / named, key.child("levels", name), rows)
             made[name] = Domain(levels=levels) if levels else NOTHING[CATEGORY]
         else:
-            numbers = table[name].numbers
-            made[name] = _numbers(
-                numbers[np.isfinite(numbers)], 1 / each, key.child("number", name)
-            )
+            made[name] = _numbers(table[name].numbers, 1 / each, key.child("number", name))
     return made
 
 
+def _levels(cells: Cells, deviation: float, delta: float, key: Key, rows: int) -> tuple[str, ...]:
+    """Return the names whose noisy count is above the threshold, the most frequent, sorted."""
+    exactly = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
+    there = np.flatnonzero(exactly)
+    counts = exactly[there] + secure.count_noise(there.shape, deviation, WholeNormals(key)).numpy()
+    # Noise is a little more than asked for, and the threshold is for finer steps than 1.
+    given = LAW.deviation / secure.whole_parts(deviation)
+    kept = counts > exact.threshold(given, delta, rows) + 0.5
+    names = [(count, cells.names[at]) for count, at in zip(counts[kept], there[kept], strict=True)]
+    readable = [one for one in names if read_cell(one[1])[1] == one[1]]  # not if it was cut off
+    return tuple(sorted(name for _, name in sorted(readable, reverse=True)[:MOST_LEVELS]))
+
+
 def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
-    """Return the domain of numbers."""
-    noise = WholeNormals(key)
-    there = values[values != 0]
-    fractions = int((there != np.round(there)).sum())
-    score = len(there) - (1 + FRACTIONS) * fractions  # a number moves it by FRACTIONS at most
-    whole = score + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
+    """Return the domain of numbers; what is none is not finite."""
+    values, noise = values[np.isfinite(values)], WholeNormals(key)
+    whole = score(values) + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
     counts = _counted(values, _ROUGH, deviation, noise)
     counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
     number = float(counts.sum())
@@ -145,6 +170,18 @@ def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
     return Domain(low=float(low), high=float(high), integer=whole)
 
 
+def score(values: exact.Floats) -> int:
+    """Return the whole numbers but 0, less :data:`FRACTIONS` times the others.
+
+    A number moves it by that at most.
+
+    >>> score(np.array([0.0, 2.0, 3.0, 0.5]))
+    -1
+    """
+    there = values[values != 0]
+    return len(there) - (1 + FRACTIONS) * int((there != np.round(there)).sum())
+
+
 def _counted(
     values: exact.Floats, edges: exact.Floats, deviation: float, noise: WholeNormals
 ) -> exact.Floats:
@@ -152,7 +189,7 @@ def _counted(
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     counts = np.bincount(places, minlength=len(edges) - 1)
     counts = counts + secure.count_noise(counts.shape, deviation, noise).numpy()
-    return counts.astype(np.float64)
+    return np.asarray(counts, dtype=np.float64)
 
 
 def _ends(edges: exact.Floats, counts: exact.Floats, least: exact.Floats) -> tuple[float, float]:

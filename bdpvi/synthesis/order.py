@@ -16,16 +16,13 @@ from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.datasets import bought, bounds
-from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED, Purchase
+from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
 from bdpvi.synthesis.counts import Counts, Plan
 
-ASIDE = 0.01
-"""Share of δ that pays for the arithmetic of what is bought."""
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is bought, as none can have more codes."""
 
@@ -114,7 +111,9 @@ class Order:
             raise ValueError(f"target={target!r} must be a column that is counted: one of {names}")
         source = "" if schema is None else schema.source
         made = cls(declared, source, kinds, target, epsilon, delta, settings)
-        made.check()
+        made.plan(made._widest)  # refuses more noise than there is room for
+        if kinds:
+            bounds.check(kinds, made.distances[1])
         return made
 
     @property
@@ -130,8 +129,8 @@ class Order:
     @cached_property
     def rounding(self) -> tuple[float, float]:
         """Total variation between all noise and exact noise: of what is bought, and of counts."""
-        aside = ASIDE * self.delta / rounding_delta(1.0, self.epsilon) if self.kinds else 0.0
-        return aside, Plan.of(self._widest, self.place, 1.0, self.settings).rounding
+        constants = bounds.rounding(self.kinds, self.settings.rows_per_unit)
+        return constants, Plan.of(self._widest, self.place, 1.0, self.settings).rounding
 
     @cached_property
     def distances(self) -> tuple[float, float, float]:
@@ -144,32 +143,9 @@ class Order:
         a, b, c = (whole * math.sqrt(one) for one in (kinds, share - kinds, 1 - share))
         return a, b, c
 
-    def check(self) -> None:
-        """Say what stands in the way of noise and arithmetic, before anything is charged.
-
-        Raises:
-            ValueError: naming it.
-        """
-        kinds, constants, _ = self.distances
-        self.plan(self._widest)
-        if not self.kinds:
-            return
-        found = bounds.rounding(self.kinds, constants)
-        if kinds:
-            found += bought.count_rounding(self._purchase, kinds)
-        if found > self.rounding[0]:
-            raise ValueError(
-                f"delta={self.delta:g} is too small for the arithmetic of what is bought: declare "
-                f"{next(iter(self.kinds))!r} in a schema, or choose a larger one"
-            )
-
     @property
     def _widest(self) -> Schema:
         return Schema({**self.declared, **dict.fromkeys(self.kinds, _ANY)}, "")
-
-    @property
-    def _purchase(self) -> Purchase:
-        return Purchase(tuple(self.kinds), tuple(self.kinds.values()))
 
     def entries(self, of: str) -> tuple[Entry, ...]:
         """Return what is charged, before anything is drawn.
@@ -181,12 +157,12 @@ class Order:
             of: name of this work.
         """
         kinds, constants, counts = self.distances
-        aside, rounding = self.rounding
+        theta, rounding = self.rounding
         paid: list[SampledGaussian | Threshold] = []
         if kinds:
             paid.append(SampledGaussian(noise_multiplier=1 / kinds))
         if constants:
-            paid.append(SampledGaussian(noise_multiplier=1 / constants, rounding=aside))
+            paid.append(SampledGaussian(noise_multiplier=1 / constants, rounding=theta))
         if self.names:
             paid.append(Threshold(self.names))
         last = SampledGaussian(noise_multiplier=1 / counts, rounding=rounding)
@@ -214,16 +190,15 @@ class Order:
             return Schema(self.declared, self.source)
         cells = read_columns(table[list(self.kinds)])
         first, second, _ = self.distances
-        kinds = dict(self.kinds)
+        kinds = self.kinds
         if first:
-            counted = bought.count(cells, self._purchase, distance=first, key=key.child("count"))
-            kinds = counted.purchase.bought
+            kinds = bounds.kinds_of(cells, kinds, distance=first, key=key.child("kinds"))
         made = bounds.buy(
             cells,
             kinds,
             distance=second,
             delta=self.names,
-            key=key.child("buy"),
+            key=key.child("bounds"),
             rows=self.settings.rows_per_unit,
         )
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE

@@ -1,0 +1,312 @@
+"""Bounds and levels that a schema leaves out: their price, what they tell, and what they are."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import norm
+
+import bdpvi
+from bdpvi import Budget, BudgetExceededError, Ledger
+from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.whole_normals import LAW
+from bdpvi.accounting.book import for_unit, tally
+from bdpvi.accounting.cost import Assumption
+from bdpvi.accounting.events import SampledGaussian, Threshold
+from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.datasets import Domain, Schema, bounds
+from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.schema import measured
+from bdpvi.synthesis import Counts, load
+from bdpvi.synthesis.order import Order
+
+SEX = Schema({"sex": Domain(levels=("F", "M"))}, "Questionnaire")
+
+
+def people(rows: int = 4000) -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": random.integers(18, 91, rows),
+            "sex": random.choice(["F", "M"], rows),
+            "pay": np.where(random.random(rows) < 0.6, 0.0, random.lognormal(8, 1, rows)),
+            "year": random.integers(1990, 2021, rows),
+            "ward": random.choice(["surgery", "eyes", "heart"], rows),
+        }
+    )
+
+
+def made(frame: pd.DataFrame, schema: Schema | None = None, **more: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return bdpvi.synthesize(frame, schema, **({"epsilon": 1.0, "delta": 1e-5} | more))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize(("delta", "rows"), [(1e-5, 1), (1e-6, 3)])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"numeric": ("age",)}, {"categorical": ("age", "ward")}, {"numeric": ("age", "ward")}],
+)
+def test_all_events_together_cost_epsilon_exactly(
+    epsilon: float, delta: float, rows: int, settings: dict[str, Any]
+) -> None:
+    """δ(ε) by the closed form, of events as they stand in the ledger, for all rows of a person."""
+    if rows > 1:
+        settings = settings | {"unit": "who", "rows_per_unit": rows}
+    header = ["age", "sex", "ward", "who"][: 3 + (rows > 1)]
+    order = Order.of(header, SEX, "sex", epsilon, delta, Counts(**settings))
+    events = [one for entry in order.entries("a") for one in entry.events or ()]
+    noise = [one.noise_multiplier for one in events if isinstance(one, SampledGaussian)]
+    mu = rows * math.sqrt(math.fsum(one**-2 for one in noise))
+    near, far = norm.cdf(mu / 2 - epsilon / mu), norm.cdf(-mu / 2 - epsilon / mu)  # Balle and Wang
+    found = near - math.exp(epsilon) * far
+    found += sum(one.delta for one in events if isinstance(one, Threshold))
+    found += rounding_delta(sum(getattr(one, "rounding", 0.0) for one in events), epsilon)
+    assert math.isclose(found, delta, rel_tol=1e-6)
+    shares = [(rows / one / mu) ** 2 for one in noise]
+    open_ones = len({"age", "ward"} - {*order.settings.numeric, *order.settings.categorical})
+    assert np.allclose(shares, [0.02, 0.18, 0.8] if open_ones else [0.2, 0.8])
+    named = set(order.kinds.values()) != {"number"}
+    assert [one.delta for one in events if isinstance(one, Threshold)] == [0.1 * delta] * named
+    assert order.bound.epsilon <= epsilon
+    unit: dict[str, Any] = {} if rows == 1 else {"unit": "who", "rows_per_unit": rows}
+    for budget, enough in ((epsilon, True), (epsilon * (1 - 1e-6), False)):
+        ledger = Ledger(budget=Budget(budget, delta), **unit)
+        if enough:
+            ledger.check_budget(tally(order.entries("a")), "it")
+        else:
+            with pytest.raises(BudgetExceededError):
+                ledger.check_budget(tally(order.entries("a")), "it")
+
+
+def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every noisy number, in deviations of its noise, of a table with and without each row."""
+    found: dict[Any, float] = {}
+
+    def silent(shape: tuple[int, ...], *_: object) -> Any:
+        return torch.zeros(shape, dtype=torch.int64)
+
+    monkeypatch.setattr(secure, "count_noise", silent)
+    plain, levels, score = bounds._counted, bounds._levels, bounds.score
+
+    def counted(values: Any, edges: Any, deviation: float, noise: Any) -> Any:
+        counts = plain(values, edges, deviation, noise)
+        for at, one in enumerate(counts):
+            found["grid", len(edges), at] = one / deviation
+        return counts
+
+    def named(cells: Any, deviation: float, *more: Any) -> tuple[str, ...]:
+        for one, number in zip(cells.names, np.bincount(cells.codes), strict=True):
+            found["name", one] = number / deviation
+        return levels(cells, deviation, *more)
+
+    def scored(values: Any) -> int:
+        number = score(values)
+        found["whole"] = number / bounds.FRACTIONS * distance / math.sqrt(4)
+        return number
+
+    monkeypatch.setattr(bounds, "_counted", counted)
+    monkeypatch.setattr(bounds, "_levels", named)
+    monkeypatch.setattr(bounds, "score", scored)
+    distance = 0.7
+    frame = people(600)[["pay", "ward"]].round(0)
+    frame.loc[:4, "pay"] = [0.5, 1e300, -2.25, 7.0, 0.0]
+    frame.loc[2, "ward"] = "hospice"
+    frame.loc[5, "pay"] = None
+
+    def all_of(rows: pd.DataFrame) -> dict[Any, float]:
+        found.clear()
+        kinds = {"pay": "number", "ward": "category"}
+        bounds.buy(read_columns(rows), kinds, distance=distance, delta=1e-6, key=Key.of_seed(0))
+        return dict(found)
+
+    whole, moved = all_of(frame), []
+    for out in range(8):
+        less = all_of(frame.drop(index=out))
+        grids = [{key[1] for key in some if key[0] == "grid"} for some in (whole, less)]
+        assert grids[0] == grids[1]  # the same finer cells
+        moved.append(
+            math.sqrt(sum((whole.get(key, 0) - less.get(key, 0)) ** 2 for key in whole | less))
+        )
+    assert max(moved) == pytest.approx(distance, rel=1e-12)  # of the fractions
+    assert moved[0] == pytest.approx(distance, rel=1e-12)
+    assert moved[3] == pytest.approx(distance * math.sqrt((3 + 1 / 9) / 4), rel=1e-12)
+
+
+def test_bounds_are_those_of_nearly_all_numbers_and_round() -> None:
+    frame = people(40_000).astype({"age": float})
+    frame.loc[0, "age"], frame.loc[1, "year"] = 1e300, -5
+    domains = made(frame, seed=0).schema.columns
+    age, year, pay = (domains[name] for name in ("age", "year", "pay"))
+    assert 10 <= age.low <= 20
+    assert 88 <= age.high <= 100
+    assert 1900 <= year.low <= 1992
+    assert 2018 <= year.high <= 2100
+    assert (age.integer, year.integer, pay.integer) == (True, True, False)
+    assert pay.low == 0
+    beyond = (frame["pay"] > pay.high).mean()
+    assert 0.0005 < beyond < 0.02
+    assert float(f"{pay.high:.3g}") == pay.high
+    assert domains["ward"].levels == ("eyes", "heart", "surgery")
+    assert not made(frame, seed=0).schema.marked
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "integer"),
+    [
+        (np.zeros(5000), 0, 0, True),
+        (np.arange(5000) % 2, 0, 1, True),
+        (-np.linspace(0.002, 0.009, 5000), -0.01, -0.001, False),
+        (1.6e9 + 3e7 * np.linspace(-1, 1, 5000), 1.5e9, 1.7e9, False),
+        (np.linspace(-40, 60, 5000), -60, 80, False),
+        (np.full(5000, 37.5), 30, 40, False),
+    ],
+)
+def test_bounds_of_any_scale(values: Any, low: float, high: float, integer: bool) -> None:
+    cells = read_columns(pd.DataFrame({"x": values}))
+    key = Key.of_seed(1)
+    found = bounds.buy(cells, {"x": "number"}, distance=0.3, delta=1e-6, key=key)["x"]
+    assert found.low is not None
+    assert found.high is not None
+    assert low <= found.low <= found.high <= high
+    assert ((values >= found.low) & (values <= found.high)).mean() > 0.9
+    assert found.integer == integer or not values.any()
+
+
+def test_what_one_person_brings_in_shows_in_nothing_bought() -> None:
+    """A category, and a number far off: by the same noise, schemas differ as good as never."""
+    frame = people(1500)[["age", "ward"]].astype(object)
+    one = pd.DataFrame({"age": [10**9], "ward": ["hospice"]})
+    order = Order.of(["age", "ward"], None, None, 1.0, 1e-5, Counts())
+    differ, low = 0, 0
+    for seed in range(60):
+        with_it = order.bought(pd.concat([frame, one]), Key.of_seed(seed)).columns
+        without = order.bought(frame, Key.of_seed(seed)).columns
+        differ += with_it != without
+        assert "hospice" not in (with_it["ward"].levels or ())
+        low += with_it["age"].high == 10**9
+    assert differ <= 12
+    assert low == 0
+    exactly = measured(pd.concat([frame, one]), "draft").columns  # the control
+    assert "hospice" in (exactly["ward"].levels or ())
+    assert exactly["age"].high == 10**9
+
+
+def test_names_that_a_file_could_not_tell_apart_do_no_harm() -> None:
+    long = "1" * 200
+    frame = pd.DataFrame({"note": [f"{long}x", float(long), f"{'y' * 199} z", "ok"] * 400})
+    found = made(frame, settings=Counts(categorical=("note",))).schema.columns["note"]
+    assert "ok" in (found.levels or ())
+    assert Domain(levels=found.levels) == found
+
+
+def test_no_more_levels_are_bought_than_a_domain_has() -> None:
+    cells = read_columns(pd.DataFrame({"x": [f"n{one % 1100}" for one in range(22_000)]}))
+    kinds = {"x": "category"}
+    found = bounds.buy(cells, kinds, distance=9.0, delta=1e-3, key=Key.of_seed(0))["x"]
+    assert len(found.levels or ()) == 1000
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_few_rows_without_a_schema_are_enough(rows: int) -> None:
+    with pytest.warns(UserWarning, match="nothing in it was common enough"):
+        shared = bdpvi.synthesize(people(rows), epsilon=1.0, delta=1e-5)
+    assert shared.sample(7).shape == (7, 5)
+
+
+@pytest.mark.parametrize(
+    "column", [[None] * 900, ["x"] * 900, [3] * 900, ["x", 3, None] * 300, [math.inf] * 900]
+)
+def test_one_column_of_anything_is_enough(column: list[Any]) -> None:
+    shared = made(pd.DataFrame({"a": pd.Series(column, dtype=object)}), target="a")
+    assert shared.sample(4).shape == (4, 1)
+
+
+def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
+    schema = Schema(SEX.columns, SEX.source, {"year": "2000 different years"})
+    shared = made(people(), schema, target="ward", settings=Counts(numeric=("age",)))
+    assert list(shared.schema.columns) == ["sex", "age", "pay", "ward"]
+    receipt = shared.receipt
+    assert receipt.bought == ("age", "pay", "ward")
+    assert receipt.worst_case.epsilon == 1.0
+    assert receipt.source == f"Questionnaire; the others {bounds.SOURCE}"
+    assert receipt.worst_case.assumptions == (
+        Assumption.PUBLIC_CONSTANTS,
+        Assumption.BOUGHT_CONSTANTS,
+    )
+    assert "bounds or levels of age, pay, ward were bought" in str(receipt)
+    shared.save(tmp_path / "s.json")
+    assert load(tmp_path / "s.json").receipt == receipt
+    assert "2000 different" not in (tmp_path / "s.json").read_text(encoding="utf-8")
+    none = made(people()).receipt.worst_case.assumptions
+    assert none == (Assumption.BOUGHT_CONSTANTS,)
+
+
+def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+
+    def fails(*_: object, **__: object) -> None:
+        assert [one.kind for one in ledger.entries()] == ["constants", "release"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bounds, "kinds_of", fails)
+    with pytest.raises(KeyboardInterrupt):
+        made(people(100), ledger=ledger)
+    monkeypatch.undo()
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+    assert 1 - 1e-6 < total.epsilon <= 1
+    poor = Ledger(budget=Budget(0.99, 1e-5))
+    with pytest.raises(BudgetExceededError):
+        made(people(100), ledger=poor)
+    assert poor.entries() == ()
+
+
+def test_a_key_draws_the_same_and_pays_once() -> None:
+    ledger, key = Ledger(), Key(bytes(range(32)))
+    one, other = (made(people(500), seed=key, ledger=ledger) for _ in range(2))
+    assert len(ledger.entries()) == 2
+    assert one.schema == other.schema
+    assert all((a == b).all() for a, b in zip(one.counts.single, other.counts.single, strict=True))
+    made(people(500), ledger=ledger)
+    made(people(500), ledger=ledger, seed=3)
+    made(people(500), ledger=ledger, seed=3)  # an experiment is charged each time
+    assert len(ledger.entries()) == 8
+    merged = list(for_unit(tally(ledger.entries()) or {}))
+    mu = sum(1 / e.noise_multiplier**2 * e.steps for e in merged if isinstance(e, SampledGaussian))
+    single = sum(1 / e.noise_multiplier**2 for one in ledger.entries()[:2] for e in one.events or ()
+                 if isinstance(e, SampledGaussian))  # fmt: skip
+    assert mu == pytest.approx(4 * single)
+
+
+def test_more_noise_than_there_is_room_for_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"deviation=.* must be at most"):
+        bounds.check({"age": "number"}, 1e-10)
+
+
+@pytest.mark.parametrize(("deviation", "delta", "rows"), [(3.3, 1e-6, 1), (40.0, 1e-7, 3)])
+def test_a_person_s_names_are_published_with_at_most_its_delta(
+    deviation: float, delta: float, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least noise that lets a name in, by its tail: k names, each k times."""
+    least = 1
+    cells = read_columns(pd.DataFrame({"x": ["rare"] * rows}))["x"]
+
+    def lets_in(noise: int) -> bool:
+        drawn = torch.full((1,), noise)
+        monkeypatch.setattr(secure, "count_noise", lambda *_: drawn)
+        return bounds._levels(cells, deviation, delta, Key.of_seed(0), rows) == ("rare",)
+
+    while not lets_in(least):
+        least += 1
+    chance = rows * norm.sf((least - 0.5) / (LAW.deviation / secure.whole_parts(deviation)))
+    assert 0.2 * delta < chance <= delta
