@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import pkgutil
+import shutil
+import signal
+import stat
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from test_cli import run as main
 from typer.testing import CliRunner
 
+from bdpvi import BudgetExceededError
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.cli import app
+from bdpvi.synthesis import load
+
+# Of bought bounds it depends on noise how much is beyond.
+pytestmark = pytest.mark.filterwarnings("ignore:column .* were clamped:UserWarning")
 
 
 @pytest.fixture
@@ -85,22 +99,172 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
     assert not ledger.exists() or not Ledger(ledger).entries()
 
 
-def test_an_interruption_says_whether_it_was_charged(
-    people: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
+    people: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = people.parent
-    run("schema", people, "--out", folder / "s.json", "--drop", "name")
+    options = ["--target", "sick", "--epsilon", "1", "--drop", "name", "--numeric", "age"]
+    given = [*options, "--data", people, "--out", folder / "shared", "--json", "--tables", "2"]
+    assert main("synthesize", *given) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["public"]["receipt"]["bought"] == ["age", "sick"]
+    assert result["public"]["receipt"]["worst_case"]["epsilon"] == 1
+    assert set(result["secret"]) == {"folder", "ledger", "spent"}
+    assert 0.999 < result["secret"]["spent"]["epsilon"] <= 1
+    entries = Ledger(folder / "people.csv.ledger.jsonl").entries()
+    assert [one.kind for one in entries] == ["constants", "release"]
+    shared, secret = folder / "shared", folder / "shared.secret"
+    names = ["synthetic-1.csv", "synthetic-2.csv", "synthetic.json"]
+    assert sorted(one.name for one in shared.iterdir()) == names
+    rows = (shared / "synthetic-1.csv").read_text(encoding="utf-8")
+    assert rows.startswith("age,sick\n")
+    assert "." not in rows  # whole numbers, also beside blanks
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o700
+    assert {one.name for one in secret.iterdir()} == {"intent.json", ".lock"}
+    schema = load(shared / "synthetic.json").schema
+    assert not schema.marked
+    # The ledger's budget is ε of the first release: a second one is over it, and leaves nothing.
+    capsys.readouterr()
+    again = [*options, "--data", people, "--out", folder / "again"]
+    assert main("synthesize", *again) == 2
+    assert "over the budget of ε = 1" in capsys.readouterr().err
+    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 2
+    assert not list(folder.glob("again*"))
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("bdpvi.synthesis.released.count", interrupted)
-    done = CliRunner().invoke(
-        app,
-        ["synthesize", "--data", str(people), "--schema", str(folder / "s.json"), "--epsilon", "1",
-         "--drop", "name", "--from-data", "--out", str(folder / "shared")],
-    )  # fmt: skip
-    assert done.exit_code != 0
-    assert "ε was charged to" in done.output
+def test_a_draft_says_what_it_leaves_out_and_that_is_not_bought(people: Path) -> None:
+    folder = people.parent
+    said = run("schema", people, "--out", folder / "s.json")
+    assert "left out: column 'name' has 2000 different values in 2000 rows" in said
+    assert "name" in json.loads((folder / "s.json").read_text(encoding="utf-8"))["left_out"]
+    run("synthesize", "--data", people, "--schema", folder / "s.json", "--from-data",
+        "--epsilon", "1", "--out", folder / "shared", "--quiet")  # fmt: skip
+    shared = load(folder / "shared" / "synthetic.json")
+    assert list(shared.schema.columns) == ["age", "sick"]
+    assert shared.receipt.bought == ()
+    assert "2000" not in (folder / "shared" / "synthetic.json").read_text(encoding="utf-8")
+
+
+def test_two_releases_add_in_the_ledger_and_its_budget_is_kept(people: Path) -> None:
+    folder = people.parent
+    ledger = folder / "all.jsonl"
+    for name in ("one", "two"):
+        run("synthesize", "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
+            folder / name, "--ledger", ledger, "--budget", "0.8")  # fmt: skip
+    total = Ledger(ledger).worst_case(1e-6)
+    assert total is not None
+    assert 0.5 * 2**0.5 < total.epsilon < 0.8
+    with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.8"):
+        run("synthesize", "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
+            folder / "three", "--ledger", ledger)  # fmt: skip
+    assert len(Ledger(ledger).entries()) == 4
+    assert not list(folder.glob("three*"))
+
+
+@pytest.mark.parametrize("option", ["--secret", "--ledger"])
+@pytest.mark.parametrize("inside", ["shared/it", "shared/../shared/it", "shared"])
+def test_nothing_secret_lies_in_what_is_shared(people: Path, option: str, inside: str) -> None:
+    folder = people.parent
+    with pytest.raises(ValueError, match="lies in out="):
+        run("synthesize", "--data", people, "--epsilon", "1", "--out", folder / "shared",
+            option, folder / inside)  # fmt: skip
+    assert [one.name for one in folder.iterdir()] == ["people.csv"]
+
+
+def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> None:
+    folder = people.parent
+    given = ["synthesize", "--data", people, "--drop", "name", "--out", folder / "shared"]
+    run(*given, "--epsilon", "1")
+    first = (folder / "shared" / "synthetic.json").read_bytes()
+    shutil.rmtree(folder / "shared")
+    with pytest.raises(ValueError, match="was begun with another options"):
+        run(*given, "--epsilon", "0.5")
+    run(*given, "--epsilon", "1")  # the same counts again, for nothing
+    assert (folder / "shared" / "synthetic.json").read_bytes() == first
+    shutil.rmtree(folder / "shared")
+    people.write_text(people.read_text(encoding="utf-8") + "n,30,yes\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="was begun with another table"):
+        run(*given, "--epsilon", "1")
+    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 2
+    (folder / "other").mkdir()
+    (folder / "other" / "letter.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"exists already and holds letter\.txt"):
+        run(*given, "--epsilon", "1", "--secret", folder / "other")
     assert not (folder / "shared").exists()
-    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1
+
+
+def test_an_identifier_with_repeats_is_said_also_if_it_is_dropped(people: Path) -> None:
+    frame = pd.read_csv(people).assign(patient_id=[*range(500)] * 4)
+    frame.to_csv(people, index=False)
+    for option in ([], ["--drop", "patient_id"]):
+        out = people.parent / f"out{len(option)}"
+        with pytest.warns(UserWarning, match=r"'patient_id' has a value .*--unit patient_id"):
+            run("synthesize", "--data", people, "--epsilon", "1", "--drop", "name", "--out", out,
+                "--ledger", f"{out}.jsonl", *option)  # fmt: skip
+
+
+MOMENTS = {
+    "before the charge": ("bdpvi.synthesis.released.charge", 0),
+    "between two charges": ("bdpvi.accounting.ledger.Ledger.charge", 1),
+    "before what is bought": ("bdpvi.synthesis.order.Order.bought", 2),
+    "before the counts": ("bdpvi.synthesis.released.count", 2),
+    "before the file": ("bdpvi.synthesis.released.Synthetic.save", 2),
+    "before the rows": ("bdpvi.commands.synthesize._write", 2),
+}
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "kill -9", "full disk"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
+    moment: str,
+    how: str,
+    people: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder, (place, paid) = people.parent, MOMENTS[moment]
+    options = ["--data", people, "--epsilon", "1", "--drop", "name", "--out", folder / "shared"]
+    ledger = folder / "people.csv.ledger.jsonl"
+    calls: list[int] = []
+    module, _, name = place.rpartition(".")
+    owner = pkgutil.resolve_name(module)
+    whole = getattr(owner, name)
+
+    def ended(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) <= (paid == 1):  # the second charge
+            return whole(*given, **more)
+        if how == "full disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        if how == "Ctrl-C":
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGKILL if how == "kill -9" else signal.SIGTERM)
+        time.sleep(10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, ended)
+        if how == "kill -9":
+            if not (pid := os.fork()):
+                try:
+                    main("synthesize", *options)
+                finally:
+                    os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        else:
+            assert main("synthesize", *options) == (2 if how == "full disk" else 130)
+            said = capfd.readouterr().err
+            assert said.count("\n") == 1
+            assert ("ε was charged to" in said and "pays nothing twice" in said) == bool(paid)
+            assert ("nothing was charged; the same command starts again" in said) == (not paid)
+            assert (folder / "shared.secret").exists() == bool(paid)
+    assert not (folder / "shared").exists()
+    before = Ledger(ledger).entries()
+    assert len(before) == paid
+    assert main("synthesize", *options) == 0
+    after = Ledger(ledger).entries()
+    assert after[:paid] == before
+    assert [one.kind for one in after] == ["constants", "release"]
+    assert len({one.of for one in after}) == 1
+    assert len(pd.read_csv(folder / "shared" / "synthetic.csv")) > 1000
+    left = {one.name for one in folder.iterdir()} - {f"{ledger.name}.lock"}
+    assert left == {"people.csv", ledger.name, "shared", "shared.secret"}
