@@ -11,7 +11,7 @@ import pandas as pd
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Entry, for_unit, tally
+from bdpvi.accounting.book import ROW, Entry, for_unit, tally
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import SampledGaussian, Threshold
@@ -90,8 +90,9 @@ class Order:
         if schema is not None:
             schema.check(header)
         declared = {} if schema is None else schema.columns
-        out = {settings.unit} | set(() if schema is None else schema.left_out)
-        if settings.unit in declared:
+        out = set(() if schema is None else schema.left_out)
+        out |= set() if settings.unit == ROW else {settings.unit}
+        if out & set(declared):
             raise ValueError(
                 f"unit={settings.unit!r} is a column of the schema; it names persons and is not "
                 "counted: take it out there"

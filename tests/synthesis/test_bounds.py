@@ -251,6 +251,21 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     assert none == (Assumption.BOUGHT_CONSTANTS,)
 
 
+def test_a_column_may_be_called_row() -> None:
+    frame = pd.DataFrame({"row": ["a", "b"] * 2000, "age": [1, 2] * 2000})
+    assert list(made(frame).schema.columns) == ["row", "age"]
+    schema = Schema({"row": Domain(levels=("a", "b"))}, "two")
+    assert list(made(frame, schema).schema.columns) == ["row", "age"]
+
+
+def test_one_key_at_two_prices_has_noise_that_does_not_cancel() -> None:
+    """Whoever has both outputs learns no more than the two cost together."""
+    frame, key = people(500)[["sex"]], Key(bytes(range(32)))
+    one, other = (made(frame, SEX, seed=key, epsilon=e).counts for e in (1.0, 1.001))
+    difference = one.single[0] - other.single[0]
+    assert np.abs(difference).max() > 2  # the same noise, scaled, would differ by 0.1 %
+
+
 def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger()
 
