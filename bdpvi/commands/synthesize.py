@@ -224,7 +224,7 @@ def _check(
 
 def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
     from bdpvi.datasets.measuring import repeated
-    from bdpvi.synthesis.released import REPEATED
+    from bdpvi.synthesis.order import REPEATED
 
     for name in repeated(dropped) if unit == "row" else ():
         warnings.warn(REPEATED.format(name=name), stacklevel=2)

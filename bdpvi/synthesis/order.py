@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 
 from bdpvi._runtime import validate
@@ -20,11 +22,47 @@ from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
+from bdpvi.datasets.units import at_most
 from bdpvi.synthesis.counts import Counts, Plan
 
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is bought, as none can have more codes."""
+
+
+REPEATED = (
+    "column {name!r} has a value more than once: if it names persons, unit={name!r} (--unit "
+    "{name}) makes the guarantee one about all rows of a person (secret)"
+)
+
+
+def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
+    """Return the rows that are used, and tell the owner what to know of those that are not."""
+    unit = settings.unit
+    if unit == ROW:
+        for name in repeated(table):
+            warnings.warn(REPEATED.format(name=name), stacklevel=3)
+        return table
+    order = np.argsort(key.child("rows").coins(len(table)))
+    kept = at_most(table.iloc[order], unit, settings.rows_per_unit)
+    if out := len(table) - len(kept):
+        warnings.warn(
+            f"unit={unit!r}: {out} of {len(table)} rows are left out, as they name nobody or "
+            f"somebody who has more than {settings.rows_per_unit} (secret)",
+            stacklevel=3,
+        )
+    return kept
+
+
+def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
+    """Return the ledger, of this unit."""
+    unit, rows = settings.unit, settings.rows_per_unit
+    if ledger is None:
+        return Ledger(unit=unit, rows_per_unit=rows)
+    if (ledger.unit, ledger.rows_per_unit) != (unit, rows):
+        ledger.settle(unit=unit, rows_per_unit=rows)
+    return ledger
 
 
 def work(key: Key) -> str:

@@ -21,18 +21,12 @@ from bdpvi.accounting.cost import Assumption, Bound
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.schema import Codes, Schema
-from bdpvi.datasets.units import at_most
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
 from bdpvi.synthesis.network import Network, network
-from bdpvi.synthesis.order import Order, charge, work
+from bdpvi.synthesis.order import Order, charge, for_persons, of_persons, work
 
 FORMAT = 1
-REPEATED = (
-    "column {name!r} has a value more than once: if it names persons, unit={name!r} (--unit "
-    "{name}) makes the guarantee one about all rows of a person (secret)"
-)
 _MOST_ROWS = 10**8
 
 
@@ -217,8 +211,8 @@ def synthesize(
     if seed is not None and not isinstance(seed, Key):
         key = Key.of_seed(validate.positive_int("seed", seed, least=0))
     key = key.child(repr(order.entries("")))  # or two prices of one table would have the same noise
-    table = _of_persons(table, settings, key)
-    ledger = _for_unit(ledger, settings)
+    table = of_persons(table, settings, key)
+    ledger = for_persons(ledger, settings)
     charge(ledger, order.entries(name), f"synthesis at ε = {epsilon:g}")
     complete = order.bought(table, key)
     codes, unfit = complete.encode(table[list(complete.columns)])
@@ -230,34 +224,6 @@ def synthesize(
     bound = order.bound if settings.unit == ROW else replace(order.bound, unit=ledger.book().whose)
     receipt = _receipt(bound.public(epsilon), complete, tuple(order.kinds), key.experiment)
     return Synthetic(receipt, complete, target, settings, count(codes, order.plan(complete), key))
-
-
-def _of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
-    """Return the rows that are used, and tell the owner what to know of those that are not."""
-    unit = settings.unit
-    if unit == ROW:
-        for name in repeated(table):
-            warnings.warn(REPEATED.format(name=name), stacklevel=3)
-        return table
-    order = np.argsort(key.child("rows").coins(len(table)))
-    kept = at_most(table.iloc[order], unit, settings.rows_per_unit)
-    if out := len(table) - len(kept):
-        warnings.warn(
-            f"unit={unit!r}: {out} of {len(table)} rows are left out, as they name nobody or "
-            f"somebody who has more than {settings.rows_per_unit} (secret)",
-            stacklevel=3,
-        )
-    return kept
-
-
-def _for_unit(ledger: Ledger | None, settings: Counts) -> Ledger:
-    """Return the ledger, of this unit."""
-    unit, rows = settings.unit, settings.rows_per_unit
-    if ledger is None:
-        return Ledger(unit=unit, rows_per_unit=rows)
-    if (ledger.unit, ledger.rows_per_unit) != (unit, rows):
-        ledger.settle(unit=unit, rows_per_unit=rows)
-    return ledger
 
 
 def _receipt(bound: Bound, schema: Schema, bought: tuple[str, ...], seeded: bool) -> Receipt:

@@ -17,7 +17,7 @@ from bdpvi import Ledger
 from bdpvi._runtime.keys import Key
 from bdpvi.datasets import Domain, Schema
 from bdpvi.synthesis import Counts, Synthetic
-from bdpvi.synthesis.released import _of_persons
+from bdpvi.synthesis.order import of_persons
 
 LUCK, VISITS = 1e-6, [*range(250)] * 2
 SCHEMA = Schema(
@@ -132,7 +132,7 @@ def test_which_rows_of_a_person_are_used_is_a_secret_coin() -> None:
     used: list[int] = []
     for seed in range(400):
         with pytest.warns(UserWarning, match="3 of 7 rows are left out"):
-            kept = _of_persons(frame, settings, Key.of_seed(seed))
+            kept = of_persons(frame, settings, Key.of_seed(seed))
         assert sorted(kept["who"]) == ["ada", "ada", "bob", "bob"]
         used += kept["row"][kept["who"] == "ada"].tolist()
     assert chisquare(np.bincount(used, minlength=5)).pvalue > LUCK
