@@ -70,9 +70,10 @@ def schema(
     secret until then.
     """
     from bdpvi.datasets import read_table
+    from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.schema import measured
 
-    frame = read_table(data, separator=separator, text=True)
+    frame = with_text_names(read_table(data, separator=separator, text=True))
     source = "Write here where these bounds are from."
     drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)

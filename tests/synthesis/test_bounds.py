@@ -92,7 +92,10 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
     """Every noisy number, in deviations of its noise, of a table with and without each row."""
     found: dict[Any, float] = {}
 
-    def silent(shape: tuple[int, ...], *_: object) -> Any:
+    deviations: list[float] = []
+
+    def silent(shape: tuple[int, ...], deviation: float, _: object) -> Any:
+        deviations.append(deviation)
         return torch.zeros(shape, dtype=torch.int64)
 
     monkeypatch.setattr(secure, "count_noise", silent)
@@ -130,6 +133,7 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
         return dict(found)
 
     whole, moved = all_of(frame), []
+    assert deviations == pytest.approx([2 / distance * one for one in (3, 1, 1, 1)])
     for out in range(8):
         less = all_of(frame.drop(index=out))
         grids = [{key[1] for key in some if key[0] == "grid"} for some in (whole, less)]
@@ -140,6 +144,33 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
     assert max(moved) == pytest.approx(distance, rel=1e-12)  # of the fractions
     assert moved[0] == pytest.approx(distance, rel=1e-12)
     assert moved[3] == pytest.approx(distance * math.sqrt((3 + 1 / 9) / 4), rel=1e-12)
+
+
+def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise that would just turn each decision, with and without a row."""
+    frame = pd.DataFrame({"a": ["1", "x", "2"], "b": ["y", "", "z"], "c": [3, 4, 5]})
+    kinds = {"a": "undeclared", "b": "undeclared", "c": "number"}
+
+    def turned(rows: pd.DataFrame) -> dict[str, int]:
+        found = {}
+        for noise in range(9, -9, -1):
+
+            def steady(
+                shape: tuple[int, ...], deviation: float, _: object, drawn: int = noise
+            ) -> Any:
+                assert deviation == pytest.approx(math.sqrt(2) / 0.3)
+                return torch.full(shape, drawn)
+
+            monkeypatch.setattr(secure, "count_noise", steady)
+            kept = bounds.kinds_of(read_columns(rows), kinds, distance=0.3, key=Key.of_seed(0))
+            assert kept["c"] == "number"
+            for name, kind in kept.items():
+                found.setdefault(name, noise) if kind == "category" else None
+        return found
+
+    assert turned(frame) == {"a": -1, "b": 2}
+    assert turned(frame[:2]) == {"a": 0, "b": 1}
+    assert turned(frame[1:]) == {"a": 0, "b": 1}
 
 
 def test_bounds_are_those_of_nearly_all_numbers_and_round() -> None:
