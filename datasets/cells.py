@@ -89,6 +89,10 @@ def read_cells(values: pd.Series[Any]) -> Cells:
     >>> cells.names, cells.codes.tolist()
     (('1', 'x'), [0, 0, -1, 1])
     """
+    if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
+        at, texts = pd.factorize(values, use_na_sentinel=False)
+        if len(texts) < len(values):
+            return read_cells(pd.Series(texts, dtype=object)).select(at)
     kept: dict[tuple[type, Any], tuple[float, str, bool]] = {}
     found = []
     for value in values.tolist():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.box import MARKDOWN
 from rich.table import Table
 
+from bdpvi._runtime import page
 from bdpvi._runtime.store import replacing
 from bdpvi.bench import figures
 from bdpvi.bench.headline import headline
@@ -85,9 +84,9 @@ def write(out: Path, split: Split, results: Results, settings: Mapping[str, Any]
             figures.record_epsilons(results.methods, results.own, delta).savefig(
                 temporary, format="png"
             )
-    page = report(split, results, settings, drawn)
+    whole = report(split, results, settings, drawn)
     with replacing(out / "report.html") as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(whole, encoding="utf-8")
 
 
 def pictures(results: Results) -> dict[str, Figure]:
@@ -122,20 +121,18 @@ def report(
         settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
         drawn: the figures "curve" and "reliability"; others are left out.
     """
-    from jinja2 import Environment, StrictUndefined
-
     methods, summary = results.methods, results.summary
     labels = {method.name: method.label for method in methods}
-    page = Environment(autoescape=True, undefined=StrictUndefined)
-    page.filters["text"] = _text
-    page.filters["flat"] = _flat
-    return page.from_string(TEMPLATE.read_text("utf-8")).render(
+    return page.render(
+        TEMPLATE,
+        text=_text,
+        flat=_flat,
         title=f"Privacy and prediction on {split.train.name}",
         experiment=EXPERIMENT,
         train=len(split.train),
         test=len(split.test),
         deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],
-        pictures={name: _png(figure) for name, figure in drawn.items()},
+        pictures={name: page.png(figure) for name, figure in drawn.items()},
         methods=methods,
         guarantees=list(dict.fromkeys(method.guarantee for method in methods)),
         sentences=SENTENCES,
@@ -325,10 +322,3 @@ def _places(value: Any) -> str:
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if pd.notna(value) else ""
-
-
-def _png(figure: Figure) -> str:
-    """Return a figure as PNG in base 64."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    return base64.b64encode(content.getvalue()).decode("ascii")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bdpvi.commands import quality
 from bdpvi.commands.options import (
     BudgetOption,
     Delta,
@@ -114,6 +115,9 @@ def synthesize(
     budget: BudgetOption = None,
     unit: Unit = "row",
     rows_per_unit: RowsPerUnit = 1,
+    test_fraction: quality.TestFraction = 0.1,
+    no_report: quality.NoReport = False,
+    groups: quality.Groups = None,
     separator: Separator = ",",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -123,7 +127,8 @@ def synthesize(
     OUT gets synthetic.csv, and synthetic.json, from which `bdpvi sample` makes more rows. Bounds
     and levels of columns that no schema declares are bought, a fifth of the price. What is spent
     on the table is written to its ledger before anything is drawn. After an interruption the same
-    command goes on and pays nothing twice.
+    command goes on and pays nothing twice. The secret folder gets a report on what the rows are
+    good for, for the owner of the table alone.
 
     Example: bdpvi synthesize --data patients.csv --target sick --epsilon 1 --out shared
     """
@@ -152,21 +157,30 @@ def synthesize(
     _check(out, rows, tables, {"secret": folder, "ledger": ledger})
     frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
     used = _without(frame, drop)
-    Order.of(list(used.columns), **given)  # what it refuses is refused before anything is kept
+    order = Order.of(list(used.columns), **given)  # refuses before anything is kept
+    if not no_report:
+        quality.check(test_fraction, groups or (), [*order.declared, *order.kinds], folder)
     _warn_of_dropped(frame.drop(columns=used.columns), unit)
     track = progress.silent if quiet or as_json else progress.bar
     people = Table(data=str(data.resolve())).ledger(ledger)
     assert people is not None  # as it is a file, and no public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
-    options = repr((given, sorted(drop or ()), separator))
+    options = repr((given, sorted(drop or ()), separator, None if no_report else test_fraction))
     with _begun(folder, data, people, options, {"epsilon": epsilon, "delta": delta}) as key:
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
+        held_out = None
+        if not no_report:
+            used, held_out = quality.kept_out(used, test_fraction, key.child("held out"), unit)
         with store.claimed_folder(out) as temporary:
             made = bdpvi.synthesize(used, **given, ledger=people, seed=key)
+            made = made if no_report else quality.with_secret_split(made)
             made.save(temporary / COUNTS)
-            _write(made, temporary, rows, tables, track)
+            shared = _write(made, temporary, rows, tables, track)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
+    if held_out is not None:
+        said = quality.report(made, used, held_out, shared, groups or (), folder)
+        print("" if as_json else said, end="")
 
 
 def sample(
@@ -267,18 +281,24 @@ def _begun(
             raise
 
 
-def _write(made: Synthetic, folder: Path, rows: int | None, tables: int, track: Track[int]) -> None:
+def _write(
+    made: Synthetic, folder: Path, rows: int | None, tables: int, track: Track[int]
+) -> pd.DataFrame:
+    """Write the tables; return the first."""
     from bdpvi._runtime import store
 
-    def write(name: str, frame: pd.DataFrame) -> None:
+    def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         whole = {name: "Int64" for name, one in made.schema.columns.items() if one.integer}
         store.write(folder / name, frame.astype(whole).to_csv(index=False).encode())
+        return frame
 
     if tables == 1:
-        write(ROWS, made.sample(rows))
-        return
-    for at in track(range(1, tables + 1), "tables"):
+        return write(ROWS, made.sample(rows))
+    first, *_ = (
         write(f"synthetic-{at}.csv", made.tables(1, rows)[0])
+        for at in track(range(1, tables + 1), "tables")
+    )
+    return first
 
 
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:

@@ -1,0 +1,38 @@
+"""Pages that need no other file, and figures in them: the extra ``bdpvi[report]``."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FRAME = Path(__file__).parent
+
+
+def render(template: Path, **content: Any) -> str:
+    """Return a page: a template that extends ``page.html.j2``, with text escaped.
+
+    Args:
+        template: its file.
+        content: what it shows, and functions, which are its filters.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    page = Environment(
+        loader=FileSystemLoader([template.parent, _FRAME]),
+        autoescape=True,
+        undefined=StrictUndefined,
+    )
+    page.filters.update({name: one for name, one in content.items() if callable(one)})
+    return page.get_template(template.name).render(content)
+
+
+def png(figure: Figure) -> str:
+    """Return a figure as PNG in base 64."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return base64.b64encode(content.getvalue()).decode("ascii")

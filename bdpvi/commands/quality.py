@@ -1,0 +1,120 @@
+"""The owner's report of ``bdpvi synthesize``: rows kept out for it, and the files it is in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi._runtime.keys import Key
+    from bdpvi.synthesis import Synthetic
+
+NUMBERS, PAGE = "report.json", "report.html"
+NO_PAGE = "No page: `pip install 'bdpvi[report]'` brings what it needs."
+
+NoReport = Annotated[
+    bool,
+    typer.Option("--no-report", help="No report for the owner; then all rows are counted."),
+]
+TestFraction = Annotated[
+    float, typer.Option(help="Fraction of the rows that is kept out for the report.")
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column for whose values the report scores apart; once for every column.",
+        show_default=False,
+    ),
+]
+
+
+def check(fraction: float, groups: Sequence[str], columns: Sequence[str], folder: Path) -> None:
+    """Say what is wrong with the report's options before anything is charged.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    from bdpvi._runtime import validate
+
+    validate.probability("test_fraction", fraction)
+    if unknown := [one for one in groups if one not in columns]:
+        raise ValueError(f"groups={unknown[0]!r} must be a column of the schema: {list(columns)}")
+    for name in (NUMBERS, PAGE):
+        if (folder / name).exists():
+            raise ValueError(f"{folder / name} exists already; nothing is replaced")
+
+
+def kept_out(
+    frame: pd.DataFrame, fraction: float, key: Key, unit: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows to count, and those that are kept out for the report.
+
+    Each row has a secret coin of its own, and all rows of a person one: which of the others are
+    counted does not depend on whether one is there, so the guarantee about the counted rows holds
+    for all. Those that are kept out enter nothing that is released.
+
+    Args:
+        frame: all rows.
+        fraction: chance of each to be kept out.
+        key: secret, used for nothing else. Whatever draws the same noise again needs the same one.
+        unit: "row", or the column that names persons.
+    """
+    from bdpvi.accounting.book import ROW
+    from bdpvi.datasets.cells import read_cell
+
+    if unit == ROW or unit not in frame:  # that it is not there is refused where it is counted
+        out = key.coins(len(frame)) < fraction
+    else:
+        out = key.coins_of(frame[unit].map(read_cell).str[1]) < fraction
+    return frame[~out], frame[out]
+
+
+def with_secret_split(made: Synthetic) -> Synthetic:
+    """Return the release, whose receipt says that rows were kept out, not how many."""
+    from bdpvi.accounting.cost import Assumption
+
+    bound = made.receipt.worst_case.assuming(Assumption.SECRET_SPLIT)
+    return replace(made, receipt=replace(made.receipt, worst_case=bound))
+
+
+def report(
+    made: Synthetic,
+    train: pd.DataFrame,
+    held_out: pd.DataFrame,
+    rows: pd.DataFrame,
+    groups: Sequence[str],
+    folder: Path,
+) -> None:
+    """Write report.json and the page into the owner's folder, and print the verdict.
+
+    Args:
+        made: the release, which is written already.
+        train: the rows that were counted.
+        held_out: those that were not.
+        rows: the synthetic rows that are shared.
+        groups: columns for whose values scores are apart.
+        folder: the owner's, secret.
+    """
+    from bdpvi._runtime import store
+    from bdpvi.synthesis.quality import evaluate
+
+    try:
+        found = evaluate(made, train=train, held_out=held_out, rows=rows, groups=groups)
+        store.make_folder(folder)
+        store.write(folder / NUMBERS, store.json_text(found.to_dict(), indent=1).encode())
+        print("For the owner only:", *found.verdict, sep="\n  ")
+        with contextlib.suppress(ImportError):
+            found.html(folder / PAGE)
+            print(f"Report: {folder / PAGE}, secret")
+            return
+    except KeyboardInterrupt:
+        whole = "what may be shared is written and whole; only the report is missing"
+        raise KeyboardInterrupt(whole) from None
+    print(f"Report: {folder / NUMBERS}, secret. {NO_PAGE}")

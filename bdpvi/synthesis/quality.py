@@ -1,0 +1,453 @@
+"""What synthetic rows are good for: numbers for the owner of the table alone.
+
+They are computed from the real rows without noise, no ε covers them, and nobody else may see them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bdpvi._runtime import schema as files
+from bdpvi._runtime import store, validate
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.synthesis import measures
+from bdpvi.synthesis.counts import Floats
+from bdpvi.synthesis.measures import Bins, Scale, Task, total_variation
+from bdpvi.synthesis.released import Receipt, Synthetic
+
+MOST = 10**5
+"""Beyond so many rows of a table students use a sample of it."""
+WORST = 5
+"""Pairs whose cells are shown."""
+BASE = "base rate"
+SYNTHETIC, REAL = "synthetic", "real"
+ALL = "all"
+_QUARTERS = 4
+_FEWEST = 20
+_TRIED = 5000
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column's shares of rows.
+
+    Attributes:
+        name: of the column.
+        labels: of its bins.
+        real, synthetic: shares of rows, in the order of the labels.
+        variation: total variation between the two.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    real: tuple[float, ...]
+    synthetic: tuple[float, ...]
+    variation: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two columns.
+
+    Attributes:
+        names: of both.
+        variation: total variation between real and synthetic shares.
+        real, synthetic: ½ Σ |deviation from independence|, of 0 where there is no dependence.
+        lost: ½ Σ |real deviation from independence − synthetic one|.
+    """
+
+    names: tuple[str, str]
+    variation: float
+    real: float
+    synthetic: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Rows with one value, or values of one bin, in each of two columns.
+
+    Attributes:
+        labels: of both bins.
+        real, synthetic: shares of rows, or what these deviate from independence.
+    """
+
+    labels: tuple[str, str]
+    real: float
+    synthetic: float
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The cells of a pair in which real and synthetic rows differ most."""
+
+    names: tuple[str, str]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a student predicts the target of held-out rows.
+
+    Attributes:
+        student: its name, or :data:`BASE`, which looks at no column.
+        trained: on "synthetic" or "real" rows.
+        group: "all" held-out rows, or a column and its value.
+        rows: how many these are.
+        auc: area under the ROC curve, the mean over classes; None where there is one class.
+        accuracy: share of rows whose likeliest class is right.
+        log_score: mean log-likelihood, in nats.
+    """
+
+    student: str
+    trained: str
+    group: str
+    rows: int
+    auc: float | None
+    accuracy: float
+    log_score: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """How well boosted trees tell synthetic rows from held-out ones.
+
+    Attributes:
+        rows: of either kind that they are tested on.
+        auc: area under the ROC curve; ½ is guessing.
+        columns: the three that they use most, with what is lost of the area if one is shuffled.
+    """
+
+    rows: int
+    auc: float
+    columns: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of one column.
+
+    Attributes:
+        name: of the column.
+        codes, bins: values or cells that the schema has, and bins that pairs were counted in.
+        pooled: levels that share a bin with others.
+        parents: columns that it is drawn given.
+        unfit: how many real values did not fit the schema, in words.
+    """
+
+    name: str
+    codes: int
+    bins: int
+    pooled: tuple[str, ...]
+    parents: tuple[str, ...]
+    unfit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """What a synthetic table is good for. All of it is secret.
+
+    Attributes:
+        receipt: what was promised.
+        target: name of the target, or None.
+        rows: of the training, the held-out and the synthetic table.
+        columns: in the order of the schema.
+        pairs: all pairs of columns.
+        variation: mean total variation over all pairs.
+        halves: the same of two halves of the training rows: no synthetic rows need be nearer.
+        shuffled: the same of training rows with every column shuffled by itself: no dependence.
+        details: of the five pairs with the largest total variation, shares.
+        lost: of the five pairs that lost most dependence, deviations from independence.
+        classes: names of the classes that students tell apart.
+        scores: of students, beside the base rate.
+        unscored: why there are none, in words.
+        told: synthetic rows against held-out ones; None where there are too few.
+        copies: share of synthetic rows that equal a training row.
+        held_out_copies: share of held-out rows that do; None without any.
+        made: what became of each column.
+    """
+
+    receipt: Receipt
+    target: str | None
+    rows: tuple[int, int, int]
+    columns: tuple[Column, ...]
+    pairs: tuple[Pair, ...]
+    variation: float
+    halves: float
+    shuffled: float
+    details: tuple[Detail, ...]
+    lost: tuple[Detail, ...]
+    classes: tuple[str, ...]
+    scores: tuple[Score, ...]
+    unscored: str
+    told: Told | None
+    copies: float
+    held_out_copies: float | None
+    made: tuple[Made, ...]
+
+    @property
+    def verdict(self) -> tuple[str, str, str]:
+        """Three sentences: what ε means for one person, what the rows are good for, and not."""
+        from bdpvi.synthesis.report import verdict
+
+        return verdict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON types."""
+        content: dict[str, Any] = files.to_json(self)
+        return {"secret": True, "verdict": list(self.verdict), **content}
+
+    def html(self, path: str | os.PathLike[str], *, attack: str = "") -> None:
+        """Write one page that needs no other file, for the owner alone, with mode 0600.
+
+        Args:
+            path: of the page.
+            attack: what an attack on this release found, in sentences.
+
+        Raises:
+            ImportError: without the extra ``bdpvi[report]``.
+        """
+        from bdpvi.synthesis.report import page
+
+        store.write(Path(path), page(self, attack).encode())
+
+
+def evaluate(
+    released: Synthetic,
+    *,
+    train: pd.DataFrame,
+    held_out: pd.DataFrame,
+    rows: pd.DataFrame | None = None,
+    groups: Sequence[str] = (),
+    seed: int = 0,
+) -> Quality:
+    """Compare synthetic rows with the real ones, for the owner of these alone.
+
+    Args:
+        released: what :func:`bdpvi.synthesize` returned.
+        train: the rows that it was given, (N, d).
+        held_out: rows that nothing else has seen, (M, d).
+        rows: synthetic rows; as many as are estimated by default.
+        groups: columns for whose values students are scored apart; numbers by quarters.
+        seed: of the samples, of ``rows`` by default, and of the students.
+
+    Raises:
+        ValueError: naming the argument: a column that a table lacks, or a group that is no column.
+
+    >>> import bdpvi
+    >>> from bdpvi.datasets import Domain, Schema
+    >>> coin = Domain(levels=("0", "1"))
+    >>> frame = pd.DataFrame({"a": ["0", "1"] * 500, "b": ["1", "0"] * 500})
+    >>> shared = bdpvi.synthesize(frame, Schema({"a": coin, "b": coin}, "coins"), "b", epsilon=1.0)
+    >>> found = evaluate(shared, train=frame, held_out=frame[:100])
+    >>> found.copies > 0.9, found.held_out_copies, found.scores[0].student
+    (True, 1.0, 'boosted trees')
+    """
+    schema, random = released.schema, np.random.default_rng(validate.positive_int("seed", seed, 0))
+    names = list(schema.columns)
+    if unknown := [one for one in groups if one not in names]:
+        raise ValueError(f"groups names {unknown[0]!r}; the columns are {names}")
+    real = _read("train", train, released)
+    other = _read("held_out", held_out, released)
+    made = released.sample(seed=seed) if rows is None else rows
+    synthetic = _read("rows", made, released)
+    scales = measures.scales(real, schema)
+    bins = [measures.binned(one, scales) for one in (real, synthetic)]
+    order = random.permutation(len(real))
+    mixed = np.stack([random.permutation(one) for one in bins[0].T], axis=1)
+    few, tried, new = (_sampled(one, random) for one in (real, other, synthetic))
+    classes, scores, unscored = _use(released, few, tried, new, groups)
+    return Quality(
+        receipt=released.receipt,
+        target=released.target,
+        rows=(len(real), len(other), len(synthetic)),
+        columns=_columns(names, scales, *bins),
+        **_pairs(names, scales, *bins),
+        halves=measures.variation(bins[0][order[::2]], bins[0][order[1::2]]),
+        shuffled=measures.variation(bins[0], mixed),
+        classes=classes,
+        scores=scores,
+        unscored=unscored,
+        told=_told(new, tried, names, random),
+        copies=measures.copies(synthetic, real),
+        held_out_copies=measures.copies(other, real) if len(other) else None,
+        made=_made(released, train),
+    )
+
+
+def _read(name: str, frame: pd.DataFrame, released: Synthetic) -> Floats:
+    try:
+        return measures.read(frame, released.schema)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _sampled(values: Floats, random: np.random.Generator) -> Floats:
+    if len(values) <= MOST:
+        return values
+    return values[random.choice(len(values), MOST, replace=False)]
+
+
+def _columns(
+    names: Sequence[str], scales: Sequence[Scale], real: Bins, synthetic: Bins
+) -> tuple[Column, ...]:
+    found = []
+    sizes = [len(one.labels) for one in scales]
+    for at, name in enumerate(names):
+        p, q = (measures.shares(one, (at,), sizes) for one in (real, synthetic))
+        both = (tuple(p.tolist()), tuple(q.tolist()))
+        found.append(Column(name, scales[at].labels, *both, total_variation(p, q)))
+    return tuple(found)
+
+
+def _pairs(
+    names: Sequence[str], scales: Sequence[Scale], real: Bins, synthetic: Bins
+) -> dict[str, Any]:
+    """Return all pairs, their mean, and the worst in detail."""
+    sizes = [len(one.labels) for one in scales]
+
+    def both(two: tuple[int, int]) -> tuple[Floats, Floats]:
+        return measures.shares(real, two, sizes), measures.shares(synthetic, two, sizes)
+
+    def apart(two: tuple[int, int]) -> tuple[Floats, Floats]:
+        p, q = both(two)
+        return measures.dependence(p), measures.dependence(q)
+
+    places, found = measures.pairs(len(names)), []
+    for two in places:
+        (p, q), (a, b) = both(two), apart(two)
+        strength, kept = (float(np.abs(one).sum() / 2) for one in (a, b))
+        named = (names[two[0]], names[two[1]])
+        found.append(Pair(named, total_variation(p, q), strength, kept, total_variation(a, b)))
+
+    def worst(by: Sequence[float], tables: Any) -> tuple[Detail, ...]:
+        order = np.argsort(-np.array(by), kind="stable")[:WORST]
+        return tuple(
+            _detail(
+                found[at].names, [scales[one].labels for one in places[at]], *tables(places[at])
+            )
+            for at in order
+        )
+
+    return {
+        "pairs": tuple(found),
+        "variation": float(np.mean([one.variation for one in found])) if found else 0.0,
+        "details": worst([one.variation for one in found], both),
+        "lost": worst([one.lost for one in found], apart),
+    }
+
+
+def _detail(
+    names: tuple[str, str], labels: Sequence[Sequence[str]], p: Floats, q: Floats
+) -> Detail:
+    order = np.argsort(-np.abs(p - q), axis=None, kind="stable")[:WORST]
+    cells = []
+    for a, b in zip(*np.unravel_index(order, p.shape), strict=True):
+        cells.append(Cell((labels[0][a], labels[1][b]), float(p[a, b]), float(q[a, b])))
+    return Detail(names, tuple(cells))
+
+
+def _use(
+    released: Synthetic, real: Floats, held_out: Floats, synthetic: Floats, groups: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[Score, ...], str]:
+    """Return classes, scores of the students for each group, or why there are none."""
+    schema, target = released.schema, released.target
+    if target is None:
+        return (), (), "no target was named"
+    trained = Task.of(real, schema, target, real)
+    tested = Task.of(held_out, schema, target, real)
+    classes = trained.classes[: int(trained.y.max(initial=-1)) + 1]
+    if not len(held_out):
+        return classes, (), "no rows were held out"
+    tables = {SYNTHETIC: Task.of(synthetic, schema, target, real), REAL: trained}
+    given: dict[tuple[str, str], Floats] = {}
+    for kind, task in tables.items():
+        try:
+            found = measures.students(task, tested)
+        except ValueError as error:
+            return classes, (), f"{kind} rows: {error}"
+        given |= {(student, kind): one for student, one in found.items()}
+    rate = np.bincount(trained.y, minlength=len(trained.classes)) / len(trained.y)
+    given[BASE, REAL] = np.tile(rate, (len(held_out), 1))
+    scores = [
+        Score(
+            student,
+            kind,
+            group,
+            int(rows.sum()),
+            measures.area(tested.y[rows], one[rows]),
+            float((one[rows].argmax(1) == tested.y[rows]).mean()),
+            measures.log_score(tested.y[rows], one[rows]),
+        )
+        for group, rows in _groups(released, real, held_out, groups).items()
+        for (student, kind), one in given.items()
+    ]
+    return classes, tuple(scores), ""
+
+
+def _groups(
+    released: Synthetic, real: Floats, held_out: Floats, groups: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return which held-out rows are in each group that has any."""
+    names = list(released.schema.columns)
+    scales = measures.scales(real, released.schema, _QUARTERS)
+    found: dict[str, Any] = {ALL: np.ones(len(held_out), dtype=bool)}
+    for name in groups:
+        scale = scales[names.index(name)]
+        bins = scale.bins(held_out[:, names.index(name)])
+        found |= {f"{name}: {scale.labels[one]}": bins == one for one in np.unique(bins)}
+    return found
+
+
+def _told(
+    synthetic: Floats, held_out: Floats, names: Sequence[str], random: np.random.Generator
+) -> Told | None:
+    """Return how well trees trained on half of the rows tell the other half apart."""
+    number = min(len(synthetic), len(held_out))
+    if number < _FEWEST:
+        return None
+    both = [one[random.permutation(len(one))[:number]] for one in (held_out, synthetic)]
+    half = number // 2
+    x = np.concatenate([one[:half] for one in both])
+    tested = np.concatenate([one[half:] for one in both])
+    x, tested = (np.where(np.isnan(x).all(0), 0.0, one) for one in (x, tested))
+    y = np.repeat([0, 1], number - half)
+    some = random.permutation(len(tested))[:_TRIED]
+    with measures.one_thread():
+        trees = measures.boosted().fit(x, np.repeat([0, 1], half))
+
+        def area(rows: Floats, of: NDArray[np.int64]) -> float:
+            return measures.area(of, trees.predict_proba(rows)) or 0.5
+
+        lost, before = [], area(tested[some], y[some])
+        for at in range(tested.shape[1]):
+            mixed = tested[some]
+            mixed[:, at] = random.permutation(mixed[:, at])
+            lost.append(before - area(mixed, y[some]))
+        whole = area(tested, y)
+    order = np.argsort(-np.array(lost), kind="stable")[:3]
+    return Told(number - half, whole, tuple((names[at], float(lost[at])) for at in order))
+
+
+def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
+    schema = released.schema
+    names, frame = list(schema.columns), with_text_names(train)
+    _, unfit = schema.encode(frame[names])
+    parents = {node.column: node.parents for node in released.network.nodes}
+    found = []
+    for at, (name, domain) in enumerate(schema.columns.items()):
+        bins = released.counts.bins[at]
+        crowded = np.bincount(bins)[bins] > 1
+        pooled = [one for one, crowd in zip(domain.levels or (), crowded, strict=False) if crowd]
+        of = tuple(names[one] for one in parents[at])
+        size = int(bins.max()) + 1
+        found.append(Made(name, domain.size, size, tuple(pooled), of, unfit.get(name, "")))
+    return tuple(found)

@@ -1,0 +1,225 @@
+"""The owner's page about a synthetic table: :class:`~bdpvi.synthesis.quality.Quality` in words.
+
+The page needs the extra ``bdpvi[report]``; the verdict does not.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bdpvi._runtime import page as pages
+from bdpvi.synthesis.measures import BOOSTED
+from bdpvi.synthesis.quality import ALL, BASE, REAL, SYNTHETIC, Column, Quality
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+ALARMS = 0.05
+"""Rate of wrong alarms at which the verdict says what ε means."""
+_SHOWN = 24
+"""Bins of a column that have bars: the commonest."""
+_MOST_NAMED = 40
+"""Columns that the heat maps name on their axes."""
+
+
+def most_found(alarms: float, epsilon: float, delta: float) -> float:
+    """Return the largest chance to say rightly that a record is in the table.
+
+    It holds for everybody who says so wrongly with probability ``alarms`` of a record that is not:
+    min(δ + e^ε α, 1 − e^−ε (1 − δ − α)) (Kairouz, Oh and Viswanath 2015, eq. 4).
+
+    >>> round(most_found(0.05, 1.0, 1e-6), 4), most_found(0.05, 0.0, 0.0)
+    (0.1359, 0.05)
+    """
+    one = delta + math.exp(min(epsilon, 700.0)) * alarms
+    other = 1 - math.exp(-epsilon) * (1 - delta - alarms)
+    return min(one, other, 1.0)
+
+
+def verdict(found: Quality) -> tuple[str, str, str]:
+    """Return what ε means for one person here, what the rows are good for, and what they are not.
+
+    Args:
+        found: the numbers.
+    """
+    return _meaning(found), _good_for(found), _not(found)
+
+
+def copied(found: Quality) -> bool:
+    """Return whether synthetic rows equal training rows clearly more often than held-out rows do.
+
+    Clearly is by more than three standard errors of the two shares.
+    """
+    if found.held_out_copies is None:
+        return found.copies > 0.5
+    a, b, (_, m, n) = found.copies, found.held_out_copies, found.rows
+    pooled = (a * n + b * m) / max(n + m, 1)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / max(n, 1) + 1 / max(m, 1)))
+    return a - b > 3 * error + 1e-12
+
+
+def _meaning(found: Quality) -> str:
+    bound = found.receipt.worst_case
+    chance = most_found(ALARMS, bound.epsilon, bound.delta)
+    said = (
+        f"Whoever has the shared files and knows all other rows, and takes {ALARMS:.0%} of those "
+        f"who are not in the table for members, finds {bound.unit} that is in it with a chance of "
+        f"{chance:.1%} at most (ε = {bound.epsilon:g}, δ = {bound.delta:g})"
+    )
+    if found.receipt.from_data:
+        said += (
+            "; bounds and levels that were read from the rows are shared besides, and not covered"
+        )
+    if not bound.reliable:
+        said += "; but this is an experiment, and protects nobody"
+    return f"{said}."
+
+
+def _good_for(found: Quality) -> str:
+    near = (
+        f"shares of pairs of columns are off by {found.variation:.3f} on average (total variation; "
+        f"{found.halves:.3f} between two halves of the real rows, {found.shuffled:.3f} with all "
+        "dependence lost)"
+    )
+    own = _area(found, BOOSTED, SYNTHETIC)
+    if own is None:
+        why = found.unscored or "one class alone was held out"
+        return f"Its {near}; no student was scored, as {why}."
+    other = _area(found, BOOSTED, REAL)
+    return (
+        f"Boosted trees that learn {found.target} from the synthetic rows reach an AUC of "
+        f"{own:.3f} on held-out rows, from the real rows {other:.3f}; {near}."
+    )
+
+
+def _area(found: Quality, student: str, trained: str) -> float | None:
+    for one in found.scores:
+        if (one.student, one.trained, one.group) == (student, trained, ALL):
+            return one.auc
+    return None
+
+
+def _not(found: Quality) -> str:
+    said = "No row is a person's, and dependences of three columns at once are kept only if named"
+    if found.told is not None:
+        used = ", ".join(name for name, _ in found.told.columns)
+        said += (
+            f"; trees tell its rows from real ones with an AUC of {found.told.auc:.3f} (½ is "
+            f"guessing), by {used}"
+        )
+    if found.lost and found.lost[0].cells:
+        said += f"; most dependence is lost between {' and '.join(found.lost[0].names)}"
+    if copied(found):
+        said = (
+            f"Do not share it before you know why: {_percent(found.copies)} of the synthetic rows "
+            f"are copies of real ones, of held-out rows {_percent(found.held_out_copies)}; {said}"
+        )
+    return said + "."
+
+
+def page(found: Quality, attack: str = "") -> str:
+    """Return the page.
+
+    Args:
+        found: the numbers.
+        attack: what an attack found, in sentences.
+
+    Raises:
+        ImportError: without the extra ``bdpvi[report]``.
+    """
+    try:
+        maps = pages.png(heat_maps(found)) if found.pairs else ""
+        return pages.render(
+            TEMPLATE,
+            title="What the synthetic table is good for",
+            found=found,
+            receipt=found.receipt,
+            verdict=verdict(found),
+            columns=sorted(found.columns, key=lambda one: -one.variation),
+            maps=maps,
+            scores=scores(found),
+            copied=copied(found),
+            attack=attack,
+            bars=bars,
+            percent=_percent,
+            signed=_signed,
+            number=_number,
+            among={one.names: one for one in found.pairs},
+        )
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install 'bdpvi[report]'") from error
+
+
+def bars(column: Column) -> list[tuple[str, float, float, float, float]]:
+    """Return label, both shares and the lengths of both bars, in per cent of the longest.
+
+    Bins that no row has are left out, and of very many the rarest are one.
+    """
+    rows = list(zip(column.labels, column.real, column.synthetic, strict=True))
+    rows = [one for one in rows if one[1] or one[2]]
+    if len(rows) > _SHOWN:
+        common = sorted(rows, key=lambda one: -max(one[1:]))[: _SHOWN - 1]
+        rest = [one for one in rows if one not in common]
+        rows = [one for one in rows if one in common]
+        rows.append(
+            (f"{len(rest)} others", sum(one[1] for one in rest), sum(one[2] for one in rest))
+        )
+    most = max((max(one[1:]) for one in rows), default=1.0)
+    return [(label, p, q, 100 * p / most, 100 * q / most) for label, p, q in rows]
+
+
+def scores(found: Quality) -> dict[str, list[list[str]]]:
+    """Return the rows of a table for each group: student, trained on, AUC, accuracy, log score."""
+    tables: dict[str, list[list[str]]] = {}
+    for one in found.scores:
+        trained = "no column" if one.student == BASE else f"{one.trained} rows"
+        group = "All held-out rows" if one.group == ALL else one.group
+        tables.setdefault(f"{group} ({one.rows} rows)", []).append(
+            [one.student, trained, _number(one.auc), _number(one.accuracy), _number(one.log_score)]
+        )
+    return tables
+
+
+def heat_maps(found: Quality) -> Figure:
+    """Return all pairs' total variation, and the dependence that is lost, as two heat maps."""
+    from matplotlib.figure import Figure
+
+    names = [one.name for one in found.columns]
+    figure = Figure(figsize=(15, 7.5), dpi=110, layout="constrained")
+    titles = (
+        "Total variation of each pair of columns",
+        "Dependence that differs, ½ Σ |real − synthetic|",
+    )
+    values = ([one.variation for one in found.pairs], [one.lost for one in found.pairs])
+    for axes, title, some in zip(figure.subplots(1, 2), titles, values, strict=True):
+        table = np.full((len(names), len(names)), np.nan)
+        table[np.triu_indices(len(names), 1)] = some  # pairs are in this order
+        table = np.fmax(table, table.T)
+        drawn = axes.imshow(table, cmap="cividis", vmin=0.0, vmax=max(*some, 1e-9))
+        if len(names) <= _MOST_NAMED:
+            short = [one if len(one) <= 18 else one[:17] + "…" for one in names]
+            axes.set_xticks(range(len(names)), short, rotation=90, fontsize=8, parse_math=False)
+            axes.set_yticks(range(len(names)), short, fontsize=8, parse_math=False)
+        else:
+            axes.set_xlabel("column, by its place in the schema")
+            axes.set_ylabel("column, by its place in the schema")
+        axes.set_title(title)
+        figure.colorbar(drawn, ax=axes, shrink=0.8)
+    return figure
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f} %"
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.2f} %"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
