@@ -103,8 +103,15 @@ def report(
         folder: the owner's, secret.
     """
     from bdpvi._runtime import store
+    from bdpvi.accounting.book import ROW
+    from bdpvi.datasets.units import at_most
     from bdpvi.synthesis.quality import evaluate
 
+    settings = made.settings
+    if settings.unit != ROW:  # what is counted, and what it is compared with, of each person
+        train, held_out = (
+            at_most(one, settings.unit, settings.rows_per_unit) for one in (train, held_out)
+        )
     try:
         found = evaluate(made, train=train, held_out=held_out, rows=rows, groups=groups)
         store.make_folder(folder)

@@ -87,7 +87,7 @@ class Scale:
         there = values[~np.isnan(values)]
         ends = np.linspace(0, 1, bins + 1)[1:-1]
         cuts = np.unique(np.quantile(there, ends)) if len(there) else np.zeros(0)
-        words = [f"{one:.4g}" for one in cuts]
+        words = [f"{math.ceil(one)}" if domain.integer else f"{one:.6g}" for one in cuts]
         inside = [f"{a} to {b}" for a, b in itertools.pairwise(words)]
         labels = ["any number"]
         if words:

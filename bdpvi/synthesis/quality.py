@@ -138,7 +138,7 @@ class Made:
     Attributes:
         name: of the column.
         codes, bins: values or cells that the schema has, and bins that pairs were counted in.
-        pooled: levels that share a bin with others.
+        pooled: levels that share a bin with other levels.
         parents: columns that it is drawn given.
         unfit: how many real values did not fit the schema, in words.
     """
@@ -444,10 +444,11 @@ def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
     parents = {node.column: node.parents for node in released.network.nodes}
     found = []
     for at, (name, domain) in enumerate(schema.columns.items()):
-        bins = released.counts.bins[at]
+        bins = released.counts.bins[at][: domain.cells]  # not of blanks and unknown values
         crowded = np.bincount(bins)[bins] > 1
-        pooled = [one for one, crowd in zip(domain.levels or (), crowded, strict=False) if crowd]
+        levels = zip(domain.levels or (), crowded, strict=False)
+        pooled = tuple(one for one, crowd in levels if crowd)
         of = tuple(names[one] for one in parents[at])
-        size = int(bins.max()) + 1
-        found.append(Made(name, domain.size, size, tuple(pooled), of, unfit.get(name, "")))
+        size = released.counts.sizes[at]
+        found.append(Made(name, domain.size, size, pooled, of, unfit.get(name, "")))
     return tuple(found)

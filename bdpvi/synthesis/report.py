@@ -67,9 +67,9 @@ def _meaning(found: Quality) -> str:
     bound = found.receipt.worst_case
     chance = most_found(ALARMS, bound.epsilon, bound.delta)
     said = (
-        f"Whoever has the shared files and knows all other rows, and takes {ALARMS:.0%} of those "
-        f"who are not in the table for members, finds {bound.unit} that is in it with a chance of "
-        f"{chance:.1%} at most (ε = {bound.epsilon:g}, δ = {bound.delta:g})"
+        f"Whoever has the shared files and knows all other rows, and takes {100 * ALARMS:g} % of those "
+        f"who are not in the table for members, recognises a member with a chance of {100 * chance:.1f} % "
+        f"at most (ε = {bound.epsilon:g} at δ = {bound.delta:g}, for {bound.unit})"
     )
     if found.receipt.from_data:
         said += (

@@ -139,6 +139,14 @@ def test_a_target_of_numbers(high: int) -> None:
     assert task.classes[:2] == expected
 
 
+def test_levels_that_share_a_bin_are_named() -> None:
+    rare = Schema({"a": Domain(levels=("x", "y", "p", "q"))}, "law")
+    frame = pd.DataFrame({"a": ["x"] * 900 + ["y"] * 900 + ["p", "q"]})
+    (made,) = evaluate(shared(frame, rare, None), train=frame, held_out=frame[:0]).made
+    assert made.pooled == ("p", "q")
+    assert (made.codes, made.bins) == (6, 3)
+
+
 def test_copies_are_seen_and_an_equal_share_of_repeats_is_none() -> None:
     frame, rows = TRAIN.astype(str), pd.concat([TRAIN[:70], HELD_OUT[:30]])
     joined = HELD_OUT.merge(TRAIN.drop_duplicates(), how="inner")
@@ -169,7 +177,7 @@ def test_what_became_of_each_column() -> None:
     assert "3 values are no level, such as 'X'" in found["sex"].unfit
     assert found["age"].codes == 113
     assert found["age"].bins == made.counts.sizes[0] < 113
-    assert found["sick"].parents == ()
+    assert found["sick"].parents == found["sick"].pooled == ()
     assert "sick" in found["weight"].parents
 
 

@@ -62,6 +62,7 @@ def test_most_that_is_found_is_the_best_of_all_mechanisms(epsilon: float, delta:
     above = [[1, -e], [-1, e], [-e, 1], [e, -1]]  # P(yes), Q(yes) within (ε, δ), both ways
     bounds = [delta, e - 1 + delta, delta, e - 1 + delta]
     best = linprog([-1, 0], A_ub=above, b_ub=bounds, A_eq=[[0, 1]], b_eq=[alarms], bounds=(0, 1))
+    assert best.x is not None
     assert most_found(alarms, epsilon, delta) == pytest.approx(best.x[0], rel=1e-9)
 
 
@@ -78,7 +79,7 @@ def test_the_page_is_one_file_in_order(tmp_path: Path) -> None:
         "What was promised", "Columns", "Pairs of columns", "Use: predicting sick",
         "Telling synthetic rows from real ones", "Copies", "Attack", "What became of each column",
     ]  # fmt: skip
-    assert text.index("SECRET") < text.index("finds one record that is in it") < text.index("<h2>")
+    assert text.index("SECRET") < text.index("recognises a member") < text.index("<h2>")
     assert "It found &lt;nothing&gt;." in text
     assert "sex: F (" in text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -189,7 +190,7 @@ def test_without_the_extra_there_are_numbers_and_the_verdict(
     monkeypatch.setitem(sys.modules, "jinja2", None)
     said = run(*given)
     assert "bdpvi[report]" in said
-    assert "finds one record" in said
+    assert "recognises a member" in said
     assert [one.name for one in (tmp_path / "shared.secret").iterdir()] == ["report.json"]
 
 
@@ -236,3 +237,15 @@ def test_bad_options_are_refused_before_anything_is_charged(
 def test_an_empty_table_has_a_report(tmp_path: Path, given: list[object]) -> None:
     pd.DataFrame(columns=list(MADE.schema.columns)).to_csv(tmp_path / "people.csv", index=False)
     assert "no student was scored, as no rows were held out" in run(*given)
+
+
+def test_of_a_person_the_rows_that_are_counted_are_looked_at(
+    tmp_path: Path, given: list[object]
+) -> None:
+    frame = people(1200, 0)
+    frame.assign(who=np.arange(1200) % 400).to_csv(tmp_path / "people.csv", index=False)
+    said = run(*given, "--unit", "who", "--rows-per-unit", "2")
+    assert "for all records, at most 2, with one value of 'who'" in said
+    content = json.loads((tmp_path / "shared.secret" / "report.json").read_text(encoding="utf-8"))
+    assert sum(content["rows"][:2]) == 800
+    assert content["rows"][1] % 2 == 0
