@@ -1,4 +1,4 @@
-"""The owner's page about a synthetic table: :class:`~bdpvi.synthesis.quality.Quality` in words.
+"""The owner's page about a synthetic table: :class:`~bdpvi.synthesis.findings.Quality` in words.
 
 The page needs the extra ``bdpvi[report]``; the verdict does not.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bdpvi._runtime import page as pages
+from bdpvi.synthesis.findings import ALL, BASE, REAL, SYNTHETIC, Column, Quality
 from bdpvi.synthesis.measures import BOOSTED
-from bdpvi.synthesis.quality import ALL, BASE, REAL, SYNTHETIC, Column, Quality
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,9 +67,10 @@ def _meaning(found: Quality) -> str:
     bound = found.receipt.worst_case
     chance = most_found(ALARMS, bound.epsilon, bound.delta)
     said = (
-        f"Whoever has the shared files and knows all other rows, and takes {100 * ALARMS:g} % of those "
-        f"who are not in the table for members, recognises a member with a chance of {100 * chance:.1f} % "
-        f"at most (ε = {bound.epsilon:g} at δ = {bound.delta:g}, for {bound.unit})"
+        f"Whoever has the shared files and knows all other rows, and takes {100 * ALARMS:g} % of "
+        "those who are not in the table for members, recognises a member with a chance of "
+        f"{100 * chance:.1f} % at most (ε = {bound.epsilon:g} at δ = {bound.delta:g}, for "
+        f"{bound.unit})"
     )
     if found.receipt.from_data:
         said += (

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi.datasets import Domain, Schema
 from bdpvi.synthesis import Quality, evaluate, measures
-from bdpvi.synthesis.quality import ALL, BASE, REAL
+from bdpvi.synthesis.findings import ALL, BASE, REAL
 
 
 def crossed(frame: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
