@@ -35,7 +35,7 @@ Groups = Annotated[
 ]
 
 
-def check(fraction: float, groups: Sequence[str], columns: Sequence[str], folder: Path) -> None:
+def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> None:
     """Say what is wrong with the report's options before anything is charged.
 
     Raises:
@@ -46,9 +46,6 @@ def check(fraction: float, groups: Sequence[str], columns: Sequence[str], folder
     validate.probability("test_fraction", fraction)
     if unknown := [one for one in groups if one not in columns]:
         raise ValueError(f"groups={unknown[0]!r} must be a column of the schema: {list(columns)}")
-    for name in (NUMBERS, PAGE):
-        if (folder / name).exists():
-            raise ValueError(f"{folder / name} exists already; nothing is replaced")
 
 
 def kept_out(
@@ -91,37 +88,29 @@ def report(
     rows: pd.DataFrame,
     groups: Sequence[str],
     folder: Path,
-) -> None:
-    """Write report.json and the page into the owner's folder, and print the verdict.
+) -> str:
+    """Write report.json and the page into the owner's folder; return the verdict in words.
 
     Args:
         made: the release, which is written already.
         train: the rows that were counted.
-        held_out: those that were not.
+        held_out: those that would have been, of the rows that were kept out.
         rows: the synthetic rows that are shared.
         groups: columns for whose values scores are apart.
         folder: the owner's, secret.
     """
     from bdpvi._runtime import store
-    from bdpvi.accounting.book import ROW
-    from bdpvi.datasets.units import at_most
     from bdpvi.synthesis.quality import evaluate
 
-    settings = made.settings
-    if settings.unit != ROW:  # what is counted, and what it is compared with, of each person
-        train, held_out = (
-            at_most(one, settings.unit, settings.rows_per_unit) for one in (train, held_out)
-        )
     try:
         found = evaluate(made, train=train, held_out=held_out, rows=rows, groups=groups)
         store.make_folder(folder)
         store.write(folder / NUMBERS, store.json_text(found.to_dict(), indent=1).encode())
-        print("For the owner only:", *found.verdict, sep="\n  ")
+        said = "\n  ".join(("For the owner only:", *found.verdict)) + "\nReport: "
         with contextlib.suppress(ImportError):
             found.html(folder / PAGE)
-            print(f"Report: {folder / PAGE}, secret")
-            return
+            return f"{said}{folder / PAGE}, secret\n"
     except KeyboardInterrupt:
         whole = "what may be shared is written and whole; only the report is missing"
         raise KeyboardInterrupt(whole) from None
-    print(f"Report: {folder / NUMBERS}, secret. {NO_PAGE}")
+    return f"{said}{folder / NUMBERS}, secret. {NO_PAGE}\n"

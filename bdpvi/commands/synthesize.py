@@ -138,7 +138,7 @@ def synthesize(
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.recipes.private import places
     from bdpvi.synthesis import Counts
-    from bdpvi.synthesis.order import Order
+    from bdpvi.synthesis.order import Order, counted
 
     given: dict[str, Any] = {
         "schema": None if schema is None else _consented(schema, from_data),
@@ -159,7 +159,7 @@ def synthesize(
     used = _without(frame, drop)
     order = Order.of(list(used.columns), **given)  # refuses before anything is kept
     if not no_report:
-        quality.check(test_fraction, groups or (), [*order.declared, *order.kinds], folder)
+        quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     _warn_of_dropped(frame.drop(columns=used.columns), unit)
     track = progress.silent if quiet or as_json else progress.bar
     people = Table(data=str(data.resolve())).ledger(ledger)
@@ -179,7 +179,8 @@ def synthesize(
             shared = _write(made, temporary, rows, tables, track)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
     if held_out is not None:
-        said = quality.report(made, used, held_out, shared, groups or (), folder)
+        train, tested = (counted(one, made.settings, key) for one in (used, held_out))
+        said = quality.report(made, train, tested, shared, groups or (), folder)
         print("" if as_json else said, end="")
 
 

@@ -37,19 +37,24 @@ REPEATED = (
 )
 
 
-def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
-    """Return the rows that are used, and tell the owner what to know of those that are not."""
-    unit = settings.unit
-    if unit == ROW:
-        for name in repeated(table):
-            warnings.warn(REPEATED.format(name=name), stacklevel=3)
+def counted(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
+    """Return the rows that are counted: all, or of each person at most k by secret coins."""
+    if settings.unit == ROW:
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
-    kept = at_most(table.iloc[order], unit, settings.rows_per_unit)
-    if out := len(table) - len(kept):
+    return at_most(table.iloc[order], settings.unit, settings.rows_per_unit)
+
+
+def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
+    """Return the rows that are counted, and tell the owner what to know of those that are not."""
+    kept = counted(table, settings, key)
+    if settings.unit == ROW:
+        for name in repeated(table):
+            warnings.warn(REPEATED.format(name=name), stacklevel=3)
+    elif out := len(table) - len(kept):
         warnings.warn(
-            f"unit={unit!r}: {out} of {len(table)} rows are left out, as they name nobody or "
-            f"somebody who has more than {settings.rows_per_unit} (secret)",
+            f"unit={settings.unit!r}: {out} of {len(table)} rows are left out, as they name nobody "
+            f"or somebody who has more than {settings.rows_per_unit} (secret)",
             stacklevel=3,
         )
     return kept

@@ -152,7 +152,7 @@ def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPa
     kinds = {"a": "undeclared", "b": "undeclared", "c": "number"}
 
     def turned(rows: pd.DataFrame) -> dict[str, int]:
-        found = {}
+        found: dict[str, int] = {}
         for noise in range(9, -9, -1):
 
             def steady(

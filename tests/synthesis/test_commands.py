@@ -120,7 +120,12 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     assert rows.startswith("age,sick\n")
     assert "." not in rows  # whole numbers, also beside blanks
     assert stat.S_IMODE(secret.stat().st_mode) == 0o700
-    assert {one.name for one in secret.iterdir()} == {"intent.json", ".lock"}
+    assert {one.name for one in secret.iterdir()} == {
+        "intent.json",
+        ".lock",
+        "report.json",
+        "report.html",
+    }
     schema = load(shared / "synthetic.json").schema
     assert not schema.marked
     # The ledger's budget is ε of the first release: a second one is over it, and leaves nothing.
