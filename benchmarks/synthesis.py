@@ -8,7 +8,15 @@ with, or their own rounded outwards to a digit, and the levels of the whole tabl
 as many synthetic rows as are estimated, and tested on real rows that nothing else has seen. TV is
 the mean total variation over all pairs of columns, numbers in 16 bins by quantiles of the training
 rows. Beside it: columns of the training rows shuffled one by one, the star (every column given the
-target alone), and two halves of the training rows, at half their size.
+target alone), and two halves of the training rows, at half their size. With --bought bounds and
+levels are bought too, out of the same ε.
+
+    python benchmarks/synthesis.py --coverage [--repeats 200]
+    python benchmarks/synthesis.py --attack [--turns 20000]
+
+Coverage: 95 % intervals of 5 and of 20 bootstrapped tables of 20 N rows, N = 3000, ε = 1, of ten
+quantities whose values a million other rows give. Attack: lower bounds of ε by a membership game
+on the counting itself, on four rows of three columns, and with noise that is too small.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +39,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import bdpvi
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.schema import measured
-from bdpvi.synthesis import Counts
+from bdpvi.datasets.schema import Codes, measured
+from bdpvi.synthesis import Counts, NoisyCounts, combine
+from bdpvi.synthesis.attack import likelihood_ratio, play
+from bdpvi.synthesis.counts import Plan, count
 
 DELTA = 1e-5
 BINS = 16
@@ -130,14 +143,115 @@ def variation(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.mean(found))
 
 
+def population(rows: int, random: np.random.Generator) -> pd.DataFrame:
+    """Return rows of five columns; b depends on a, the number c on both, y on all."""
+    a = random.choice(3, rows, p=[0.5, 0.3, 0.2])
+    b = (random.random(rows) < np.array([0.2, 0.5, 0.7])[a]) + 2 * (random.random(rows) < 0.3)
+    c = np.clip(np.round(random.normal(10 + 3 * a + 1.5 * (b > 1), 4)), 0, 30).astype(int)
+    d = random.choice(5, rows, p=[0.4, 0.3, 0.15, 0.1, 0.05])
+    odds = -2 + 0.8 * (a == 2) + 0.6 * (b % 2) + 0.12 * (c - 10) + 0.3 * (d == 1)
+    y = (random.random(rows) < 1 / (1 + np.exp(-odds))).astype(int)
+    return pd.DataFrame({"a": a, "b": b, "c": c, "d": d, "y": y})
+
+
+def quantities(frame: pd.DataFrame) -> dict[str, float]:
+    """Return means, conditional rates, a difference, rare cells and a correlation."""
+    told = frame.apply(pd.to_numeric, errors="coerce")  # "other" is left out
+    a, b, c, d, y = (told[name].to_numpy(dtype=float) for name in "abcdy")
+    odd = np.where(np.isnan(b), np.nan, b % 2)
+    found = {
+        "P(y)": y, "P(y|a=2)": y[a == 2], "P(y|a=0)": y[a == 0], "P(y|b odd)": y[odd == 1],
+        "P(y|c>=14)": y[c >= 14], "P(b odd|a=2)": odd[a == 2], "P(y|d=4)": y[d == 4],
+        "P(d=4)": np.where(np.isnan(d), np.nan, d == 4),
+    }  # fmt: skip
+    means = {name: float(np.nanmean(one)) for name, one in found.items()}
+    gap = float(np.nanmean(c[y == 1]) - np.nanmean(c[y == 0]))
+    return means | {"mean c gap": gap, "corr(a,c)": float(told["a"].corr(told["c"]))}
+
+
+def coverage(repeats: int) -> None:
+    """Print how often intervals of 5 and 20 tables cover."""
+    levels = {"a": 3, "b": 4, "d": 5, "y": 2}
+    schema = Schema(
+        {
+            name: Domain(levels=tuple(map(str, range(levels[name]))))
+            if name in levels
+            else Domain(low=0, high=30, integer=True)
+            for name in "abcdy"
+        },
+        "a simulation",
+    )
+    truth = quantities(population(1_000_000, np.random.default_rng(99)))
+    numbers, hits, widths = (5, 20), [], []
+    for repeat in range(repeats):
+        table = population(3000, np.random.default_rng(repeat))
+        made = bdpvi.synthesize(table, schema, "y", epsilon=1.0, delta=DELTA, seed=repeat)
+        tables = made.tables(max(numbers), 20 * made.rows, seed=repeat)
+        found = pd.DataFrame([quantities(one) for one in tables])
+        intervals = [[combine(found[q].head(m)) for q in truth] for m in numbers]
+        hits.append(
+            [
+                [one.low <= true <= one.high for one, true in zip(some, truth.values(), strict=True)]
+                for some in intervals
+            ]
+        )
+        widths.append([[one.high - one.low for one in some] for some in intervals])
+    for at, number in enumerate(numbers):
+        covered = np.mean(hits, 0)[at]
+        print(f"{number} tables, {repeats} simulations: covered {covered.mean():.3f} on average")
+        for name, share, width in zip(truth, covered, np.mean(widths, 0)[at], strict=True):
+            print(f"  {name:14} {share:.3f}, width {width:.4f}", flush=True)
+
+
+def attack(turns: int) -> None:
+    """Print lower bounds of ε: the right noise, and noise that is too small."""
+    coins = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
+    others, canary = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 0]]), np.array([[1, 1, 1]])
+    score = likelihood_ratio(others, canary)
+    for epsilon in (0.1, 1.0, 3.0):
+        right = Plan.of(coins, 0, gaussian_distance(epsilon, DELTA), Counts())
+        tables = len(right.sizes) + len(right.joint)
+        for words, factor in (
+            ("as it should be", 1.0),
+            (f"too small by sqrt({tables})", tables**-0.5),
+            ("1 % of it", 0.01),
+            ("none", 1e-9),
+        ):
+            joint = {at: one * factor for at, one in right.joint.items()}
+            plan = replace(right, one_way=right.one_way * factor, joint=joint)
+
+            def release(codes: Codes, key: Key, plan: Plan = plan) -> NoisyCounts:
+                return count(codes, plan, key)
+
+            found = play(
+                release, score, others, canary, delta=DELTA, turns=turns, key=Key.of_seed(0)
+            )
+            print(
+                f"eps {epsilon:g}, noise {words}: eps_low {found.epsilon_low:.2f} "
+                f"({found.hits:.4f} hits, {found.false_alarms:.4f} false alarms, {turns} turns)",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--tables", nargs="+", default=["adult", "magic", "mushroom"])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--bought", action="store_true")
+    parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--attack", action="store_true")
+    parser.add_argument("--turns", type=int, default=20_000)
     options = parser.parse_args()
-    for name in options.tables:
+    if options.coverage:
+        coverage(options.repeats)
+    if options.attack:
+        attack(options.turns)
+    if options.data is None and not (options.coverage or options.attack):
+        parser.error("give --data FOLDER, --coverage or --attack")
+    for name in options.tables if options.data else ():
         read = adult(options.data) if name == "adult" else keel(options.data, name)
         train, test, schema, target = read
         gb, lr = students(train, test, target, schema)
@@ -156,7 +270,8 @@ def main() -> None:
                 for seed in range(options.seeds if words == "network" else 1):
                     begin = time.process_time()
                     made = bdpvi.synthesize(
-                        train, schema, target, epsilon=epsilon, delta=DELTA,
+                        train, None if options.bought else schema, target, epsilon=epsilon,
+                        delta=DELTA,
                         settings=settings, seed=seed,
                     )  # fmt: skip
                     rows = made.sample(seed=seed)

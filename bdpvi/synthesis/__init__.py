@@ -2,15 +2,18 @@
 
 from bdpvi.synthesis.counts import Counts, NoisyCounts
 from bdpvi.synthesis.findings import Quality
+from bdpvi.synthesis.intervals import Combined, combine
 from bdpvi.synthesis.quality import evaluate
 from bdpvi.synthesis.released import Receipt, Synthetic, load, synthesize
 
 __all__ = [
+    "Combined",
     "Counts",
     "NoisyCounts",
     "Quality",
     "Receipt",
     "Synthetic",
+    "combine",
     "evaluate",
     "load",
     "synthesize",
