@@ -191,7 +191,10 @@ def coverage(repeats: int) -> None:
         intervals = [[combine(found[q].head(m)) for q in truth] for m in numbers]
         hits.append(
             [
-                [one.low <= true <= one.high for one, true in zip(some, truth.values(), strict=True)]
+                [
+                    one.low <= true <= one.high
+                    for one, true in zip(some, truth.values(), strict=True)
+                ]
                 for some in intervals
             ]
         )

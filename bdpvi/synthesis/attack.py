@@ -9,7 +9,6 @@ nothing, as a better attack may exist; of noisy counts there is no better score 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

@@ -132,12 +132,13 @@ def raked(table: Floats, wanted: Sequence[Floats]) -> Floats:
 
 
 def cleaned(
-    noisy: NoisyCounts, single: Sequence[Floats], target: int | None
+    noisy: NoisyCounts, single: Sequence[Floats], target: int | None, *, shrink: bool = True
 ) -> Mapping[Group, Floats]:
     """Return the probabilities of every pair and group: shrunk, with the columns' margins.
 
     Pairs with the target are shrunk cell by cell, the others by singular values; of a group, what
-    its pairs do not say is shrunk cell by cell.
+    its pairs do not say is shrunk cell by cell. Without shrinkage cells err more, but not towards
+    independence.
     """
     found: dict[Group, Floats] = {}
     for columns, table in sorted(noisy.joint.items(), key=lambda one: len(one[0])):
@@ -145,7 +146,9 @@ def cleaned(
         share = table / noisy.records
         expected = by_pairs([single[at] for at in columns], columns, found)
         residual = share - expected
-        if len(columns) > 2 or target in columns:
+        if not shrink:
+            pass
+        elif len(columns) > 2 or target in columns:
             residual = shrunk_cells(residual, expected, deviation)
         else:
             residual = shrunk_values(residual, deviation)

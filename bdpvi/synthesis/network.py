@@ -82,8 +82,60 @@ def drawn(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
     return np.asarray(np.minimum(at - rows * table.shape[1], table.shape[1] - 1), dtype=np.int64)
 
 
+def redrawn(
+    noisy: NoisyCounts, made: Network, rows: int, random: np.random.Generator
+) -> NoisyCounts:
+    """Return what the noisy counts might have been with other rows and other noise.
+
+    Of two samples of the network, counted alike, the difference over √2 has mean 0 and the variance
+    of one; it is added to the noisy counts, and fresh noise of the same deviations. Counts of one
+    sample would have the mean of the network instead, and its bias would come in twice.
+
+    Args:
+        noisy: what was released.
+        made: its network.
+        rows: N, of each sample.
+        random: of an experiment with what is public already.
+    """
+    samples = [made.sample(rows, random) for _ in range(2)]
+    binned = [
+        np.stack([one[codes[:, at]] for at, one in enumerate(noisy.bins)], axis=1)
+        for codes in samples
+    ]
+
+    def moved(table: Codes, places: list[Codes], deviation: float) -> Codes:
+        there, other = (
+            np.bincount(
+                np.ravel_multi_index(tuple(one.T), table.shape), minlength=table.size
+            ).reshape(table.shape)
+            for one in places
+        )
+        by = (there - other) / math.sqrt(2) + deviation * random.standard_normal(table.shape)
+        return table + np.rint(by).astype(np.int64)
+
+    return NoisyCounts(
+        tuple(
+            moved(one, [codes[:, [at]] for codes in samples], noisy.deviation)
+            for at, one in enumerate(noisy.single)
+        ),
+        noisy.bins,
+        {
+            at: moved(one, [codes[:, at] for codes in binned], noisy.deviations[at])
+            for at, one in noisy.joint.items()
+        },
+        noisy.deviation,
+        noisy.deviations,
+    )
+
+
 def network(
-    noisy: NoisyCounts, target: int | None, shares: Sequence[Floats], parents: int, cells: int
+    noisy: NoisyCounts,
+    target: int | None,
+    shares: Sequence[Floats],
+    parents: int,
+    cells: int,
+    *,
+    shrink: bool = True,
 ) -> Network:
     """Return the network of noisy counts.
 
@@ -93,9 +145,11 @@ def network(
         shares: of every column, the share of each code where nothing is known of a bin.
         parents: most parents besides the target.
         cells: most cells of a node's table, unless the target alone makes more.
+        shrink: whether pairs are shrunk by their noise, towards independence: rows are closer to
+            the table's, but what is estimated from them is biased.
     """
     single = margins(noisy)
-    tables = cleaned(noisy, single, target)
+    tables = cleaned(noisy, single, target, shrink=shrink)
     first: Group = () if target is None else (target,)
     rest = [at for at in range(len(single)) if at != target]
     heavy = weights(noisy, single, tables, target)

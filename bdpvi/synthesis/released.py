@@ -23,7 +23,7 @@ from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Codes, Schema
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
-from bdpvi.synthesis.network import Network, network
+from bdpvi.synthesis.network import Network, network, redrawn
 from bdpvi.synthesis.order import Order, charge, for_persons, of_persons, work
 
 FORMAT = 1
@@ -100,8 +100,9 @@ class Synthetic:
     ) -> tuple[pd.DataFrame, ...]:
         """Return tables that differ as those of other samples and other noise would.
 
-        A parametric bootstrap: rows of the network are counted again, with noise of the same
-        deviations, and each table is drawn from the network of such counts. It costs nothing.
+        For :func:`~bdpvi.synthesis.combine`, it costs nothing: the counts are moved as other rows
+        and other noise would (:func:`~bdpvi.synthesis.network.redrawn`), and each table is drawn
+        from a network of such counts, fitted without shrinkage, so that intervals are not biased.
 
         Args:
             number: M, how many tables.
@@ -116,11 +117,11 @@ class Synthetic:
             self._number(rows),
             _random(seed),
         )
-        plan, made = self._plan, []
+        made = []
         for _ in range(number):
-            codes = self.network.sample(self.rows, random)
-            again = self._fitted(count(codes, plan, Key(random.bytes(32))))
-            made.append(self.schema.decode(again.sample(rows, random), random))
+            again = redrawn(self.counts, self.network, self.rows, random)
+            codes = self._fitted(again, shrink=False).sample(rows, random)
+            made.append(self.schema.decode(codes, random))
         return tuple(made)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -138,21 +139,10 @@ class Synthetic:
     def _number(self, rows: int | None) -> int:
         return self.rows if rows is None else checked_rows("rows", rows)
 
-    @property
-    def _plan(self) -> Plan:
-        names = list(self.schema.columns)
-        domains = self.schema.columns.values()
-        return Plan(
-            tuple(one.size for one in domains),
-            tuple(one.edges is not None for one in domains),
-            None if self.target is None else names.index(self.target),
-            self.counts.deviation,
-            self.counts.deviations,
-        )
-
-    def _fitted(self, counts: NoisyCounts) -> Network:
+    def _fitted(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
         settings, shares = self.settings, [one.shares for one in self.schema.columns.values()]
-        return network(counts, self._plan.target, shares, settings.parents, settings.cells)
+        target = None if self.target is None else list(self.schema.columns).index(self.target)
+        return network(counts, target, shares, settings.parents, settings.cells, shrink=shrink)
 
 
 def synthesize(

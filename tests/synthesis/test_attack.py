@@ -218,9 +218,7 @@ def test_rows_alone_show_no_more(tables: int) -> None:
             codes = made.sample(40, random)
         return codes
 
-    found = play(
-        release, copies(CANARY), OTHERS, CANARY, delta=DELTA, turns=80, key=Key.of_seed(3)
-    )
+    found = play(release, copies(CANARY), OTHERS, CANARY, delta=DELTA, turns=80, key=Key.of_seed(3))
     assert found.epsilon_low <= EPSILON
 
 
