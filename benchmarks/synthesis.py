@@ -188,7 +188,7 @@ def coverage(repeats: int) -> None:
         made = bdpvi.synthesize(table, schema, "y", epsilon=1.0, delta=DELTA, seed=repeat)
         tables = made.tables(max(numbers), 20 * made.rows, seed=repeat)
         found = pd.DataFrame([quantities(one) for one in tables])
-        intervals = [[combine(found[q].head(m)) for q in truth] for m in numbers]
+        intervals = [[combine(found[q].head(m).tolist()) for q in truth] for m in numbers]
         hits.append(
             [
                 [
@@ -273,7 +273,8 @@ def main() -> None:
                 for seed in range(options.seeds if words == "network" else 1):
                     begin = time.process_time()
                     made = bdpvi.synthesize(
-                        train, None if options.bought else schema, target, epsilon=epsilon,
+                        train, None if options.bought else schema,  # type: ignore[arg-type]
+                        target, epsilon=epsilon,
                         delta=DELTA,
                         settings=settings, seed=seed,
                     )  # fmt: skip

@@ -166,7 +166,10 @@ def copies(canary: Codes) -> Callable[[Codes], float]:
 
 def _beyond(alarm: Floats, hit: Floats, threshold: Floats) -> tuple[Floats, Floats]:
     """Return how many of each are at a threshold or above."""
-    a, b = (len(one) - np.searchsorted(np.sort(one), threshold) for one in (alarm, hit))
+    a, b = (
+        np.asarray(len(one) - np.searchsorted(np.sort(one), threshold), dtype=np.float64)
+        for one in (alarm, hit)
+    )
     return a, b
 
 

@@ -97,11 +97,11 @@ def test_the_score_is_the_ratio_of_the_laws() -> None:
         total = 0.0
         for at, table in enumerate(noisy.single):
             exact = np.bincount(rows[:, at], minlength=len(table))
-            total += norm.logpdf(table, exact, noisy.deviation).sum()
+            total += float(np.sum(norm.logpdf(table, exact, noisy.deviation)))
         for columns, table in noisy.joint.items():
-            exact = np.zeros(table.shape)
-            np.add.at(exact, tuple(binned[:, columns].T), 1)
-            total += norm.logpdf(table, exact, noisy.deviations[columns]).sum()
+            cells = np.zeros(table.shape)
+            np.add.at(cells, tuple(binned[:, columns].T), 1)
+            total += float(np.sum(norm.logpdf(table, cells, noisy.deviations[columns])))
         return float(total)
 
     expected = log_law(np.concatenate([OTHERS, canary])) - log_law(OTHERS)

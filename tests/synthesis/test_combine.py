@@ -1,0 +1,102 @@
+"""Intervals from several tables: against Student's law, and by simulated tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import bdpvi
+from bdpvi._runtime import secure
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.whole_normals import WholeNormals
+from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.datasets import Domain, Schema
+from bdpvi.synthesis import combine
+from bdpvi.synthesis.counts import Counts, Plan, count
+from bdpvi.synthesis.network import network, redrawn
+
+
+def test_the_interval_holds_the_next_normal_number() -> None:
+    """M + 1 independent normal numbers: the last is within, as often as is said."""
+    random = np.random.default_rng(0)
+    for number, level in ((2, 0.9), (5, 0.95), (20, 0.5)):
+        drawn = random.normal(3.0, 2.0, (2000, number + 1))
+        found = [combine(row[:-1].tolist(), level) for row in drawn]
+        inside = np.mean(
+            [one.low <= row[-1] <= one.high for one, row in zip(found, drawn, strict=True)]
+        )
+        assert abs(inside - level) < 5 * np.sqrt(level * (1 - level) / 2000)
+        assert found[0].mean == pytest.approx(drawn[0, :-1].mean())
+
+
+def test_the_interval_is_that_of_a_regression() -> None:
+    values = [0.2, 0.5, 0.4, 0.9]
+    scale = stats.sem(values) * np.sqrt(len(values) + 1)  # of the next one, about the mean
+    low, high = stats.t.interval(0.95, 3, np.mean(values), scale)
+    found = combine(values)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [[], [1.0], [1.0, np.nan], [[1.0, 2.0]]])
+def test_bad_estimates_are_named(bad: list[float]) -> None:
+    with pytest.raises(ValueError, match="estimates must be"):
+        combine(bad)
+    with pytest.raises(ValueError, match="level"):
+        combine([1.0, 2.0], 1.0)
+
+
+NUMBERS = Schema(
+    {"x": Domain(low=0, high=9, integer=True), "z": Domain(low=0, high=9, integer=True)}, "dice"
+)
+
+
+def test_redrawn_counts_have_the_mean_and_twice_the_noise() -> None:
+    random = np.random.default_rng(1)
+    codes = random.integers(0, 10, (2000, 2))
+    noisy = count(codes, Plan.of(NUMBERS, None, 0.3, Counts()), Key.of_seed(0))
+    made = network(noisy, None, [one.shares for one in NUMBERS.columns.values()], 2, 2**17)
+    found = np.array([redrawn(noisy, made, 2000, random).joint[0, 1] for _ in range(600)])
+    shares = np.zeros(noisy.joint[0, 1].shape)
+    sampled = made.sample(400_000, random)
+    np.add.at(shares, tuple(noisy.bins[at][sampled[:, at]] for at in (0, 1)), 1 / len(sampled))
+    variance = noisy.deviations[0, 1] ** 2 + 2000 * shares * (1 - shares) + 1 / 12
+    assert np.abs((found.mean(0) - noisy.joint[0, 1]) / np.sqrt(variance / 600)).max() < 5
+    # Of one cell the estimate's relative error is √(2/600), of 100 cells' mean a tenth of that.
+    assert (found.var(0) / variance).mean() == pytest.approx(1, abs=0.03)
+
+
+def test_a_correlation_is_covered() -> None:
+    """Tables of shrunk counts are biased towards independence, twice: they cover .2 to .5."""
+    hits = []
+    for seed in range(25):
+        random = np.random.default_rng(seed)
+        x = random.integers(0, 10, 1500)
+        z = np.clip(x + random.integers(-6, 7, 1500), 0, 9)
+        frame = pd.DataFrame({"x": x, "z": z})
+        made = bdpvi.synthesize(frame, NUMBERS, None, epsilon=1.0, delta=1e-5, seed=seed)
+        tables = made.tables(5, 5000, seed=seed)
+        found = combine([float(one["x"].corr(one["z"])) for one in tables])
+        hits.append(found.low <= TRUE <= found.high)
+    assert sum(hits) >= 19  # of 25 at .95 fewer than 19 have a probability of 1e-4
+
+
+def _correlation() -> float:
+    """Of the population, by all its equally likely pairs."""
+    x, step = np.meshgrid(np.arange(10), np.arange(-6, 7))
+    return float(np.corrcoef(x.ravel(), np.clip(x + step, 0, 9).ravel())[0, 1])
+
+
+TRUE = _correlation()
+
+
+def test_rounding_takes_next_to_nothing_of_delta() -> None:
+    """θ of 8,000 cells does not depend on how many rows there are; σ = 33 is the cells' noise."""
+    theta = secure.sum_rounding(8000)
+    assert theta <= 1e-8
+    assert rounding_delta(theta, 1.0) <= 1e-5 / 10
+    noise = secure.count_noise((4000,), 33.0, WholeNormals(Key.of_seed(0))).numpy()
+    big = 10**7 + noise
+    assert (big - 10**7 == noise).all()
+    assert noise.std() == pytest.approx(33.0, rel=5 / np.sqrt(2 * 4000))
