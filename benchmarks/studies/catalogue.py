@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studies import composition, coverage, federated, gaussian, networks
+from studies import composition, coverage, federated, gaussian, generative, networks
 from studies.study import Run
 
 STUDIES: Mapping[str, Run] = {
@@ -15,4 +15,5 @@ STUDIES: Mapping[str, Run] = {
     "coverage": coverage.run,
     "networks": networks.networks,
     "federated": federated.federated,
+    "generative": generative.generative,
 }

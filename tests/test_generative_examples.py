@@ -1,0 +1,227 @@
+"""The generative examples, with few steps and few images: losses fall, and ε is the event's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import _images
+import cvae
+import embedding
+import fedgp
+import pytest
+import torch
+import wgan
+from _images import CODES, DELTA, DIGITS, Generator, Images, one_hot
+from scipy import optimize, stats
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi.types import BudgetExceededError
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    """Return scikit-learn's digits, as large as MNIST's."""
+    found = load_digits()
+    x = torch.tensor(found.images / 16, dtype=torch.float32).repeat_interleave(3, 1)
+    x = torch.nn.functional.pad(x.repeat_interleave(3, 2), (2, 2, 2, 2))
+    return x.flatten(1), torch.tensor(found.target)
+
+
+@pytest.mark.parametrize("example", [embedding, cvae, wgan, fedgp], ids=lambda one: one.__name__)
+def test_an_example_prints_its_epsilon_and_its_students(
+    example: object,
+    digits: Images,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(_: object) -> tuple[Images, Images]:
+        standard = (digits[0].view(-1, 1, 28, 28) - 0.1307) / 0.3081
+        return (standard[:1500], digits[1][:1500]), (standard[1500:], digits[1][1500:])
+
+    monkeypatch.setattr("bdpvi.datasets.load_mnist", load)
+    more = ["--clients", "20", "--shards", "2"] if example is fedgp else []
+    main = example.main  # type: ignore[attr-defined]
+    main(["--steps", "2", "--each", "10", "--epsilon", "2", *more])
+    printed = capsys.readouterr().out
+    assert "worst-case DP: ε = " in printed
+    epsilon = float(printed.split("worst-case DP: ε = ")[1].split()[0])
+    assert 1.98 <= epsilon <= 2
+    assert "loss" in printed
+    assert "students on real images" in printed
+
+
+def gaussian(distance: float, delta: float = DELTA) -> float:
+    """Return ε of a Gaussian mechanism by its δ(ε) (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon: float) -> float:
+        tail = stats.norm.logcdf(-distance / 2 - epsilon / distance)
+        first = float(stats.norm.cdf(distance / 2 - epsilon / distance))
+        return first - math.exp(epsilon + float(tail)) - delta
+
+    return float(optimize.brentq(excess, 0, 2e3, xtol=1e-13))
+
+
+def test_the_embedding_is_one_gaussian_mechanism_of_its_epsilon(digits: Images) -> None:
+    ledger, w = Ledger(), embedding.frequencies()
+    target = embedding.release(*digits, w, 1.0, ledger)
+    (entry,) = ledger.entries()
+    assert entry.events is not None
+    (event,) = entry.events
+    found = ledger.worst_case(DELTA)
+    assert found is not None
+    assert found.epsilon == pytest.approx(1.0, abs=1e-9)
+    noise = float(event.noise_multiplier)  # type: ignore[union-attr]
+    assert gaussian(1 / noise) == pytest.approx(1.0, abs=1e-9)
+    exact = embedding.embedding(*digits, w)
+    left = target.double() * len(digits[1]) / DIGITS - exact
+    assert left.std().item() == pytest.approx(noise, rel=0.03)  # of 30,000: seven deviations
+
+
+def test_an_image_moves_the_embedding_by_its_own_features_alone(digits: Images) -> None:
+    w = embedding.frequencies()
+    whole = embedding.embedding(*digits, w)
+    for at in (0, 700, 1796):
+        rest = torch.arange(len(digits[1])) != at
+        moved = whole - embedding.embedding(digits[0][rest], digits[1][rest], w)
+        assert 1 - 1e-4 < float(moved.norm()) <= 1
+        assert float(moved[digits[1][at]].norm()) == float(moved.norm())
+    inner = embedding.features(digits[0][:1], w) @ embedding.features(digits[0][1:2], w).T
+    apart = float((digits[0][0] - digits[0][1]).square().sum())
+    assert float(inner) == pytest.approx(math.exp(-apart / 2 / embedding.WIDTH**2), abs=0.1)
+
+
+def test_nothing_is_drawn_where_the_budget_is_too_small(digits: Images) -> None:
+    from bdpvi import Budget
+
+    ledger = Ledger(budget=Budget(0.5, DELTA))
+    with pytest.raises(BudgetExceededError):
+        embedding.release(*digits, embedding.frequencies(), 1.0, ledger)
+    assert ledger.entries() == ()
+
+
+def test_the_generator_comes_nearer_to_the_embedding(digits: Images) -> None:
+    torch.manual_seed(0)
+    w = embedding.frequencies()
+    target = embedding.release(*digits, w, 10.0, Ledger())
+    losses = embedding.train(Generator(50), target, w, 12)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_autoencoder_learns_at_the_price_of_its_steps(digits: Images) -> None:
+    torch.manual_seed(0)
+    private = cvae.private_cvae(digits, 0.1, epsilon=20.0, steps=15)
+    some = digits[0][:200], one_hot(digits[1][:200])
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(cvae.negative_elbo(private.module(*some), some[0]).mean())
+
+    before = loss()
+    for _ in range(15):
+        private.step()
+    assert loss() < 0.8 * before
+    check_price(private, 0.1, 15)
+
+
+def test_the_divergence_of_the_codes_is_that_of_normals() -> None:
+    module = cvae.CVAE()
+    x, y = torch.rand(3, 784), one_hot(torch.tensor([1, 2, 3]))
+    mean, log_scale = module.encoder(torch.cat([x, y], 1)).chunk(2, 1)
+    normal = torch.distributions.Normal
+    each = torch.distributions.kl_divergence(
+        normal(mean, log_scale.exp()), normal(torch.zeros(()), torch.ones(()))
+    )
+    assert torch.allclose(module(x, y)[:, -1], each.sum(1), rtol=1e-4)
+
+
+def test_the_critic_learns_at_the_price_of_its_steps_and_the_generator_is_no_part_of_it(
+    digits: Images,
+) -> None:
+    torch.manual_seed(0)
+    generator = Generator(20)
+    private = wgan.private_critic(generator, digits, 0.1, epsilon=20.0, steps=15)
+    critic = private.module
+    assert not {id(one) for one in critic.parameters()} & {id(o) for o in generator.parameters()}
+    some = digits[0][:200], one_hot(digits[1][:200])
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(-critic(*some).mean())
+
+    before = loss()
+    for at in range(15):
+        private.step()
+        if at == 7:  # between two steps of the critic
+            with torch.no_grad():
+                next(generator.parameters()).add_(0.01)
+    assert loss() < before - 0.1
+    assert all(weight.abs().max().item() < wgan.BOUND + 1e-6 for weight in critic.parameters())
+    check_price(private, 0.1, 15)
+
+
+def check_price(private: object, rate: float, steps: int) -> None:
+    """Check ε against the privacy loss distribution of the noise that was added."""
+    noise = private.mechanism.noise_multiplier  # type: ignore[attr-defined]
+    expected = PrivacyLossAccountant().epsilon(noise, rate, steps, DELTA)
+    found = private.worst_case(DELTA).epsilon  # type: ignore[attr-defined]
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert 19.8 < found <= 20
+
+
+def test_clients_own_every_image_once_and_few_digits_in_shards() -> None:
+    y = torch.arange(600) % 10
+    for shards, most in ((0, 10), (2, 4)):
+        places = fedgp.owned(y, 10, shards)
+        assert sorted(itertools.chain(*(one.tolist() for one in places))) == list(range(600))
+        assert max(len(set(y[one].tolist())) for one in places) <= most
+
+
+def test_rounds_bring_the_generator_nearer_at_the_price_of_their_noise(digits: Images) -> None:
+    torch.manual_seed(0)
+    w = embedding.frequencies()[:, :50]
+    places = fedgp.owned(digits[1], 200, 2)
+    judges = [fedgp.judge((digits[0][at], digits[1][at]), w) for at in places]
+    public = fedgp.judge(digits, w)
+    generator = Generator(10)
+    optimizer = torch.optim.Adam(generator.parameters(), lr=1e-2)
+    federation = fedgp.federated(generator, judges, 20.0, 8)
+
+    def loss() -> float:
+        with torch.no_grad():
+            return sum(float(public(fedgp.draw(generator))) for _ in range(20)) / 20
+
+    before = loss()
+    for _ in range(8):
+        fedgp.step(federation, generator, optimizer, judges)
+    assert loss() < 0.9 * before
+    noise = federation.rounds.noise_multiplier
+    expected = gaussian(math.sqrt(8) / noise)
+    assert federation.worst_case(DELTA).epsilon == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_judge_is_the_distance_of_mean_embeddings_digit_by_digit(digits: Images) -> None:
+    w = embedding.frequencies()[:, :30]
+    x, y = digits[0][:40], digits[1][:40]
+    made = torch.rand(100, 784)
+    total = 0.0
+    for digit in range(10):
+        own = [embedding.features(one[None], w)[0] for one in x[y == digit]]
+        drawn = embedding.features(made[digit::10], w).mean(0)
+        part = torch.stack(own).sum(0) / 40 if own else torch.zeros(60)
+        total += float((len(own) / 40 * drawn - part).square().sum())
+    found = fedgp.judge((x, y), w)(made)
+    assert float(found) == pytest.approx(total, rel=1e-4)
+
+
+def test_students_learn_from_what_is_drawn(digits: Images) -> None:
+    def draw(codes: Tensor, labels: Tensor) -> Tensor:
+        assert codes.shape == (len(labels), CODES)
+        place = [int((digits[1] == int(one.argmax())).nonzero()[0]) for one in labels]
+        return digits[0][place]
+
+    printed = _images.students(_images.drawn(draw, 20), digits)
+    assert float(printed.split("logistic ")[1].split(",")[0]) > 0.4
