@@ -46,12 +46,19 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/recommended.py
 	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/stream.py
+	for epsilon in 1 10; do \
+	  $(BIN)/python examples/generative/embedding.py --epsilon $$epsilon && \
+	  $(BIN)/python examples/generative/cvae.py --epsilon $$epsilon && \
+	  $(BIN)/python examples/generative/wgan.py --epsilon $$epsilon || exit 1; \
+	done
+	$(BIN)/python examples/generative/fedgp.py --epsilon 8
 	$(BIN)/bdpvi compare --data abalone --out comparisons/abalone
 	$(BIN)/bdpvi compare --data adult --out comparisons/adult
 	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
 
-reliability: $(VENV)/installed  ## when the estimators hold: the numbers in docs/studies/coverage.md
+reliability: $(VENV)/installed  ## when the estimators hold, and a control of one that does not: docs/studies
 	PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
+	PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'

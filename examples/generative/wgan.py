@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import bdpvi
 from bdpvi.dp.networks.private import Private
 
-BOUND = 0.1
+BOUND = 0.05
 """Of the critic's weights."""
 BATCH = 256
 
@@ -70,7 +70,7 @@ def private_critic(
 ) -> Private:
     """Return an untrained critic that so many steps cost ε."""
     critic = Critic(generator)
-    optimizer = torch.optim.RMSprop(critic.parameters(), lr=1e-3)
+    optimizer = torch.optim.RMSprop(critic.parameters(), lr=5e-4)
 
     @torch.no_grad()
     def clip(*_: Any) -> None:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         critic = private.module
         assert isinstance(critic, Critic)
-        optimizer = torch.optim.RMSprop(generator.parameters(), lr=1e-3)
+        optimizer = torch.optim.RMSprop(generator.parameters(), lr=5e-4)
         for done in range(1, given.steps + 1):
             private.step()
             if done % given.turns == 0:

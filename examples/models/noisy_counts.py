@@ -30,14 +30,9 @@ from bdpvi.synthesis import NoisyCounts, Synthetic
 
 COMPONENTS = 3
 AGES, WORDS, SICK = ("18-39", "40-59", "60-79", "80+"), ("never", "some", "daily"), ("no", "yes")
+LEVELS = {"age": AGES, "smoking": WORDS, "exercise": WORDS, "sick": SICK}
 SCHEMA = Schema(
-    {
-        "age": Domain(levels=AGES),
-        "smoking": Domain(levels=WORDS),
-        "exercise": Domain(levels=WORDS),
-        "sick": Domain(levels=SICK),
-    },
-    source="Questionnaire 2021",
+    {name: Domain(levels=levels) for name, levels in LEVELS.items()}, source="Questionnaire 2021"
 )
 
 
@@ -49,8 +44,8 @@ def simulate(records: int) -> pd.DataFrame:
     exercise = (random.random(records) < 0.8 - 0.15 * age).astype(int) + random.choice(2, records)
     risk = 0.05 + 0.15 * age + 0.1 * smoking
     sick = (random.random(records) < risk).astype(int)
-    codes = zip(SCHEMA.columns, (age, smoking, exercise, sick), strict=True)
-    return pd.DataFrame({name: np.take(SCHEMA.columns[name].levels, code) for name, code in codes})
+    codes = zip(LEVELS.items(), (age, smoking, exercise, sick), strict=True)
+    return pd.DataFrame({name: np.take(levels, code) for (name, levels), code in codes})
 
 
 def pairs(weights: Tensor, levels: Sequence[Tensor], i: int, j: int) -> Tensor:
