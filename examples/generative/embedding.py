@@ -57,8 +57,8 @@ def features(x: Tensor, w: Tensor) -> Tensor:
 def embedding(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Return Σ y φ(x)ᵀ, (10, 3000), which an image moves by 1 at most.
 
-    Features are rounded to a grid on which float64 adds them exactly, so that an image moves
-    nothing but its own share; cut by 1e-5 before, they stay within norm 1.
+    Features are rounded to a grid on which float64 adds them exactly, so that an image moves its
+    own share alone. They are cut by 1e-5 before, which is more than rounding can add.
     """
     total = torch.zeros(DIGITS, FEATURES, dtype=torch.float64)
     for part, digits in zip(x.split(5000), y.split(5000), strict=True):
