@@ -22,7 +22,6 @@ on the counting itself, on four rows of three columns, and with noise that is to
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +29,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import bdpvi
 from bdpvi._runtime.keys import Key
@@ -47,10 +39,10 @@ from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.schema import Codes, measured
 from bdpvi.synthesis import Counts, NoisyCounts, combine
 from bdpvi.synthesis.attack import likelihood_ratio, play
-from bdpvi.synthesis.counts import Plan, count
+from bdpvi.synthesis.counts import Floats, Plan, count
+from bdpvi.synthesis.measures import Task, area, binned, read, scales, students, variation
 
 DELTA = 1e-5
-BINS = 16
 BOUNDS = {
     "age": (17, 90), "education-num": (1, 16), "capital-gain": (0, 99_999),
     "capital-loss": (0, 4356), "hours-per-week": (1, 99),
@@ -86,61 +78,13 @@ def keel(folder: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame, Schema, s
     return whole.iloc[order[:cut]], whole.iloc[order[cut:]], drafted, "class"
 
 
-def students(train: pd.DataFrame, test: pd.DataFrame, target: str, schema: Schema) -> list[float]:
+def areas(
+    rows: pd.DataFrame, test: pd.DataFrame, schema: Schema, target: str, real: Floats
+) -> list[float]:
     """Return the areas under the ROC curve of both students."""
-    levels = [n for n, one in schema.columns.items() if one.levels is not None and n != target]
-    numbers = [n for n in schema.columns if n not in levels and n != target]
-    positive = max(read_cells(test[target]).names)
-
-    def plain(frame: pd.DataFrame) -> pd.DataFrame:
-        cells = {name: read_cells(frame[name]) for name in (*levels, *numbers)}
-        texts = {n: np.array([*cells[n].names, "?"])[cells[n].codes] for n in levels}
-        return pd.DataFrame({**{n: cells[n].numbers for n in numbers}, **texts})
-
-    y, real = (frame[target].astype(str) == positive for frame in (train, test))
-    x, tx = plain(train), plain(test)
-    coded = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
-    boosted = make_pipeline(
-        make_column_transformer((coded, levels), ("passthrough", numbers)),
-        HistGradientBoostingClassifier(random_state=0),
-    )
-    linear = make_pipeline(
-        make_column_transformer(
-            (OneHotEncoder(handle_unknown="ignore"), levels),
-            (make_pipeline(SimpleImputer(), StandardScaler()), numbers),
-        ),
-        LogisticRegression(max_iter=1000),
-    )
-    return [
-        float(roc_auc_score(real, one.fit(x, y).predict_proba(tx)[:, 1]))
-        for one in (boosted, linear)
-    ]
-
-
-def binned(frames: list[pd.DataFrame], schema: Schema) -> list[np.ndarray]:
-    """Return bins of all columns; numbers by quantiles of the first table."""
-    parts: list[list[np.ndarray]] = [[] for _ in frames]
-    for name, domain in schema.columns.items():
-        values = [domain.encode(frame[name])[0] for frame in frames]
-        if domain.edges is not None:
-            numbers = [read_cells(frame[name]).numbers for frame in frames]
-            cuts = np.unique(np.nanquantile(numbers[0], np.linspace(0, 1, BINS + 1)[1:-1]))
-            values = [np.searchsorted(cuts, one, side="right") for one in numbers]
-        for part, one in zip(parts, values, strict=True):
-            part.append(one)
-    return [np.stack(part, axis=1) for part in parts]
-
-
-def variation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the mean total variation over all pairs of columns."""
-    found = []
-    for i, j in itertools.combinations(range(a.shape[1]), 2):
-        wide = int(max(a[:, j].max(), b[:, j].max())) + 1
-        both = [one[:, i] * wide + one[:, j] for one in (a, b)]
-        size = int(max(one.max() for one in both)) + 1
-        p, q = (np.bincount(one, minlength=size) / len(one) for one in both)
-        found.append(np.abs(p - q).sum() / 2)
-    return float(np.mean(found))
+    tested = Task.of(read(test, schema), schema, target, real)
+    given = students(Task.of(read(rows, schema), schema, target, real), tested)
+    return [area(tested.y, one) or 0.5 for one in given.values()]
 
 
 def population(rows: int, random: np.random.Generator) -> pd.DataFrame:
@@ -240,15 +184,17 @@ def tables(options: argparse.Namespace) -> None:
     for name in options.tables:
         read = adult(options.data) if name == "adult" else keel(options.data, name)
         train, test, schema, target = read
-        gb, lr = students(train, test, target, schema)
+        real = read(train, schema)
+        by = scales(real, schema)
+        gb, lr = areas(train, test, schema, target, real)
         random = np.random.default_rng(0)
         shuffled = pd.DataFrame({one: random.permutation(train[one].to_numpy()) for one in train})
         order = random.permutation(len(train))
-        real, mixed = binned([train, shuffled], schema)
-        halves = variation(real[order[::2]], real[order[1::2]])
+        whole, mixed = binned(real, by), binned(read(shuffled, schema), by)
+        halves = variation(whole[order[::2]], whole[order[1::2]])
         print(
             f"{name}: {len(train)} rows; real rows gb {gb:.3f} lr {lr:.3f}, TV of halves "
-            f"{halves:.3f}, of shuffled columns {variation(real, mixed):.3f}"
+            f"{halves:.3f}, of shuffled columns {variation(whole, mixed):.3f}"
         )
         for epsilon in options.epsilon:
             for words, settings in (("network", Counts()), ("star", STAR)):
@@ -257,7 +203,7 @@ def tables(options: argparse.Namespace) -> None:
                     begin = time.process_time()
                     made = bdpvi.synthesize(
                         train,
-                        None if options.bought else schema,  # type: ignore[arg-type]
+                        None if options.bought else schema,
                         target,
                         epsilon=epsilon,
                         delta=DELTA,
@@ -266,8 +212,8 @@ def tables(options: argparse.Namespace) -> None:
                     )
                     rows = made.sample(seed=seed)
                     took = time.process_time() - begin
-                    tv = variation(*binned([train, rows], schema))
-                    found.append([*students(rows, test, target, schema), tv, took])
+                    tv = variation(whole, binned(read(rows, schema), by))
+                    found.append([*areas(rows, test, schema, target, real), tv, took])
                 mean, spread = np.mean(found, 0), np.std(found, 0)
                 print(
                     f"  eps {epsilon:g} {words:8} gb {mean[0]:.4f} lr {mean[1]:.4f} "
