@@ -182,8 +182,8 @@ def attack(turns: int) -> None:
 def tables(options: argparse.Namespace) -> None:
     """Print what students and pairs say of each table."""
     for name in options.tables:
-        read = adult(options.data) if name == "adult" else keel(options.data, name)
-        train, test, schema, target = read
+        parts = adult(options.data) if name == "adult" else keel(options.data, name)
+        train, test, schema, target = parts
         real = read(train, schema)
         by = scales(real, schema)
         gb, lr = areas(train, test, schema, target, real)
