@@ -165,7 +165,8 @@ def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPa
             kept = bounds.kinds_of(read_columns(rows), kinds, distance=0.3, key=Key.of_seed(0))
             assert kept["c"] == "number"
             for name, kind in kept.items():
-                found.setdefault(name, noise) if kind == "category" else None
+                if kind == "category":
+                    found.setdefault(name, noise)
         return found
 
     assert turned(frame) == {"a": -1, "b": 2}
