@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     given = parser.parse_args()
-    print(f"python benchmarks/constants.py --repeats {given.repeats}")
+    print(" ".join(["python", *sys.argv]))
     print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}\n")
     if given.whole:
         print("| table | rows | ε | share, public | share, bought |")
