@@ -36,7 +36,7 @@ NOTHING = {NUMBER: Domain(low=0.0, high=0.0), CATEGORY: Domain(levels=(OTHER,))}
 """What a column holds where no cell and no name stands out of the noise."""
 SOURCE = "bought from the table, which ε covers: bounds and levels by noisy counts"
 _QUERIES = 3
-_EMPTY = 0.01
+_EMPTY = 1e-4
 """Chance that one of a grid's empty cells is taken for one that is not."""
 _FINER, _FEWEST, _FULL = 50, 4, 8.0
 """Most and fewest cells of the finer grid, and deviations of noise that one has on average."""

@@ -357,3 +357,13 @@ def test_a_person_s_names_are_published_with_at_most_its_delta(
         least += 1
     chance = rows * norm.sf((least - 0.5) / (LAW.deviation / secure.whole_parts(deviation)))
     assert 0.2 * delta < chance <= delta
+
+
+def test_noise_alone_makes_no_bound() -> None:
+    """Of 400 columns that nobody fills beyond 10, none ends further out than its cell."""
+    cells = read_columns(pd.DataFrame({"a": np.tile(np.arange(1.0, 10.0), 200)}))
+    kinds = {"a": "number"}
+    for seed in range(400):
+        made = bounds.buy(cells, kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))["a"]
+        assert made.high is not None
+        assert made.high <= 10
