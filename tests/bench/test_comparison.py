@@ -79,6 +79,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "dp-sgld-pld": {"steps": 20, "draws": 5, "step_size": 100.0},
     "dp-gd": {"steps": 20},
     "dp-gd-bayesian": {"steps": 20, "clip": 2.0},
+    "noisy-statistics": {},
     "objective-perturbation": {},
 }
 
@@ -157,7 +158,7 @@ def test_summary_is_mean_and_standard_error(table: pd.DataFrame) -> None:
     # Of two values the standard deviation is |a − b|/√2, and that over √2 is the standard error.
     assert found["accuracy_error"] == pytest.approx(abs(a - b) / 2)
     assert found["accuracy_spread"] == pytest.approx(abs(a - b) / math.sqrt(2))
-    assert len(summary) == 3 + 12 * 3
+    assert len(summary) == 3 + 13 * 3
 
 
 def test_a_release_is_measured_by_many_draws(table: pd.DataFrame) -> None:
