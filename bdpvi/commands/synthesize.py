@@ -179,7 +179,7 @@ def synthesize(
             shared = _write(made, temporary, rows, tables, track)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
     if held_out is not None:
-        train, tested = (counted(one, made.settings, key) for one in (used, held_out))
+        train, tested = (counted(one, made.settings, order.own(key)) for one in (used, held_out))
         said = quality.report(made, train, tested, shared, groups or (), folder)
         print("" if as_json else said, end="")
 

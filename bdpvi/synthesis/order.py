@@ -213,6 +213,10 @@ class Order:
         made = (Entry(kind="release", of=of, events=(last,)),)
         return (Entry(kind="constants", of=of, events=tuple(paid)), *made) if paid else made
 
+    def own(self, key: Key) -> Key:
+        """Return the key of this release, or two prices of one table would have the same noise."""
+        return key.child(repr(self.entries("")))
+
     @cached_property
     def bound(self) -> Bound:
         """What everything costs together, to one row or all of one person, by the accountant."""

@@ -200,7 +200,7 @@ def synthesize(
     name = work(key)
     if seed is not None and not isinstance(seed, Key):
         key = Key.of_seed(validate.positive_int("seed", seed, least=0))
-    key = key.child(repr(order.entries("")))  # or two prices of one table would have the same noise
+    key = order.own(key)
     table = of_persons(table, settings, key)
     ledger = for_persons(ledger, settings)
     charge(ledger, order.entries(name), f"synthesis at ε = {epsilon:g}")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from bdpvi.accounting.cost import Assumption
 from bdpvi.cli import app
 from bdpvi.commands.quality import kept_out
 from bdpvi.synthesis import evaluate, load
+from bdpvi.synthesis.counts import count
 from bdpvi.synthesis.report import bars, copied, most_found
 
 needs_page = pytest.mark.skipif(
@@ -237,8 +239,20 @@ def test_an_empty_table_has_a_report(tmp_path: Path, given: list[object]) -> Non
 
 
 def test_of_a_person_the_rows_that_are_counted_are_looked_at(
-    tmp_path: Path, given: list[object]
+    tmp_path: Path, given: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen: dict[str, Any] = {}
+
+    def counting(codes: Any, *rest: Any) -> Any:
+        seen["counted"] = codes
+        return count(codes, *rest)
+
+    def evaluating(made: Any, *, train: Any, **rest: Any) -> Any:
+        seen["looked at"] = made.schema.encode(train[list(made.schema.columns)])[0]
+        return evaluate(made, train=train, **rest)
+
+    monkeypatch.setattr("bdpvi.synthesis.released.count", counting)
+    monkeypatch.setattr("bdpvi.synthesis.quality.evaluate", evaluating)
     frame = people(1200, 0)
     frame.assign(who=np.arange(1200) % 400).to_csv(tmp_path / "people.csv", index=False)
     with pytest.warns(UserWarning, match="rows are left out"):
@@ -247,3 +261,4 @@ def test_of_a_person_the_rows_that_are_counted_are_looked_at(
     content = json.loads((tmp_path / "shared.secret" / "report.json").read_text(encoding="utf-8"))
     assert sum(content["rows"][:2]) == 800
     assert content["rows"][1] % 2 == 0
+    assert (seen["counted"] == seen["looked at"]).all()
