@@ -71,6 +71,15 @@ class Key:
         digest = hashlib.blake2b(person, key=self.secret, digest_size=_BYTES).digest()
         return Key(digest, self.experiment)
 
+    @property
+    def work(self) -> str:
+        """What a ledger calls the work of this key: 16 digits that tell nothing of the secret.
+
+        >>> len(Key.of_seed(0).work)
+        16
+        """
+        return self.child("work").secret.hex()[:16]
+
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return ``count`` words of 64 uniform bits: the output of SHAKE-256 on the secret.
 

@@ -257,7 +257,6 @@ def _begun(
     from bdpvi._runtime import store
     from bdpvi._runtime.validate import why
     from bdpvi.releasing.intent import begun, undone
-    from bdpvi.synthesis.order import work
 
     contents = (data.read_bytes(), options.encode())
     table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
@@ -271,7 +270,7 @@ def _begun(
                 f"ε was charged to {people.path}; the same command goes on with what is kept in "
                 f"{folder}/ (secret), and pays nothing twice"
             )
-            if not any(one.of == work(key) for one in people.entries()):
+            if not any(one.of == key.work for one in people.entries()):
                 words = "nothing was charged; the same command starts again"
                 if new:
                     undone(folder)

@@ -272,7 +272,7 @@ class Work:
 
     def fitted(self, key: Key) -> tuple[Fit | Prepared, Recipe]:
         """Return the fit to all records; its constants are charged before they are bought."""
-        pipeline, name = self.pipeline, self.name(key)
+        pipeline, name = self.pipeline, key.work
         self.check()
         ledger: Ledger = self.people.ledger
         self._settle(ledger)
@@ -299,11 +299,6 @@ class Work:
         )
         fit.kept.name = name
         return fit, settings
-
-    @staticmethod
-    def name(key: Key) -> str:
-        """Return what the ledger calls the work of this key."""
-        return key.child("work").secret.hex()[:16]
 
     def _settle(self, ledger: Ledger) -> None:
         """Fix budget and unit, if nothing was charged yet."""

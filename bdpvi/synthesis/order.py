@@ -70,11 +70,6 @@ def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
     return ledger
 
 
-def work(key: Key) -> str:
-    """Return what the ledger calls the work of this key."""
-    return key.child("work").secret.hex()[:16]
-
-
 def charge(ledger: Ledger, entries: Sequence[Entry], what: str) -> None:
     """Charge all of it, or nothing. What an interrupted call has paid for is not paid twice.
 

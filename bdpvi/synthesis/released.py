@@ -24,7 +24,7 @@ from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Codes, Schema
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
 from bdpvi.synthesis.network import Network, network, redrawn
-from bdpvi.synthesis.order import Order, charge, for_persons, of_persons, work
+from bdpvi.synthesis.order import Order, charge, for_persons, of_persons
 
 FORMAT = 1
 _MOST_ROWS = 10**8
@@ -197,7 +197,7 @@ def synthesize(
     table = with_text_names(table)
     order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
     key = seed if isinstance(seed, Key) else Key.fresh()
-    name = work(key)
+    name = key.work
     if seed is not None and not isinstance(seed, Key):
         key = Key.of_seed(validate.positive_int("seed", seed, least=0))
     key = order.own(key)
