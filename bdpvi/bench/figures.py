@@ -122,7 +122,10 @@ def _panel(
     return drawn
 
 
-PUBLISHED = {DPVIMoments.name: "DPVI as published", DPSGLDOriginal.name: "DP-SGLD as published"}
+PUBLISHED = {
+    DPVIMoments.name: "DPVI as published, worst-case DP",
+    DPSGLDOriginal.name: "DP-SGLD as published, worst-case DP",
+}
 """Methods with their authors' own accounting."""
 
 
@@ -167,7 +170,7 @@ def headline(summary: pd.DataFrame, default: str = ObjectivePerturbation.name) -
         shown = rows[rows["method"] == method]
         inside = shown[shown["log_score"] >= low]
         if len(shown):
-            label += ", lower where it is not shown" * (len(inside) < len(shown))
+            label += "; lower where not shown" * (len(inside) < len(shown))
             axes.plot(inside["target_epsilon"], inside["log_score"], "^", color=colour, label=label)
     axes.set_ylim(bottom=low)
     targets = sorted(rows["target_epsilon"].dropna().unique())

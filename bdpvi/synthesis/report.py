@@ -69,8 +69,8 @@ def _meaning(found: Quality) -> str:
     said = (
         f"Whoever has the shared files and knows all other rows, and takes {100 * ALARMS:g} % of "
         "those who are not in the table for members, recognises a member with a chance of "
-        f"{100 * chance:.1f} % at most (ε = {bound.epsilon:g} at δ = {bound.delta:g}, for "
-        f"{bound.unit})"
+        f"{100 * chance:.1f} % at most ({bound.kind.value}: ε = {bound.epsilon:g} at δ = "
+        f"{bound.delta:g}, for {bound.unit})"
     )
     if found.receipt.from_data:
         said += (
