@@ -88,6 +88,40 @@ def test_all_events_together_cost_epsilon_exactly(
                 ledger.check_budget(tally(order.entries("a")), "it")
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every deviation that noise was asked for, against the ledger's events."""
+    asked: list[tuple[int, float]] = []
+    plain = secure.count_noise
+
+    def listening(shape: tuple[int, ...], deviation: float, noise: Any) -> Any:
+        asked.append((math.prod(shape), deviation))
+        return plain(shape, deviation, noise)
+
+    monkeypatch.setattr(secure, "count_noise", listening)
+    frame = pd.DataFrame(
+        {"age": [*range(20, 80)] * 100, "sex": ["F", "M"] * 3000, "ward": ["A", "B", "C"] * 2000}
+    )
+    unit: dict[str, Any] = {}
+    if rows > 1:
+        frame["who"], unit = range(6000), {"unit": "who", "rows_per_unit": rows}
+    ledger = Ledger(**unit)
+    settings = Counts(numeric=("age",), **unit)
+    bdpvi.synthesize(frame, SEX, "sex", epsilon=1.0, settings=settings, ledger=ledger)
+    charged = [
+        [one.noise_multiplier**-2 for one in entry.events or () if isinstance(one, SampledGaussian)]
+        for entry in ledger.entries()
+    ]
+    # One kind; of age three parts, the first moved by 3; of ward the names; then all counts.
+    (_, kind), (_, whole), *rest = asked
+    bought = [kind**-2, (bounds.FRACTIONS / whole) ** 2 + sum(one**-2 for _, one in rest[:3])]
+    counts = sum(one**-2 for _, one in rest[3:])
+    assert len(rest[3:]) == 3 + 3
+    assert charged == [pytest.approx(bought, rel=1e-9), [pytest.approx(counts, rel=1e-9)]]
+
+
 def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every noisy number, in deviations of its noise, of a table with and without each row."""
     found: dict[Any, float] = {}

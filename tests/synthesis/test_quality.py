@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.stats.contingency import expected_freq
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
+import bdpvi
 from bdpvi.datasets import Domain, Schema
 from bdpvi.synthesis import Quality, evaluate, measures
 from bdpvi.synthesis.findings import ALL, BASE, REAL
@@ -226,3 +228,26 @@ def test_bad_arguments() -> None:
         evaluate(MADE, train=TRAIN, held_out=HELD_OUT.drop(columns="sex"))
     with pytest.raises(ValueError, match="seed"):
         evaluate(MADE, train=TRAIN, held_out=HELD_OUT, seed=-1)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+def test_more_rows_and_a_larger_epsilon_make_nearer_rows(schema: Schema | None) -> None:
+    """Total variation of pairs to the population's, mean of four, with and without a schema."""
+    real = measures.read(people(100_000, 9), SCHEMA)
+    scales = measures.scales(real, SCHEMA)
+    population = measures.binned(real, scales)
+
+    def off(rows: int, epsilon: float) -> float:
+        found = []
+        for seed in range(4):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                made = bdpvi.synthesize(
+                    people(rows, seed), schema, "sick", epsilon=epsilon, seed=seed
+                )
+            values = measures.read(made.sample(50_000, seed=seed), SCHEMA)
+            found.append(measures.variation(population, measures.binned(values, scales)))
+        return float(np.mean(found))
+
+    assert off(20_000, 1.0) < 0.8 * off(2_000, 1.0)
+    assert off(5_000, 3.0) < 0.8 * off(5_000, 0.3)

@@ -34,8 +34,8 @@ class NoisyStatistics:
 
     With log σ(s) taken for −log 2 + s/2 − b s², b = :data:`BEND`, records z cut to a norm of C give
     t = Σ (y − ½) z and S = Σ z zᵀ, and the released weights are (2b S̃ + λI)⁻¹ t̃. One record moves
-    t/(C/2) and S/C² by 1 at most, and each takes half of μ². λ is what the prior says, and as much
-    as the noise in S can turn an eigenvalue.
+    t/(C/2) and S/C² by 1 at most, and each takes half of μ². λ is what the prior says and, against
+    eigenvalues that the noise in S makes small, √d of its deviations.
 
     Source: Huggins, Adams and Broderick, "PASS-GLM" (2017), degree 2; noise as in Wang, "Revisiting
     differentially private linear regression" (2018), Algorithm 1.
@@ -114,27 +114,26 @@ class PreparedStatistics:
         """Return weights for each noise multiplier and seed."""
         return [self._outcome(*pair) for pair in zip(settings, seeds, strict=True)]
 
+    def noisy(self, noise: float, key: Key) -> tuple[Tensor, Tensor]:
+        """Return both sums with noise of deviation √2 · ``noise``, each in its own norm."""
+        draw = partial(gaussian_sum, deviation=math.sqrt(2) * noise)
+        whole = draw(torch.zeros_like(self.s), key=key.child("s"))
+        # Off the diagonal an entry stands twice in the norm of S, so half the variance will do.
+        upper = whole.triu(1) / math.sqrt(2)
+        s = self.s + upper + upper.T + torch.diag(whole.diagonal())
+        return draw(self.t, key=key.child("t")), s
+
     def _outcome(self, noise: float, seed: int) -> Outcome:
-        t, s, model = self.t, self.s, self.method.model
-        weights = len(t)
-        each = math.sqrt(2) * noise
-        cost = None
+        t, s, cost, model = self.t, self.s, None, self.method.model
+        size = len(t)
         if noise:
-            key = Key.of_seed(seed)
-            draw = partial(gaussian_sum, deviation=each)
-            t = draw(t, key=key.child("t"))
-            # Off the diagonal an entry stands twice in the norm of S, so half the variance will do.
-            upper = draw(torch.zeros_like(s), key=key.child("s")).triu()
-            s = s + (upper + upper.T) / math.sqrt(2) * (1 - torch.eye(weights)).double()
-            s = s + torch.diag(upper.diagonal())
-            event = SampledGaussian(
-                noise_multiplier=noise, rounding=sum_rounding(weights * (weights + 1))
-            )
+            t, s = self.noisy(noise, Key.of_seed(seed))
+            rounding = sum_rounding(size * (size + 1))
+            event = SampledGaussian(noise_multiplier=noise, rounding=rounding)
             cost = Cost.of(worst_case.epsilon([event], self.delta))
-        # Eigenvalues of the noise end at √(2 d) times its deviation off the diagonal, each/√2.
-        harm = 2 * BEND * self.clip**2 * math.sqrt(weights) * each
+        quadratic, prior = 2 * BEND * self.clip**2, model.prior_scale**-2
         values, vectors = torch.linalg.eigh(s)
-        bend = 2 * BEND * self.clip**2 * values.clamp(min=0) + harm + model.prior_scale**-2
-        pull = self.clip / 2 * t - model.prior_scale**-2 * model.departure(torch.zeros_like(t))
+        bend = quadratic * (values.clamp(min=0) + math.sqrt(2 * size) * noise) + prior
+        pull = self.clip / 2 * t - prior * model.departure(torch.zeros_like(t))
         w = vectors @ ((vectors.T @ pull) / bend)
         return Outcome({"w": w[None].to(self.like)}, cost)
