@@ -9,13 +9,14 @@ not. Where the noise is large beside the table, λ and k rise to it instead.
     ω = min(1, C/‖z‖, 3C²/2‖z‖²)                  so ω‖z‖ ≤ C and ω‖z‖² ≤ 3C²/2
     k = 0.02 μN/√((m + 4)(d + 1)), in [½, 1]      d columns, N rows, μ the Gaussian distance left
     λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N)            the floor of privacy; shrinkage
-    σ by the accountant.
+    σ by the accountant; for d + 1 never more than 16(m + 4).
 
 The numbers ¾, 3/2, 0.02 and 4 (:class:`Rule`) were chosen on simulated tables, all but the third on
-Abalone, MAGIC and Spambase too; the intercept's column (:data:`CONSTANT`) on simulated tables with
-a class of an eighth, as a ridge that holds the intercept near 0 costs these most. Where several
-draws or other mechanisms share ε and δ, λ rises until it costs at most 3 % of noise (5 % for k < 1)
-more than an endless one, or than it does for one draw alone.
+Abalone, MAGIC and Spambase too; 16 on simulated categories; the intercept's column
+(:data:`CONSTANT`) on simulated tables with a class of an eighth, as a ridge that holds the
+intercept near 0 costs these most. Where several draws or other mechanisms share ε and δ, λ rises
+until it costs at most 3 % of noise (5 % for k < 1) more than an endless one, or than it does for
+one draw alone.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ HIDING = 0.01
 """ν over C/σ: what hiding a search's error costs, half of this squared of the noise."""
 LAST = 2.0**-10
 """Standard deviation of the noise that hides it, in weights of standardised features."""
+EACH = 16
+"""Weights that settings count for each part of ‖z‖² at most: of a hashed category's 64 columns few
+are ever used, and noise in the others moves no logit."""
 MANY = 1e5
 """Rows from which features are cut at ±4, not ±2: the cut then outweighs the noise."""
 MOST_RIDGE = 0.25
@@ -217,7 +221,7 @@ def _numbers(
     facts: Facts, rule: Rule, epsilon: float, distance: float
 ) -> tuple[float, float, float]:
     """Return C, k and λ of the rule."""
-    n, weights = facts.rows or math.inf, facts.weights
+    n, weights = facts.rows or math.inf, min(facts.weights, EACH * facts.squared)
     clip = rule.scale * math.sqrt(facts.squared)
     k = min(1.0, max(0.5, rule.residual * distance * n / math.sqrt(facts.squared * weights)))
     floor = rule.bend * clip**2 / epsilon
