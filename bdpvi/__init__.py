@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.ledger import Ledger
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.dp.networks.deep import DPSGDSettings, make_private
+    from bdpvi.dp.private_svi import PrivateSVI
     from bdpvi.guides.checks import check
     from bdpvi.models.logistic import BayesianLogisticRegression
     from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -50,6 +51,7 @@ _WHERE = {
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
     "dp.networks.deep": ("DPSGDSettings", "make_private"),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
+    "dp.private_svi": ("PrivateSVI",),
     "guides.checks": ("check",),
     "models.logistic": ("BayesianLogisticRegression",),
     "models.regression": ("BayesianLinearRegression", "BayesianPoissonRegression"),
@@ -99,6 +101,7 @@ __all__ = [
     "Optimum",
     "Prepared",
     "PrivacyUtilityWarning",
+    "PrivateSVI",
     "Recipe",
     "Release",
     "Remove",

@@ -8,7 +8,9 @@ from typing import Any
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.book import Entry, Priced
+from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.dp.mechanism import NoisySum
 from bdpvi.types import BudgetExceededError
 
 
@@ -96,6 +98,21 @@ class Steps:
             self._pay()
         self._ahead -= 1
         self.taken += 1
+
+    def worst_case(self, mechanism: NoisySum, delta: float) -> Bound:
+        """Return the guarantee of the steps that may have drawn, and of all else in the ledger.
+
+        Raises:
+            ValueError: if no finite ε can be promised.
+        """
+        own = mechanism.event(self.drawn)
+        found = self.ledger.worst_case(delta, (own,), without=self.of)
+        if found is None:
+            raise ValueError(
+                f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "
+                f"or something else in the ledger has none: {self.ledger.said(self.of)}"
+            )
+        return found
 
     def resume(self, of: str, taken: int) -> None:
         """Count steps that were taken before, by the run that is called so, and forget none here.

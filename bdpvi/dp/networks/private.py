@@ -187,13 +187,7 @@ class Private:
             ValueError: before the first step, or if no finite ε can be promised.
         """
         self._require_steps()
-        own = self.mechanism.event(self._charged.drawn)
-        found = self.ledger.worst_case(delta, (own,), without=self._charged.of)
-        if found is None:
-            raise ValueError(
-                f"noise_multiplier={self.mechanism.noise_multiplier:g} has no finite ε; use more, "
-                f"or something else in the ledger has none: {self.ledger.said(self._charged.of)}"
-            )
+        found = self._charged.worst_case(self.mechanism, delta)
         return found if self.mechanism.seed is None else found.seeded()
 
     def cost(self, delta: float) -> Cost:

@@ -1,0 +1,252 @@
+"""``pyro.infer.SVI`` with clipped, noisy gradients: a drop-in for loops that exist."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from pyro.optim import PyroOptim
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.schema import require_same
+from bdpvi.accounting.cost import Bound, Cost
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.dp.charges import Steps
+from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.programs.arguments import Arguments
+from bdpvi.dp.programs.descent import Clip, Descent
+from bdpvi.dp.programs.reading import read
+from bdpvi.types import Dataset, PrivacyUtilityWarning
+
+BLOCK = 10
+"""Steps that are charged at once."""
+
+
+class PrivateSVI:
+    """Stochastic variational inference whose parameters are private in every step.
+
+    A step takes a Poisson sample of the records, clips each record's gradient, adds noise to their
+    sum and hands it to the optimiser. It is charged before anything is drawn. The guarantee is
+    worst-case, to add or remove one record, and covers all parameters of model and guide after
+    every step, and so any number of draws from the guide.
+
+    Args:
+        model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local ones a
+            guide that computes their parameters from the record's own row. Plates over records may
+            subsample: their sizes have no part in it.
+        optim: an optimiser of ``pyro.optim``.
+        loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, whose terms are then all sampled, or
+            ``TraceEnum_ELBO``, which sums enumerated latents of the model out.
+        clip: C, bound on the norm of each record's gradient in the unconstrained global latents and
+            the parameters that its own sites use. Public, as all arguments are.
+        noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
+        rate: Poisson sampling rate q of the records.
+        ledger: what everything that is spent on these people is written to; one in memory, or that
+            of a :class:`bdpvi.Dataset`, by default.
+        plate: name of the plate over the records, where several could be it.
+        seed: None for anything that leaves your hands. A number makes an experiment, which repeats:
+            whoever knows it can subtract the noise.
+
+    Raises:
+        ValueError: naming the argument that is out of range.
+
+    >>> import pyro, pyro.distributions as dist
+    >>> def model(x, y):
+    ...     w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    ...     with pyro.plate("records", len(x), subsample_size=100) as at:
+    ...         pyro.sample("y", dist.Bernoulli(logits=x[at] @ w), obs=y[at])
+    >>> x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
+    >>> y = (x[:, 0] > 0).float()
+    >>> pyro.clear_param_store()
+    >>> guide = pyro.infer.autoguide.AutoNormal(model)
+    >>> optim, loss = pyro.optim.Adam({"lr": 0.05}), pyro.infer.Trace_ELBO()
+    >>> svi = PrivateSVI(model, guide, optim, loss, clip=1.0, noise_multiplier=2.0, rate=0.05)
+    >>> for _ in range(50):
+    ...     svi.step(x, y)
+    >>> round(svi.get_epsilon(1e-5), 2), bool(guide.median()["w"][0] > 0.5)
+    (0.78, True)
+    >>> pyro.clear_param_store()
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        optim: PyroOptim,
+        loss: Any,
+        *,
+        clip: float,
+        noise_multiplier: float,
+        rate: float,
+        ledger: Ledger | None = None,
+        plate: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(optim, PyroOptim):
+            raise ValueError(
+                f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"
+            )
+        self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
+        self.plate, self._ledger = plate, ledger
+        self._clip = Clip(bound=clip)
+        self._mechanism = NoisySum(
+            rate=validate.rate("rate", rate),
+            clip=1.0,
+            noise_multiplier=noise_multiplier,
+            size=1,
+            records=1,
+            seed=seed,
+        )
+        self._descent: Descent | None = None
+        self._charged: Steps | None = None
+        self._told = False
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Charge a step, then take it.
+
+        Nothing is returned: the loss is computed from records without noise. The owner may look at
+        :meth:`evaluate_loss`.
+
+        Args:
+            args, kwargs: what model and guide are called with, the same in every step: **all**
+                records, as tensors with a row for each, or one torch ``Dataset``, whose items are
+                the arguments. Other tensors and values are public constants.
+
+        Raises:
+            BudgetExceededError: if the step would cost more than the ledger's budget has left.
+                Nothing is charged or drawn.
+            ValueError: naming the site that cannot be protected and the remedy; nothing is charged.
+            FloatingPointError: if a parameter is not finite after the step.
+
+        Warns:
+            PrivacyUtilityWarning: of gradients that are not finite, which count as zero.
+        """
+        descent, charged = self._begun(args, kwargs)
+        charged.take()
+        descent.step(charged.taken - 1)
+        if descent.ignored and not self._told:
+            self._told = True
+            warnings.warn(
+                "for the owner only: a record's gradient is not finite and counts as zero; look "
+                "for NaN, infinities and values outside the support",
+                PrivacyUtilityWarning,
+                stacklevel=2,
+            )
+
+    def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
+        """Return an estimate of the negative ELBO of all records, at one draw. Secret.
+
+        Arguments as of :meth:`step`. Nothing is charged: look, and do not publish it.
+        """
+        descent, _ = self._begun(args, kwargs)
+        program = descent.program
+        with torch.random.fork_rng(), torch.no_grad():
+            draw = program.draw()
+            pieces = torch.arange(program.arguments.length).split(1024)
+            each = [program.record_losses(draw, program.arguments.rows(one)) for one in pieces]
+        return float(draw.public) + float(torch.cat(each).double().sum())
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that were begun."""
+        return 0 if self._charged is None else self._charged.taken
+
+    @property
+    def ledger(self) -> Ledger:
+        """Everything that is spent on the records, these steps among it.
+
+        Raises:
+            ValueError: before the first step, if none was given.
+        """
+        if self._charged is not None:
+            return self._charged.ledger
+        if self._ledger is None:
+            raise ValueError("nothing was charged yet: call step() first")
+        return self._ledger
+
+    def worst_case(self, delta: float) -> Bound:
+        """Return the guarantee of these steps and of all else that the ledger has.
+
+        Args:
+            delta: δ.
+
+        Raises:
+            ValueError: before the first step, or if no finite ε can be promised.
+        """
+        if self._descent is None or self._charged is None:
+            raise ValueError("nothing was charged yet: call step() first")
+        found = self._charged.worst_case(self._descent.mechanism, delta)
+        return found if self._mechanism.seed is None else found.seeded()
+
+    def cost(self, delta: float) -> Cost:
+        """Return :meth:`worst_case` as a cost: there is no other, as no panel is followed."""
+        return Cost(worst_case=self.worst_case(delta))
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return the worst-case ε at δ, as a privacy engine of Opacus does."""
+        return self.worst_case(delta).epsilon
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, the optimiser's state and what was charged, for ``torch.save``.
+
+        Raises:
+            ValueError: before the first step.
+        """
+        if self._descent is None or self._charged is None:
+            raise ValueError("nothing was charged yet: call step() first")
+        state = {
+            "mechanism": self._descent.mechanism.settings(),
+            "run": self._charged.of,
+            "charged": self.steps,
+            **self._descent.state_dict(),
+        }
+        return sealed(state)
+
+    def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Go on from ``state``, of a run that was made as this one.
+
+        No charge is taken back: steps that were taken here stay charged, and what the ledger lacks
+        of the steps that the state tells of is charged.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+            args, kwargs: as of :meth:`step`; model and guide are run on made-up records alone.
+
+        Raises:
+            ValueError: naming what differs, or if the state was changed. Nothing is then changed.
+        """
+        state = unsealed(state)
+        descent, charged = self._begun(args, kwargs)
+        made, now = state["mechanism"], descent.mechanism.settings()
+        require_same("state", made, now, "make the run as it was made before")
+        descent.load_state_dict(state)
+        charged.resume(state["run"], state["charged"])
+
+    def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
+        """Return what trains, made of these arguments in the first call."""
+        ledger = self._ledger
+        if len(args) == 1 and isinstance(args[0], Dataset):
+            ledger = args[0].ledger if ledger is None else ledger
+            args = (args[0].x, args[0].y)
+        arguments = Arguments.of(args, kwargs)
+        if self._descent is not None and self._charged is not None:
+            self._descent.program.arguments.check_same(arguments)
+            return self._descent, self._charged
+        program = read(self.model, self.guide, self.loss, arguments, self.plate)
+        mechanism = replace(self._mechanism, size=program.size, length=arguments.length)
+        of, spent = secrets.token_hex(8), ledger or Ledger()
+        self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
+        self._descent = Descent(program, self.optim, mechanism, self._clip)
+        return self._descent, self._charged
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("PrivateSVI cannot be copied or pickled; state_dict() has what to keep")
+
+    def __repr__(self) -> str:
+        kind = "" if self._mechanism.seed is None else ", seeded: it protects nobody"
+        return f"PrivateSVI({self.steps} steps{kind})"

@@ -1,0 +1,1 @@
+"""Pyro programs, a model and a guide, run one record at a time."""

@@ -1,0 +1,128 @@
+"""What a model is called with: records, which are sampled, and constants, which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.data import Dataset, default_collate
+
+from bdpvi._runtime import validate
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """The arguments of a step: of tensors as long as the first one, each row is of one record.
+
+    All else, such as a number of groups or a module, is a public constant. A torch ``Dataset`` in
+    the place of all arguments is read record by record, so it need not fit in memory.
+
+    Attributes:
+        leaves: the arguments, flat.
+        form: how they are nested, for ``tree_unflatten``.
+        sampled: which of the leaves are of records.
+        source: the Dataset, or None.
+        length: N.
+
+    >>> found = Arguments.of((torch.zeros(5, 2), torch.ones(5), 3), {})
+    >>> found.length, found.sampled
+    (5, (True, True, False))
+    >>> [one.shape for one in found.rows(torch.tensor([0, 3]))]
+    [torch.Size([2, 2]), torch.Size([2])]
+    """
+
+    leaves: tuple[Any, ...]
+    form: Any
+    sampled: tuple[bool, ...]
+    source: Dataset[Any] | None
+    length: int
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of one call.
+
+        Raises:
+            ValueError: if there is no record.
+        """
+        source = args[0] if len(args) == 1 and isinstance(args[0], Dataset) else None
+        if source is not None:
+            if not hasattr(source, "__len__"):
+                raise ValueError("data: a torch Dataset needs a length, as every record has a coin")
+            length = len(source)
+            if not length:
+                raise ValueError("data has 0 records; at least 1 is needed")
+            first = source[0]
+            args = tuple(first) if isinstance(first, (tuple, list)) else (first,)
+            args = tuple(torch.as_tensor(one)[None] for one in args)
+        leaves, form = tree_flatten((args, dict(kwargs)))
+        sized = [one for one in leaves if isinstance(one, Tensor) and one.ndim]
+        if not sized:
+            raise ValueError("step: give the records, as tensors with a row each, or as a Dataset")
+        rows = len(sized[0])
+        if not rows:
+            raise ValueError("data has 0 records; at least 1 is needed")
+        sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 and len(v) == rows for v in leaves)
+        return cls(tuple(leaves), form, sampled, source, rows if source is None else length)
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the records at these positions, (B, ...) for each leaf that is of records."""
+        if self.source is None:
+            return tuple(
+                one[positions.to(one.device)]
+                for one, of_records in zip(self.leaves, self.sampled, strict=True)
+                if of_records
+            )
+        if not len(positions):
+            return tuple(torch.zeros_like(one)[:0] for one in self.stand_in)
+        read = []
+        for at in positions.tolist():
+            item = self.source[at]
+            read.append(tuple(item) if isinstance(item, (tuple, list)) else (item,))
+        found = tuple(default_collate(read))
+        whole = zip(found, self.stand_in, strict=True)
+        if wrong := [tuple(a.shape[1:]) for a, b in whole if a.shape[1:] != b.shape[1:]]:
+            raise ValueError(f"data has records of the shape {wrong[0]}, and others at first")
+        return found
+
+    @property
+    def stand_in(self) -> tuple[Tensor, ...]:
+        """One record of zeros: for whatever must not see a record."""
+        return tuple(
+            torch.zeros_like(one[:1])
+            for one, of_records in zip(self.leaves, self.sampled, strict=True)
+            if of_records
+        )
+
+    def call(self, rows: tuple[Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return positional and keyword arguments with these rows, (n, ...) each."""
+        left = iter(rows)
+        leaves = [
+            next(left) if of_records else one
+            for one, of_records in zip(self.leaves, self.sampled, strict=True)
+        ]
+        args, kwargs = tree_unflatten(leaves, self.form)
+        return args, kwargs
+
+    def check_same(self, other: Arguments) -> None:
+        """Raise ValueError unless ``other`` are the same records, and not another batch of them."""
+        here, there = self._places(), other._places()
+        if here != there or self.form != other.form:
+            raise ValueError(
+                "step was called with other records than at first: hand the whole table over in "
+                "every step. The Poisson batches, which the price is of, are drawn here. "
+                "Nothing was charged"
+            )
+        validate.same_length("records", range(other.length), "at first", range(self.length))
+
+    def _places(self) -> list[Any]:
+        if self.source is not None:
+            return [id(self.source)]
+        return [
+            (one.data_ptr(), one.shape)
+            for one, of_records in zip(self.leaves, self.sampled, strict=True)
+            if of_records
+        ]

@@ -1,0 +1,102 @@
+"""Effect handlers under which a Pyro program runs for one record, inside ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from pyro.ops.einsum import torch_log
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.subsample_messenger import SubsampleMessenger
+from torch import Tensor
+from torch.distributions import (
+    Independent,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+)
+
+
+@contextmanager
+def sums() -> Iterator[None]:
+    """Within it sums over enumerated latents are of functions that vmap can follow."""
+    plain = torch_log.safe_log
+    torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
+    try:
+        yield
+    finally:
+        torch_log.safe_log = plain
+
+
+@contextmanager
+def plates(is_records: Callable[[str, Any, bool], bool]) -> Iterator[None]:
+    """Within it every plate over records has one entry and a scale of 1, whatever its size is.
+
+    So neither N nor a batch's size has a part in what a record adds. Pyro has no handler for a
+    plate's size, which is read before any message is sent.
+
+    Args:
+        is_records: from a plate's name, its size, and whether it subsamples.
+    """
+    plain = SubsampleMessenger._subsample
+
+    def one_entry(
+        name: str,
+        size: Any = None,
+        subsample_size: Any = None,
+        subsample: Any = None,
+        use_cuda: Any = None,
+        device: Any = None,
+    ) -> tuple[int, int, Tensor | None]:
+        part = subsample is not None or (subsample_size is not None and subsample_size != size)
+        if is_records(name, size, part):
+            return 1, 1, torch.zeros(1, dtype=torch.int64, device=device)
+        return plain(name, size, subsample_size, subsample, use_cuda, device)  # type: ignore[no-any-return]
+
+    SubsampleMessenger._subsample = staticmethod(one_entry)
+    try:
+        yield
+    finally:
+        SubsampleMessenger._subsample = staticmethod(plain)
+
+
+class Reparameterised(Messenger):  # type: ignore[misc]
+    """Draw a record's own normal latents out of place, as vmap cannot follow Pyro's way."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["value"] is None and not msg["is_observed"] and "enumerate" not in msg["infer"]:
+            drawn = _drawn(msg["fn"])
+            if drawn is not None:
+                msg["value"] = drawn
+
+
+def is_normal(fn: Any) -> bool:
+    """Whether a distribution is normal, or a transform of one."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    if isinstance(fn, TransformedDistribution):
+        return is_normal(fn.base_dist)
+    return isinstance(fn, (Normal, MultivariateNormal, LowRankMultivariateNormal))
+
+
+def _drawn(fn: Any) -> Tensor | None:
+    """Return a reparameterised draw, or None where the distribution is another."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    if isinstance(fn, TransformedDistribution):
+        value = _drawn(fn.base_dist)
+        for transform in fn.transforms:
+            value = None if value is None else transform(value)
+        return value
+    if isinstance(fn, MultivariateNormal):
+        noise = torch.randn(fn.loc.shape, dtype=fn.loc.dtype, device=fn.loc.device)
+        moved: Tensor = fn.loc + (fn.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+        return moved
+    if isinstance(fn, Normal):
+        loc, scale = torch.broadcast_tensors(fn.loc, fn.scale)
+        drawn: Tensor = loc + scale * torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
+        return drawn
+    return None

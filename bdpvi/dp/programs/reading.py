@@ -1,0 +1,373 @@
+"""From a model and a guide to a :class:`Program`, and what keeps them from being one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+from torch.distributions import Independent, biject_to, constraints
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bdpvi.dp.programs.arguments import Arguments
+from bdpvi.dp.programs.effects import is_normal, plates
+from bdpvi.dp.programs.program import Draw, Program, in_plate
+from bdpvi.models.contract import Site
+from bdpvi.models.misfits import Misfit, MisfitError, split
+from bdpvi.models.parameters import Holder, modules_of
+
+LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO)
+_OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
+_PLATE = "observe it inside the plate over the records"
+
+
+def read(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    loss: Any,
+    arguments: Arguments,
+    plate: str | None = None,
+) -> Program:
+    """Return the program of a model and a guide, after running both on records of zeros and ones.
+
+    No record is looked at. Parameters that are not there yet enter Pyro's store, as in a first
+    step of ``pyro.infer.SVI``.
+
+    Args:
+        model, guide: as for ``pyro.infer.SVI``.
+        loss: one of :data:`LOSSES`, of one particle.
+        arguments: what both are called with.
+        plate: name of the plate over the records; needed where several could be it.
+
+    Raises:
+        MisfitError: a ValueError that names each site and the remedy.
+    """
+    _check_loss(loss)
+    _check_unused(guide)
+    runs = _Runs(model, guide, arguments, plate)
+    modelled, guided, parameters = runs.first()
+    found = plate or _plate(modelled)
+    holder = Holder(modules_of(model, guide))
+    owned = {id(value) for value in holder.parameters()}
+    free = {name: value for name, value in parameters.items() if id(value) not in owned}
+    misfits = [
+        *_in_layers(holder),
+        *_in_model(modelled, guided, found),
+        *_in_guide(guided, guide, found),
+        *_in_parameters(free, runs.sizes.get(found), arguments.length),
+    ]
+    misfits = misfits or runs.differing(modelled, guided, found)
+    if misfits:
+        raise MisfitError(misfits)
+    known = pyro.get_param_store().get_state()["constraints"]
+    made = Program(
+        model=model,
+        guide=guide,
+        loss=_nested(loss, runs, found),
+        arguments=arguments,
+        plate=found,
+        sites=tuple(_site(one) for one in split(modelled)[0] if not in_plate(one, found)),
+        parameters=parameters,
+        constraints={name: known.get(name, constraints.real) for name in free},
+        direct=tuple(parameters),
+        local=any(in_plate(one, found) for one in split(guided)[0]),
+        holder=holder,
+    )
+    return _tried(made)
+
+
+class _Runs:
+    """Runs of a model and a guide on made-up records.
+
+    Attributes:
+        sizes: of the plates, as the program states them.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        arguments: Arguments,
+        plate: str | None,
+    ) -> None:
+        self.model, self.guide, self.arguments, self.plate = model, guide, arguments, plate
+        self.sizes: dict[str, Any] = {}
+
+    def first(self) -> tuple[poutine.Trace, poutine.Trace, dict[str, Tensor]]:
+        """Return both traces on a record of zeros, and the unconstrained parameters.
+
+        Raises:
+            ValueError: if a parameter was there before.
+        """
+        before = set(pyro.get_param_store().keys())
+        with poutine.trace(param_only=True) as captured:
+            guided = self._run("guide", self.guide, 0)
+            modelled = self._run("model", poutine.replay(self.model, guided), 0)
+        nodes = captured.trace.nodes
+        found = {name: _unconstrained(site["value"]) for name, site in nodes.items()}
+        found = {name: value for name, value in found.items() if value.requires_grad}
+        if old := sorted(before & set(found)):
+            raise ValueError(
+                f"parameter {old[0]!r} is in Pyro's store already: if it was trained on these "
+                "records, no ε says what it gives away. Call pyro.clear_param_store() first, and "
+                "make the guide and its modules anew. Nothing was charged"
+            )
+        return modelled, guided, found
+
+    def differing(self, modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> list[Misfit]:
+        """Return what follows from the records and must not, and what should and does not."""
+        misfits = []
+        with torch.random.fork_rng(), torch.no_grad():
+            state = torch.random.get_rng_state()
+            zeros = self._run("guide", self.guide, 0)
+            torch.random.set_rng_state(state)
+            ones = self._run("guide", self.guide, 1)
+        for site in split(zeros)[0]:
+            if not in_plate(site, plate) and not _alike(site, ones.nodes[site["name"]]):
+                remedy = "give it parameters of its own; one guide is for all records"
+                misfits.append(Misfit(_named(site), "of the guide follows from records", remedy))
+        with torch.no_grad():
+            again = self._run("model", poutine.replay(self.model, guided), 1)
+        for site in split(modelled)[0]:
+            if not in_plate(site, plate) and not _alike(site, again.nodes[site["name"]]):
+                remedy = "give it constants that come neither from the records nor their number"
+                misfits.append(Misfit(_named(site), "has a prior of the records", remedy))
+        seen = [s for s in split(modelled)[1] if in_plate(s, plate)]
+        if seen and all(_alike(site, again.nodes[site["name"]]) for site in seen):
+            misfits.append(
+                Misfit(
+                    _named(seen[0]),
+                    "does not follow from the arguments",
+                    "hand the records over as arguments of step, and read none from elsewhere",
+                )
+            )
+        return misfits
+
+    def _run(self, name: str, program: Callable[..., Any], value: int) -> poutine.Trace:
+        rows = tuple(torch.full_like(one, value) for one in self.arguments.stand_in)
+        args, kwargs = self.arguments.call(rows)
+        last = _Last()
+        try:
+            with pyro.validation_enabled(False), plates(self._is_records), last:
+                return poutine.trace(program).get_trace(*args, **kwargs)
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            raise _failed(name, "one record", last, error) from error
+
+    def nesting(self, loss: TraceEnum_ELBO, plate: str) -> None:
+        """Let the loss find out how deep plates are nested."""
+        args, kwargs = self.arguments.call(self.arguments.stand_in)
+        with pyro.validation_enabled(False), plates(lambda name, *_: name == plate):
+            loss._guess_max_plate_nesting(self.model, self.guide, args, kwargs)
+
+    def _is_records(self, name: str, size: Any, part: bool) -> bool:
+        self.sizes.setdefault(name, size)
+        if self.plate is not None:
+            return name == self.plate
+        return part or (size == self.arguments.length and size > 1)
+
+
+class _Last(Messenger):  # type: ignore[misc]
+    """Remember the site that was met last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = ""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if type(msg["fn"]).__name__ != "_Subsample":
+            self.name = msg["name"]
+
+
+def _failed(name: str, on: str, last: _Last, error: Exception) -> ValueError:
+    first = (str(error).splitlines() or [""])[0]
+    place = f", at or after site {last.name!r}" if last.name else ""
+    return ValueError(
+        f"{name} raised {type(error).__name__} on {on}{place} ({first}): write it so that it runs "
+        "for a single record, with torch operations alone: no .item(), no if on a tensor's value. "
+        "Nothing was charged"
+    )
+
+
+def _check_loss(loss: Any) -> None:
+    if type(loss) not in LOSSES:
+        known = ", ".join(one.__name__ for one in LOSSES)
+        raise ValueError(
+            f"loss={type(loss).__name__}: a private step needs a loss that is a sum over records; "
+            f"use one of {known}"
+        )
+    if loss.num_particles != 1:
+        raise ValueError(
+            f"loss: num_particles={loss.num_particles} would need as many sums with noise in a "
+            "step; use 1, and more steps"
+        )
+
+
+def _check_unused(guide: Any) -> None:
+    if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
+        raise ValueError(
+            f"guide: this {type(guide).__name__} has been run, and if it was trained on these "
+            "records its parameters give them away uncounted. Make a new one. Nothing was charged"
+        )
+
+
+def _plate(modelled: poutine.Trace) -> str:
+    """Return the plate that all observed sites are in.
+
+    Raises:
+        ValueError: if there is none, or several could be it.
+    """
+    observed = [site for site in split(modelled)[1] if not _is_factor(site)]
+    if not observed:
+        raise MisfitError([Misfit("model", "observes no site", _OBSERVE)])
+    stacks = [[f.name for f in site["cond_indep_stack"] if f.size == 1] for site in observed]
+    common: list[str] = [name for name in stacks[0] if all(name in one for one in stacks)]
+    if not common:
+        raise MisfitError([Misfit(_named(observed[0]), "is in no plate over the records", _PLATE)])
+    if len(common) > 1:
+        raise ValueError(
+            f"plate: {' and '.join(map(repr, common))} could each be over the records; say which, "
+            f"plate={common[0]!r}"
+        )
+    return common[0]
+
+
+def _in_layers(holder: Holder) -> Iterator[Misfit]:
+    for name, layer in holder.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.training:
+            yield Misfit(
+                f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
+                "mixes records",
+                "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public",
+            )
+
+
+def _in_model(modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> Iterator[Misfit]:
+    latent, observed = split(modelled)
+    for site in observed:
+        if _is_factor(site) and not in_plate(site, plate):
+            continue
+        if not in_plate(site, plate):
+            yield Misfit(_named(site), f"is not in plate {plate!r}", _PLATE)
+            continue
+        (frame,) = (one for one in site["cond_indep_stack"] if one.name == plate)
+        shape = site["fn"].batch_shape
+        if frame.vectorized and len(shape) >= -frame.dim and shape[frame.dim] != 1:
+            yield Misfit(
+                _named(site),
+                f"has {shape[frame.dim]} entries for one record",
+                "hand the records over as arguments of step, and let each entry follow from its "
+                "own row; a target of several numbers needs .to_event(1)",
+            )
+    for site in latent:
+        if in_plate(site, plate):
+            continue
+        if site["fn"].support.is_discrete:
+            remedy = "make it continuous, or give each record its own, enumerated one"
+            yield Misfit(_named(site), "is discrete and global", remedy)
+        elif site["name"] not in guided.nodes:
+            yield Misfit(_named(site), "is not in the guide", "sample it there too")
+
+
+def _in_guide(guided: poutine.Trace, guide: Any, plate: str) -> Iterator[Misfit]:
+    for site in split(guided)[0]:
+        fn = site["fn"]
+        while isinstance(fn, Independent):
+            fn = fn.base_dist
+        local, kind = in_plate(site, plate), type(fn).__name__
+        if local and isinstance(guide, AutoGuide):
+            yield Misfit(
+                _named(site),
+                f"has parameters for single records in {type(guide).__name__}",
+                "write a guide that computes them from the record's own row, as an encoder does",
+            )
+        elif kind != "Delta" and not is_normal(fn):
+            yield Misfit(
+                _named(site),
+                f"is {kind} in the guide",
+                "use a Normal, a MultivariateNormal or a transform of one; leave a discrete one "
+                "to the model, which sums it out by config_enumerate and TraceEnum_ELBO",
+            )
+
+
+def _in_parameters(free: Mapping[str, Tensor], size: Any, length: int) -> Iterator[Misfit]:
+    for name, value in free.items():
+        if isinstance(value, nn.Parameter):
+            yield Misfit(
+                f"parameter {name!r}",
+                "belongs to a module that is not found",
+                "let model and guide be modules, methods of one, or functions that refer to it",
+            )
+        elif size == length > 1 and length in value.shape:
+            yield Misfit(
+                f"parameter {name!r}",
+                "has an entry for each record",
+                "compute it from the record's own row, as an encoder does",
+            )
+
+
+def _nested(loss: Any, runs: _Runs, plate: str) -> Any:
+    """Return a copy of the loss that knows how deep plates are nested."""
+    loss = copy.copy(loss)
+    if isinstance(loss, TraceEnum_ELBO) and loss.max_plate_nesting == float("inf"):
+        runs.nesting(loss, plate)
+    return loss
+
+
+def _tried(made: Program) -> Program:
+    """Return the program with the parameters that records use, after a gradient of one of zeros.
+
+    Raises:
+        ValueError: naming the site where it fails.
+    """
+    last, rows = _Last(), made.arguments.stand_in
+    try:
+        with last, torch.random.fork_rng():
+            draw = made.draw()
+            made = replace(made, direct=_used(made, draw))
+            made.gradients(draw, rows)
+            return made
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+        raise _failed("model", "the gradient of one record", last, error) from error
+
+
+def _used(made: Program, draw: Draw) -> tuple[str, ...]:
+    theta = {n: v.detach().clone().requires_grad_() for n, v in made.parameters.items()}
+    row = [one[0] for one in made.arguments.stand_in]
+    value = made.of_record(draw.latents.detach(), theta, draw.fixed, *row)
+    if not value.requires_grad:
+        return ()
+    found = torch.autograd.grad(value, list(theta.values()), allow_unused=True)
+    return tuple(name for name, one in zip(theta, found, strict=True) if one is not None)
+
+
+def _unconstrained(value: Tensor) -> Tensor:
+    made = getattr(value, "unconstrained", None)
+    return value if made is None else made()
+
+
+def _site(site: Mapping[str, Any]) -> Site:
+    transform = biject_to(site["fn"].support)
+    return Site(site["name"], transform.inverse_shape(site["value"].shape), transform)
+
+
+def _is_factor(site: Mapping[str, Any]) -> bool:
+    return type(site["fn"]).__name__ == "Unit"
+
+
+def _named(site: Mapping[str, Any]) -> str:
+    kind = "observed" if site["is_observed"] else "latent"
+    return f"{kind} site {site['name']!r}"
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two sites have the same value and the same log-density there."""
+    values = [(site["value"], site["fn"].log_prob(site["value"])) for site in (one, other)]
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*values, strict=True))

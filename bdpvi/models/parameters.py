@@ -1,0 +1,84 @@
+"""A model's parameters: where they live, and how it runs with other values of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+
+class Parameters(Messenger):  # type: ignore[misc]
+    """Give ``pyro.param`` these values, and a module's parameters as the module has them."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.values = values
+
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
+        given = self.values.get(msg["name"])
+        if given is None and len(msg["args"]) > 1:
+            given = msg["args"][1]
+        if given is not None:
+            msg["value"], msg["done"] = given, True
+
+
+class Holder(nn.Module):
+    """Modules whose parameters ``torch.func.functional_call`` can swap around any function."""
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        super().__init__()
+        self.held = nn.ModuleList(modules)
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        """Call the function."""
+        return function()
+
+
+def modules_of(*programs: Any) -> list[nn.Module]:
+    """Return the modules that programs are, are methods of, or refer to by name."""
+    found: dict[int, nn.Module] = {}
+    for program in programs:
+        known = [program, getattr(program, "__self__", None)]
+        plain = inspect.unwrap(getattr(program, "__func__", program))
+        if inspect.isfunction(plain):
+            names = inspect.getclosurevars(plain)
+            known += [*names.nonlocals.values(), *names.globals.values()]
+        for one in known:
+            if isinstance(one, nn.Module):
+                found[id(one)] = one
+    return list(found.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model with values for its parameters.
+
+    Attributes:
+        model: as it was given; its own parameters stay as they are.
+        values: by name: constrained values of those of ``pyro.param``, and those of modules by
+            their place in a :class:`Holder` of :func:`modules_of` the model.
+
+    >>> def scaled(x, y=None):
+    ...     return x * pyro.param("scale", torch.tensor(1.0))
+    >>> Trained(scaled, {"scale": torch.tensor(3.0)})(torch.tensor([2.0]))
+    tensor([6.])
+    """
+
+    model: Callable[..., Any]
+    values: Mapping[str, Tensor]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model."""
+        holder = Holder(modules_of(self.model))
+        own = dict(holder.named_parameters())
+        swapped = {name: value.to(own[name]) for name, value in self.values.items() if name in own}
+        with pyro.get_param_store().scope(), Parameters(self.values):
+            run = partial(self.model, *args, **kwargs)
+            return torch.func.functional_call(holder, swapped, (run,))
