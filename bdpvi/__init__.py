@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bdpvi.neighbours.optimum.route import Optimum
     from bdpvi.neighbours.optimum.tables import Table
     from bdpvi.neighbours.route import Add, Remove
+    from bdpvi.recipes.dpvi import DPVI
     from bdpvi.recipes.noisy_scores import NoisyScores
     from bdpvi.recipes.objective import ObjectivePerturbation
     from bdpvi.recipes.private import private
@@ -59,6 +60,7 @@ _WHERE = {
     "neighbours.optimum.route": ("Optimum",),
     "neighbours.optimum.tables": ("Table",),
     "neighbours.route": ("Add", "Remove"),
+    "recipes.dpvi": ("DPVI",),
     "recipes.noisy_scores": ("NoisyScores",),
     "recipes.private": ("private",),
     "recipes.recipe": ("Recipe",),
@@ -77,6 +79,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "DPVI",
     "Accounting",
     "Add",
     "Assumption",

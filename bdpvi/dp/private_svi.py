@@ -237,6 +237,8 @@ class PrivateSVI:
         if self._descent is not None and self._charged is not None:
             self._descent.program.arguments.check_same(arguments)
             return self._descent, self._charged
+        if not arguments.length:
+            raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
         program = read(self.model, self.guide, self.loss, arguments, self.plate)
         mechanism = replace(self._mechanism, size=program.size, length=arguments.length)
         of, spent = secrets.token_hex(8), ledger or Ledger()

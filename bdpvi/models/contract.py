@@ -25,6 +25,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
+from bdpvi._runtime.isolation import isolated
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
 
 Model = Callable[..., Any]
@@ -122,6 +123,19 @@ def sites(model: Model, x: Tensor, y: Tensor) -> tuple[Site, ...]:
         transform = biject_to(site["fn"].support)
         found.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
     return tuple(found)
+
+
+def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
+    """Return the maps from unconstrained values to the support of every sample site but targets.
+
+    Args:
+        model: the model, which is run once, without targets.
+        x: features of a record, (1, d).
+    """
+    with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
+        trace = poutine.trace(model).get_trace(x)
+    found = {site["name"]: site["fn"].support for site in split(trace)[0]}
+    return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
 
 
 def dimension(sites: Sequence[Site]) -> int:

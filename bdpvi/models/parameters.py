@@ -57,7 +57,7 @@ def modules_of(*programs: Any) -> list[nn.Module]:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedModel:
     """A model with values for its parameters.
 
     Attributes:
@@ -67,7 +67,7 @@ class Trained:
 
     >>> def scaled(x, y=None):
     ...     return x * pyro.param("scale", torch.tensor(1.0))
-    >>> Trained(scaled, {"scale": torch.tensor(3.0)})(torch.tensor([2.0]))
+    >>> TrainedModel(scaled, {"scale": torch.tensor(3.0)})(torch.tensor([2.0]))
     tensor([6.])
     """
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from bdpvi._runtime import log, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.releasing.prepared import Prepared
@@ -48,7 +51,7 @@ def fit_private(
 
     Raises:
         BudgetExceededError: if the ledger's budget does not suffice; nothing is charged or drawn.
-        ValueError: if no route is for this model, or what was spent before leaves nothing of
+        ValueError: if the route is not for this model, or what was spent before leaves nothing of
             ``epsilon``; nothing is charged or drawn.
 
     >>> from bdpvi import datasets
@@ -65,11 +68,23 @@ def fit_private(
     if not isinstance(data, Dataset):
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
-        data = Dataset.of(*data)
+        x, y = data
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            data = Dataset(x, y)
+        else:
+            data = Dataset.of(x, y)
     route = _usual(model) if route is None else route
-    return Prepared.of(model, data, route, guide=guide, ledger=ledger).release(
-        epsilon=epsilon, delta=delta
-    )
+    prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
+    found, purpose = prepared.route, ""
+    if isinstance(found, DPVI) and found.checkpoint is not None:
+        if prepared.ledger.path is None:
+            raise ValueError(
+                f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
+                "this process as well: ledger=bdpvi.Ledger.at(path)"
+            )
+        purpose = found.purpose(model, data, epsilon, delta)
+        prepared.kept.name = purpose[:16]
+    return prepared.release(epsilon=epsilon, delta=delta, purpose=purpose)
 
 
 def _usual(model: Model) -> Route[Any]:
@@ -78,7 +93,4 @@ def _usual(model: Model) -> Route[Any]:
         return ObjectivePerturbation()
     if isinstance(model, BayesianLinearRegression | BayesianPoissonRegression):
         return NoisyScores()
-    raise ValueError(
-        f"model={model!r:.80} has no route that releases in one go; bdpvi.fit and bdpvi.release "
-        "take any model"
-    )
+    return DPVI()

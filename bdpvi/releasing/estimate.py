@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
+from bdpvi.models.contract import Model, transforms
 
 REST = 1e-9
 """Negative eigenvalues of a covariance that rounding may leave, over the largest."""
@@ -53,11 +57,7 @@ class Estimate:
         parts = (matrix, self.sampling, self.notes, *matrix)
         if not d or any(len(one) != d for one in parts):
             raise ValueError(f"covariance, sampling and notes must be of {d} weights, as mean is")
-        full = torch.tensor(matrix, dtype=torch.float64)
-        values = torch.linalg.eigvalsh(full)
-        symmetric = bool(((full - full.T).abs() <= REST * full.abs().max()).all())
-        if not symmetric or not values[0] >= -REST * max(float(values[-1]), 1e-300):
-            raise ValueError("covariance must be symmetric, with eigenvalues of at least 0")
+        _check_covariance(torch.tensor(matrix, dtype=torch.float64))
         for one in self.sampling:
             validate.non_negative("sampling", one)
         if self.log_scale is not None:
@@ -87,6 +87,105 @@ class Estimate:
             mean, sd = self.log_scale
             found["log_scale"] = mean + sd * secure.standard_normal((number,), key.child("scale"))
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """N(mean, covariance) of all latent variables, unconstrained and side by side. Public.
+
+    Attributes:
+        mean: (d,).
+        variances: (d,).
+        covariance: (d, d); () where coordinates are independent.
+        sites: shapes of the latent variables, unconstrained, in their order.
+
+    Raises:
+        ValueError: if shapes disagree, or the covariance is none.
+
+    >>> one = Gaussian(mean=(0.0, 1.0), variances=(1.0, 4.0), sites={"w": (2,)})
+    >>> one.distribution.stddev.tolist(), one.draws(3).shape
+    ([1.0, 2.0], torch.Size([3, 2]))
+    """
+
+    mean: tuple[float, ...]
+    variances: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...] = ()
+    sites: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        d = sum(math.prod(shape) for shape in self.sites.values())
+        rows = self.covariance
+        if any(len(one) != d for one in (self.mean, self.variances, *rows)) or len(rows) % max(
+            d, 1
+        ):
+            raise ValueError(f"mean, variances and covariance must be of {d} coordinates")
+        for one in self.variances:
+            validate.non_negative("variances", one)
+        if rows:
+            _check_covariance(torch.tensor(rows, dtype=torch.float64))
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """It as a distribution of torch, float64."""
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        if self.covariance:
+            return MultivariateNormal(mean, torch.tensor(self.covariance, dtype=torch.float64))
+        spread = torch.tensor(self.variances, dtype=torch.float64).sqrt()
+        return Independent(Normal(mean, spread), 1)
+
+    def draws(self, number: int, key: Key | None = None) -> Tensor:
+        """Return draws, (k, d): any number, at no price.
+
+        Args:
+            number: k.
+            key: of the draws; a fresh one by default.
+        """
+        number = validate.positive_int("draws", number)
+        noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        if not self.covariance:
+            return mean + noise * torch.tensor(self.variances, dtype=torch.float64).sqrt()
+        values, vectors = torch.linalg.eigh(torch.tensor(self.covariance, dtype=torch.float64))
+        moved: Tensor = (noise * values.clamp(min=0).sqrt()) @ vectors.T
+        return mean + moved
+
+    def latents(self, model: Model, flat: Tensor, columns: int) -> dict[str, Tensor]:
+        """Return draws as the model's latent variables, each (k, ...).
+
+        Args:
+            model: it says their supports, on one record of zeros.
+            flat: (k, d).
+            columns: number of features of a record.
+        """
+        pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
+        maps = transforms(model, flat.new_zeros(1, columns))
+        named = zip(self.sites.items(), pieces, strict=True)
+        return {name: maps[name](one.reshape(-1, *shape)) for (name, shape), one in named}
+
+
+def _check_covariance(full: Tensor) -> None:
+    values = torch.linalg.eigvalsh(full)
+    symmetric = bool(((full - full.T).abs() <= REST * full.abs().max()).all())
+    if not symmetric or not values[0] >= -REST * max(float(values[-1]), 1e-300):
+        raise ValueError("covariance must be symmetric, with eigenvalues of at least 0")
+
+
+class Trained(NamedTuple):
+    """What a route trained: a model and the posterior of its latent variables. Public.
+
+    Attributes:
+        model: with the values of its parameters.
+        guide: the posterior.
+        parameters: the values, by name.
+        flat: draws, (k, d).
+        latents: the draws as the model's latent variables, each (k, ...).
+    """
+
+    model: Model
+    guide: Gaussian
+    parameters: Mapping[str, Tensor]
+    flat: Tensor
+    latents: Mapping[str, Tensor]
 
 
 class Drawn(NamedTuple):

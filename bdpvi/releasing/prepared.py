@@ -40,7 +40,7 @@ from bdpvi.accounting.perturbed_records import GAMMA, bayesian_epsilon
 from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
-from bdpvi.releasing.estimate import Drawn
+from bdpvi.releasing.estimate import Drawn, Trained
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
 from bdpvi.releasing.route import Plan, Route, as_of, latents_of, planned, room
 from bdpvi.types import Dataset, PrivacyUtilityWarning
@@ -215,6 +215,14 @@ class Prepared:
             total = replace(total, path=cost_of(drawn.rounds, delta).path)
         receipts.keep(self.kept.folder, ledger, number, entry, total)
         made = self._released(latents, route, plan, total, epsilon, generator is not None)
+        if isinstance(drawn, Trained):
+            return replace(
+                made,
+                samples=drawn.flat,
+                model=drawn.model,
+                guide=drawn.guide,
+                parameters=drawn.parameters,
+            )
         return replace(made, estimate=drawn.estimate) if isinstance(drawn, Drawn) else made
 
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:

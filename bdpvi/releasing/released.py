@@ -13,7 +13,7 @@ from torch import Tensor
 from bdpvi._runtime import schema, validate
 from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind, sentences
 from bdpvi.models.contract import Model, predictive_means
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Estimate, Gaussian
 from bdpvi.releasing.summary import Summary, summarised
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class Release:
         preprocessing: the public constants that make those columns from raw ones; see
             :attr:`encoding`.
         estimate: the posterior in numbers, where its route knows sampling and noise.
+        guide: the posterior of the unconstrained latents, where it is private itself.
+        parameters: of the model, by name, where it has some; they are in ``model`` already.
         secret: see :attr:`cost`.
     """
 
@@ -121,6 +123,8 @@ class Release:
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, object]
     estimate: Estimate | None = None
+    guide: Gaussian | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
     secret: Cost | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,11 +176,16 @@ class Release:
         return summarised(self, level, odds)
 
     def with_draws(self, draws: int) -> Release:
-        """Return the release with so many fresh draws from its :attr:`estimate`, at no price.
+        """Return the release with so many fresh draws from its posterior, at no price.
 
         Raises:
             ValueError: if it has none: other releases have the draws that were paid for.
         """
+        receipt = replace(self.receipt, draws=draws)
+        if self.guide is not None:
+            samples = self.guide.draws(draws)
+            latents = self.guide.latents(self.model, samples, len(self.feature_names))
+            return replace(self, samples=samples, latents=latents, receipt=receipt)
         if self.estimate is None:
             raise ValueError(
                 f"draws={draws}: each draw of this release had a price, so there are the "
@@ -187,7 +196,7 @@ class Release:
             self,
             samples=flat(latents),
             latents=latents,
-            receipt=replace(self.receipt, draws=draws),
+            receipt=receipt,
         )
 
     def predict_draws(self, x: object) -> Tensor:

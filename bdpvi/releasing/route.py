@@ -19,7 +19,7 @@ from bdpvi.accounting.solve import smallest
 from bdpvi.accounting.worst_case import epsilon as worst_case
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees
-from bdpvi.releasing.estimate import Drawn
+from bdpvi.releasing.estimate import Drawn, Trained
 from bdpvi.types import Dataset
 
 _HIGHEST = 50.0
@@ -85,8 +85,8 @@ class Route(Protocol[P]):
     def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor] | None:
         """Return ω‖z‖ and ω‖z‖² of each record over their largest; None where there are none."""
 
-    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Mapping[str, Tensor] | Drawn:
-        """Return the latent variables, each (k, ...), or their posterior, from a key's noise."""
+    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Solved:
+        """Return what is released, from a key's noise."""
 
 
 class Left(NamedTuple):
@@ -97,8 +97,14 @@ class Left(NamedTuple):
     variance: float
 
 
-def latents_of(drawn: Mapping[str, Tensor] | Drawn, draws: int, key: Key) -> dict[str, Tensor]:
+Solved = Mapping[str, Tensor] | Drawn | Trained
+"""What a route draws: latent variables, each (k, ...), or their posterior."""
+
+
+def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
     """Return the latent variables of what a route drew, of a posterior that many of them."""
+    if isinstance(drawn, Trained):
+        return dict(drawn.latents)
     if isinstance(drawn, Drawn):
         return drawn.estimate.draws(draws, key.child("draws"))
     return dict(drawn)

@@ -20,7 +20,7 @@ from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
-from bdpvi.releasing.estimate import Estimate
+from bdpvi.releasing.estimate import Estimate, Gaussian
 from bdpvi.releasing.released import Receipt
 
 FORMAT = 6
@@ -130,7 +130,7 @@ class Shared:
         format: of the file.
         receipt, feature_names, preprocessing: as of :class:`bdpvi.Release`.
         model: if it is one that JSON can say.
-        estimate: as of :class:`bdpvi.Release`; files of earlier versions have none.
+        estimate, guide: as of :class:`bdpvi.Release`; files of earlier versions have none.
     """
 
     format: int = RELEASE_FORMAT
@@ -139,6 +139,7 @@ class Shared:
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, Any]
     estimate: Estimate | None = None
+    guide: Gaussian | None = None
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Shared:
@@ -152,7 +153,7 @@ class Shared:
                 f"format must be {RELEASE_FORMAT}, got {content.get('format')!r}: another version "
                 "of bdpvi made it; release again"
             )
-        return schema.from_json(cls, {"estimate": None, **content})
+        return schema.from_json(cls, {"estimate": None, "guide": None, **content})
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from bdpvi._runtime import schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
+from bdpvi.models.parameters import TrainedModel
 from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.releasing import receipts
 from bdpvi.releasing.prepared import Prepared
@@ -287,6 +288,8 @@ ORIGINS = {
         }.items()
     },
     "estimate": "the mechanism's output, or null",
+    "guide": "the mechanism's output, or null",
+    "parameters": "the mechanism's output; none for most models",
     "model": "hyper-parameters, chosen without looking at the data",
     "feature_names": "public constants of the encoding",
     "preprocessing": "public constants of the encoding",
@@ -320,10 +323,12 @@ def write_release(release: Release, path: Path) -> None:
         feature_names=release.feature_names,
         preprocessing=release.preprocessing,
         estimate=release.estimate,
+        guide=release.guide,
     )
     numbers = {
         "samples": release.samples.tolist(),
         "latents": {name: value.tolist() for name, value in release.latents.items()},
+        "parameters": {name: value.tolist() for name, value in release.parameters.items()},
     }
     content = schema.to_json(shared) | numbers
     store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
@@ -343,6 +348,10 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         if not isinstance(latents, dict):
             raise ValueError(f"latents must be a JSON object, got {latents!r:.80}")
         latents = {name: _numbers(f"latents.{name}", value) for name, value in latents.items()}
+        given = content.pop("parameters", {})
+        if not isinstance(given, dict):
+            raise ValueError(f"parameters must be a JSON object, got {given!r:.80}")
+        parameters = {name: _numbers(f"parameters.{name}", one) for name, one in given.items()}
         shared = Shared.of(content)
         model = model or shared.model
         if model is None:
@@ -364,10 +373,12 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
             samples=samples,
             latents=latents,
             receipt=shared.receipt,
-            model=model,
+            model=TrainedModel(model, parameters) if parameters else model,
             feature_names=names,
             preprocessing=shared.preprocessing,
             estimate=shared.estimate,
+            guide=shared.guide,
+            parameters=parameters,
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a release: {validate.why(error)}") from error

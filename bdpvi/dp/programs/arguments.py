@@ -46,7 +46,7 @@ class Arguments:
         """Return the arguments of one call.
 
         Raises:
-            ValueError: if there is no record.
+            ValueError: if no argument has rows, or a Dataset has no length or no record.
         """
         source = args[0] if len(args) == 1 and isinstance(args[0], Dataset) else None
         if source is not None:
@@ -63,8 +63,6 @@ class Arguments:
         if not sized:
             raise ValueError("step: give the records, as tensors with a row each, or as a Dataset")
         rows = len(sized[0])
-        if not rows:
-            raise ValueError("data has 0 records; at least 1 is needed")
         sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 and len(v) == rows for v in leaves)
         return cls(tuple(leaves), form, sampled, source, rows if source is None else length)
 
@@ -92,7 +90,7 @@ class Arguments:
     def stand_in(self) -> tuple[Tensor, ...]:
         """One record of zeros: for whatever must not see a record."""
         return tuple(
-            torch.zeros_like(one[:1])
+            one.new_zeros(1, *one.shape[1:])
             for one, of_records in zip(self.leaves, self.sampled, strict=True)
             if of_records
         )

@@ -1,0 +1,351 @@
+"""Private variational inference as a route: any Pyro model, trained by noisy gradients."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoGuide
+from torch import Tensor
+from torch.distributions import transform_to
+
+from bdpvi._runtime import progress as bars
+from bdpvi._runtime import secure, validate
+from bdpvi._runtime.checkpoint import Begun, Checkpoint
+from bdpvi._runtime.isolation import isolated
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.programs.arguments import Arguments
+from bdpvi.dp.programs.descent import Clip, Descent
+from bdpvi.dp.programs.moments import moments
+from bdpvi.dp.programs.program import Program
+from bdpvi.dp.programs.reading import read
+from bdpvi.guides import MeanField
+from bdpvi.inference.fingerprint import described
+from bdpvi.inference.optimisers import decay, fused
+from bdpvi.inference.svi import default_optimiser
+from bdpvi.models.contract import Model
+from bdpvi.models.parameters import TrainedModel, modules_of
+from bdpvi.releasing.estimate import Gaussian, Trained
+from bdpvi.types import Dataset, PrivacyUtilityWarning
+
+if TYPE_CHECKING:
+    from bdpvi.releasing.route import Left
+
+COUNT = 0.01
+"""Share of μ² for the noisy number of records, where the owner declares none."""
+_BATCH, _PASSES = 500, 5
+"""A batch has so many records, or as many as make so many passes over the table."""
+_SHARE = 0.1
+"""β of the clip's count: it costs the gradient half a percent."""
+_LONGER = 10.0
+"""Records beyond C, over √D/(μN), where noise and clip do about equal harm."""
+_DECAY = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPVIPlan:
+    """Public settings of a training.
+
+    Attributes:
+        event: all its steps.
+        clip: the rule for C.
+        size: D, number of coordinates of a record's gradient.
+    """
+
+    event: SampledGaussian
+    clip: Clip
+    size: int
+
+    def with_noise(self, noise_multiplier: float) -> DPVIPlan:
+        """Return the settings with another noise multiplier."""
+        return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPVI:
+    """Any Pyro model by variational inference with clipped, noisy gradients of single records.
+
+    A Gaussian guide is trained as by :class:`bdpvi.PrivateSVI`, with settings from public facts:
+    the noise from ε, the rate from the number of records, the clip from a noisy count of how many
+    records are beyond it. Parameters are averaged over the last half of the steps, and the guide's
+    covariance is widened by what noise and batches leave in that average. All of it is private, so
+    draws cost nothing. Latents should be of about unit size, by public scales.
+
+    Args:
+        rows: N as the owner declares it, within a factor of 3. Without it a noisy number is bought
+            for 1 % of the price.
+        draws: number of posterior draws; any number has the same price.
+        steps: number of optimiser steps.
+        batch: expected number of records in a batch.
+        clip: C, fixed; None lets it follow the noisy count.
+        lr: Adam's learning rate at first; it falls to a tenth.
+        loss: ``Trace_ELBO()`` unless given; ``TraceEnum_ELBO()`` sums enumerated latents out.
+        plate: name of the plate over the records, where several could be it.
+        checkpoint: new folder for the state of training, secret: after an interruption the same
+            call goes on there, and nothing is charged twice. The ledger must be in a file.
+        progress: whether to show a progress bar.
+    """
+
+    rows: float | None = None
+    draws: int = 1000
+    steps: int = 1000
+    batch: float | None = None
+    clip: float | None = None
+    lr: float = 0.05
+    loss: Any = None
+    plate: str | None = None
+    checkpoint: str | Path | None = None
+    progress: bool = False
+    guide: Any = field(default=None, repr=False)
+    size: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "batch", "clip"):
+            if (value := getattr(self, name)) is not None:
+                validate.positive(name, value)
+        validate.positive("lr", self.lr)
+        validate.positive_int("draws", self.draws)
+        validate.positive_int("steps", self.steps)
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return COUNT if self.rows is None else 0.0
+
+    def of_rows(self, rows: float) -> DPVI:
+        """Return the route for a table of about so many records."""
+        return replace(self, rows=max(rows, 1.0))
+
+    def with_draws(self, draws: int) -> DPVI:
+        """Return the route with so many draws a release."""
+        return replace(self, draws=draws)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> DPVI:
+        """Return the route with guide and size, after model and guide ran on made-up records.
+
+        Raises:
+            ValueError: naming the site that cannot be protected and the remedy.
+        """
+        guide = MeanField(model) if guide is None else guide
+        x, _ = self._arguments(model, guide, data).leaves
+        with isolated(x):
+            return replace(self, guide=guide, size=self._read(model, guide, data).size)
+
+    def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
+        """Return the settings: a function of public numbers."""
+        assert self.rows is not None
+        variance = largest_variance(left.epsilon, left.delta) - left.variance
+        batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
+        rate, distance = min(1.0, batch / self.rows), math.sqrt(variance)
+        longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
+        follows = self.clip is None
+        clip = Clip(
+            bound=math.sqrt(self.size) if self.clip is None else self.clip,
+            longer=longer,
+            share=_SHARE * follows,
+            batch=rate * self.rows,
+        )
+        size = self.size + follows
+        event = SampledGaussian(
+            noise_multiplier=rate * math.sqrt(self.steps) / distance,
+            rate=rate,
+            steps=self.steps,
+            rounding=self.steps * secure.sum_rounding(size),
+        )
+        return DPVIPlan(event=event, clip=clip, size=size)
+
+    def predicting(self, model: Model, plan: DPVIPlan) -> Model:
+        """Return the model."""
+        return model
+
+    def said(self, plan: DPVIPlan) -> str:
+        """Return nothing."""
+        return ""
+
+    def caution(self, plan: DPVIPlan, delta: float) -> str:
+        """Return that noise outweighs the records, if it does."""
+        noise = plan.event.noise_multiplier * math.sqrt(plan.size / self.steps)
+        if noise < plan.event.rate * self.rows / 4:  # type: ignore[operator]
+            return ""
+        return (
+            f"about {self.rows:,.0f} records say little of {plan.size} coordinates at this ε: a "
+            "larger ε, fewer latents and parameters, or more records would help"
+        )
+
+    def shares(self, model: Model, data: Dataset) -> None:
+        """Return nothing: what its records pay is not computed."""
+
+    def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
+        """Train, and return the posterior with its draws."""
+        kept = self._kept(model, data, key)
+        with isolated(self._arguments(model, self.guide, data).leaves[0]):
+            torch.manual_seed(int(key.child("start")) % 2**63)
+            program = self._read(model, self.guide, data)
+            mechanism = NoisySum(
+                rate=plan.event.rate,
+                clip=1.0,
+                noise_multiplier=plan.event.noise_multiplier,
+                size=plan.size,
+                records=1,
+                length=len(data),
+                seed=int(key.child("steps")),
+            )
+            optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
+            course = Course(Descent(program, optim, mechanism, plan.clip), self.steps)
+            track = bars.bar if self.progress else bars.silent
+            for step in track(range(self.steps), "private fit"):
+                course.step(step, kept)
+            course.settle()
+            if ignored := course.descent.ignored:
+                warnings.warn(
+                    f"for the owner only: {ignored} gradients of records were not finite, and "
+                    "count as zero; look for NaN, infinities and values outside the support",
+                    PrivacyUtilityWarning,
+                    stacklevel=5,
+                )
+            return self._trained(program, course, model, data.x, key)
+
+    def _trained(
+        self, program: Program, course: Course, model: Model, like: Tensor, key: Key
+    ) -> Trained:
+        mean, covariance = moments(program)
+        found = course.widened(covariance)
+        parameters = _values(program, model)
+        whole = found.ndim == 2
+        guide = Gaussian(
+            mean=tuple(mean.tolist()),
+            variances=tuple((found.diagonal() if whole else found).tolist()),
+            covariance=tuple(map(tuple, ((found + found.mT) / 2).tolist())) if whole else (),
+            sites={site.name: tuple(site.shape) for site in program.sites},
+        )
+        flat = guide.draws(self.draws, key.child("draws")).to(like)
+        trained = TrainedModel(model, parameters) if parameters else model
+        latents = guide.latents(trained, flat, like.shape[1])
+        return Trained(trained, guide, parameters, flat, latents)
+
+    def _arguments(self, model: Model, guide: object, data: Dataset) -> Arguments:
+        """Return x and y, in the type of the modules' weights where there are some."""
+        weights = (w for one in modules_of(model, guide) for w in one.parameters())
+        first = next(weights, None)
+        kind = data.x.dtype if first is None else first.dtype
+        y = data.y.to(kind) if data.y.is_floating_point() else data.y
+        return Arguments.of((data.x.to(kind), y), {})
+
+    def _read(self, model: Model, guide: Any, data: Dataset) -> Program:
+        """Return the program; of one of Pyro's guides of a copy, as each is trained once."""
+        if isinstance(guide, AutoGuide):
+            guide = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
+        loss = Trace_ELBO() if self.loss is None else self.loss
+        return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
+
+    def _kept(self, model: Model, data: Dataset, key: Key) -> Begun | None:
+        if self.checkpoint is None:
+            return None
+        return Checkpoint(self.checkpoint, {"key": key.work}).begun("training")
+
+    def purpose(self, model: Model, data: Dataset, epsilon: float, delta: float) -> str:
+        """Return a digest of all that a training depends on, "" where none can go on."""
+        if self.checkpoint is None:
+            return ""
+        settings = replace(self, checkpoint=None, progress=False, guide=None)
+        parts = (settings, described(model), type(self.guide).__name__, epsilon, delta)
+        return hashlib.sha256(repr((*parts, data.fingerprint())).encode()).hexdigest()
+
+
+class Course:
+    """Steps of a descent, and the average of what they lead to.
+
+    Attributes:
+        descent: what takes them.
+        steps: how many there will be.
+    """
+
+    def __init__(self, descent: Descent, steps: int) -> None:
+        self.descent, self.steps = descent, steps
+        self.first, self.begun = steps // 2, False
+        self.variance = 0.0
+        self.sums = {n: torch.zeros_like(v) for n, v in descent.program.parameters.items()}
+
+    @property
+    def averaged(self) -> int:
+        """The number of steps that are averaged."""
+        return self.steps - self.first
+
+    def step(self, number: int, kept: Begun | None = None) -> None:
+        """Take a step, unless a state was kept from after it."""
+        if kept is not None and not self.begun:
+            self._restore(kept.state())
+        self.begun = True
+        if number < self.taken:
+            return
+        descent = self.descent
+        descent.step(number)
+        decay(descent.optim)
+        self.taken = number + 1
+        if number >= self.first:
+            self.variance += descent.deviation**2 / self.averaged
+            for name, value in descent.program.parameters.items():
+                self.sums[name] += value.detach()
+        if kept is not None:
+            kept.reached(self.state_dict)
+
+    taken = 0
+
+    def settle(self) -> None:
+        """Set the parameters to their average."""
+        with torch.no_grad():
+            for name, value in self.descent.program.parameters.items():
+                value.copy_(self.sums[name] / self.averaged)
+
+    def widened(self, covariance: Tensor) -> Tensor:
+        """Return the covariance with what batches and noise leave in the average location.
+
+        Near its end the location moves by S g for a gradient g of all records, with the guide's
+        covariance S, so an average of T locations has the covariance S (F/(qT) + ν²/T) S where
+        batches of rate q have gradients of covariance F/q, F about S⁻¹, and noise has ν².
+
+        Args:
+            covariance: S, (d, d), or its diagonal, (d,).
+        """
+        batches = 1 + (1 / self.descent.mechanism.rate - 1) / self.averaged
+        noise = self.variance / self.averaged
+        square = covariance @ covariance if covariance.ndim == 2 else covariance.square()
+        return covariance * batches + square * noise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the steps to come depend on."""
+        own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
+        return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
+
+    def _restore(self, state: Any) -> None:
+        if state is None:
+            return
+        self.descent.load_state_dict(state)
+        self.descent.ignored = state["ignored"]
+        self.taken, self.variance = state["taken"], state["variance"]
+        self.sums = dict(state["sums"])
+
+
+def _values(program: Program, model: Model) -> dict[str, Tensor]:
+    """Return the values of the model's parameters, named as :class:`TrainedModel` has them."""
+    from bdpvi.models.parameters import Holder
+
+    places = {id(one): name for name, one in Holder(modules_of(model)).named_parameters()}
+    values = {}
+    for name in program.direct:
+        value = program.parameters[name].detach()
+        if name in program.constraints:
+            values[name] = transform_to(program.constraints[name])(value).clone()
+        elif id(program.parameters[name]) in places:
+            values[places[id(program.parameters[name])]] = value.clone()
+    return values
