@@ -76,7 +76,7 @@ class Trained:
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
-        with poutine.substitute(data=self.parameters):
+        with pyro.validation_enabled(False), poutine.substitute(data=self.parameters):
             return self.function(*args)
 
 
@@ -115,21 +115,21 @@ def local_log_density(trace: poutine.Trace, records: int) -> Tensor:
 
 
 def non_private(
-    example: Example, data: Dataset, *, steps: int = 4000, batch: int = 256, seed: int = 0
+    example: Example, data: Dataset, *, steps: int = 4000, lr: float = 0.03, draws: int = 100
 ) -> Fitted:
-    """Fit by Pyro's SVI with batches of this size, and take 100 draws of the global latents."""
-    batch = min(batch, len(data))
+    """Fit by Pyro's SVI with batches of 256 records, and take draws of the global latents."""
+    batch = min(256, len(data))
     with isolated(data.x), pyro.validation_enabled(False), Subsampled(len(data) / batch):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model, guide = example.fresh()
-        optim = ClippedAdam({"lr": 0.03, "lrd": 0.01 ** (1 / steps)})
+        optim = ClippedAdam({"lr": lr, "lrd": 0.01 ** (1 / steps), "clip_norm": math.inf})
         svi = SVI(model, guide, optim, loss=example.LOSS)
         for _ in range(steps):
             at = torch.randint(len(data), (batch,))
             svi.step(data.x[at], data.y[at])
         values = {name: value.detach() for name, value in pyro.get_param_store().items()}
         model, guide = Trained(model, values), Trained(guide, values)
-        return Fitted(model, guide, global_draws(guide, data, 100))
+        return Fitted(model, guide, global_draws(guide, data, draws))
 
 
 def global_draws(guide: Any, data: Dataset, draws: int) -> dict[str, Tensor]:

@@ -47,9 +47,9 @@ class Guide(PyroModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         start = torch.stack([torch.full((TESTS,), 0.5), torch.linspace(0.5, -0.5, TESTS)])
-        self.loadings = PyroParam(start)
+        self.loadings_loc = PyroParam(start)
         self.loadings_scale = PyroParam(torch.full_like(start, 0.05), constraints.positive)
-        self.noise = PyroParam(torch.full((TESTS,), -0.5))
+        self.noise_loc = PyroParam(torch.full((TESTS,), -0.5))
         self.noise_scale = PyroParam(torch.full((TESTS,), 0.05), constraints.positive)
         self.encoder = PyroModule[nn.Linear](TESTS, FACTORS)
         self.encoder.weight = nn.Parameter(start / 5)
@@ -57,8 +57,8 @@ class Guide(PyroModule):  # type: ignore[misc]
 
     def forward(self, x: Tensor, y: Tensor) -> None:
         """Draw from it."""
-        pyro.sample("loadings", dist.Normal(self.loadings, self.loadings_scale).to_event(2))
-        pyro.sample("noise", dist.LogNormal(self.noise, self.noise_scale).to_event(1))
+        pyro.sample("loadings", dist.Normal(self.loadings_loc, self.loadings_scale).to_event(2))
+        pyro.sample("noise", dist.LogNormal(self.noise_loc, self.noise_scale).to_event(1))
         read, scale = self.encoder(y), self.z_scale
         with pyro.plate("records", len(x)):
             pyro.sample("z", dist.Normal(read, scale).to_event(1))

@@ -18,6 +18,7 @@ from pyro.distributions.transforms import OrderedTransform
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bdpvi import Dataset
 from bdpvi.models.contract import Model
@@ -28,13 +29,19 @@ CUTS = torch.tensor([-2.0, -0.8, 0.4, 2.2])
 LOSS = Trace_ELBO()
 
 
+def chances(predictor: Tensor, cuts: Tensor) -> Tensor:
+    """Return the chance of each level, (..., LEVELS): of a logistic variable between two cuts."""
+    below = torch.sigmoid(cuts - predictor.unsqueeze(-1))
+    return pad(below, (0, 1), value=1.0) - pad(below, (1, 0))
+
+
 def model(x: Tensor, y: Tensor | None = None) -> None:
     """Draw weights and ordered cuts; observe the levels 0 to 4."""
     w = pyro.sample("w", dist.Normal(x.new_zeros(4), 1.0).to_event(1))
     free = dist.Normal(x.new_zeros(LEVELS - 1), 2.0).to_event(1)
     cuts = pyro.sample("cuts", dist.TransformedDistribution(free, [OrderedTransform()]))
     with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.OrderedLogistic(x @ w, cuts), obs=y)
+        pyro.sample("y", dist.Categorical(chances(x @ w, cuts)), obs=y)
 
 
 def fresh() -> tuple[Model, AutoNormal]:
@@ -66,7 +73,7 @@ def figure(draws: Draws, axes: Axes) -> None:
     """Draw the levels' shares along the first feature, the others at their means."""
     along = torch.linspace(-3, 3, 100)
     w, cuts = draws.latents["w"][:, :1].to(along), draws.latents["cuts"].to(along)
-    p = dist.OrderedLogistic(along * w, cuts.unsqueeze(1)).probs.mean(0)
+    p = chances(along * w, cuts.unsqueeze(1)).mean(0)
     axes.stackplot(along, p.T, labels=[f"level {level}" for level in range(LEVELS)])
     axes.legend(loc="lower right")
     axes.set(xlabel="first feature", ylabel="share", title="learned shares of the levels")
