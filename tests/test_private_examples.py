@@ -96,7 +96,7 @@ def test_targets_left_out_are_simulated_for_every_record(example: Example) -> No
     data = example.simulated(300, 0)
     model, _ = example.fresh()
     torch.manual_seed(0)
-    with torch.no_grad():
+    with isolated(data.x), torch.no_grad():
         trace = poutine.trace(model).get_trace(data.x)
     observed = [
         site["value"] for name, site in trace.nodes.items() if name[0] in "yq" and name != "yes"

@@ -69,14 +69,14 @@ class Example(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A model or guide with the values of its parameters."""
+    """A model or guide with its parameters, which Pyro keeps for a run of it only."""
 
     function: Model
-    parameters: Mapping[str, Tensor]
+    parameters: Any
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
-        with pyro.validation_enabled(False), poutine.substitute(data=self.parameters):
+        with pyro.get_param_store().scope(self.parameters):
             return self.function(*args)
 
 
@@ -127,8 +127,8 @@ def non_private(
         for _ in range(steps):
             at = torch.randint(len(data), (batch,))
             svi.step(data.x[at], data.y[at])
-        values = {name: value.detach() for name, value in pyro.get_param_store().items()}
-        model, guide = Trained(model, values), Trained(guide, values)
+        trained = pyro.get_param_store().get_state()
+        model, guide = Trained(model, trained), Trained(guide, trained)
         return Fitted(model, guide, global_draws(guide, data, draws))
 
 
