@@ -1,4 +1,4 @@
-"""The private examples: every record alone has a gradient, densities are right, and models learn."""
+"""The private examples: a record alone has a gradient, densities are right, and models learn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXAMPLES: list[Example] = [
 ]  # fmt: skip
 every = pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.__name__)
 RECORDS = 2000
-STEPS = {autoencoder: 300, two_layers: 300}
+STEPS = {autoencoder.__name__: 300, two_layers.__name__: 300}
 
 
 class Swapped(TorchFunctionMode):
@@ -49,7 +49,9 @@ class Swapped(TorchFunctionMode):
         super().__init__()
         self.values = {id(one): values[name] for name, one in parameters.items()}
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         swap: Callable[[Any], Any] = lambda one: self.values.get(id(one), one)  # noqa: E731
         return function(*tree_map(swap, args), **tree_map(swap, kwargs or {}))
 
@@ -81,9 +83,9 @@ def test_each_record_alone_has_a_gradient_in_every_parameter(
                 return drawn.log_prob_sum() - each - prior  # type: ignore[no-any-return]
 
         start = {name: one.detach() for name, one in parameters.items()}
-        gradient = torch.func.vmap(
-            torch.func.grad(loss), in_dims=(None, 0, 0), randomness="same"
-        )(start, data.x, data.y)
+        gradient = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="same")(
+            start, data.x, data.y
+        )
     for name, value in gradient.items():
         assert value.shape == (8, *start[name].shape)
         assert value.dtype == dtype
@@ -112,7 +114,7 @@ def fitted() -> Callable[[Example], _example.Fitted]:
 
     def of(example: Example) -> _example.Fitted:
         if example not in kept:
-            steps = STEPS.get(example, 150)
+            steps = STEPS.get(example.__name__, 150)
             data = example.simulated(RECORDS, 0)
             kept[example] = _example.non_private(example, data, steps=steps, lr=0.1, draws=20)
         return kept[example]
@@ -139,3 +141,181 @@ def test_a_figure_shows_draws(example: Example, fitted: Callable[[Example], Draw
     plt.close(figure)
 
 
+def given(example: Example, latents: Mapping[str, Any], records: int = 40) -> tuple[Any, ...]:
+    """Return the density of records at one draw of the latents, which is given, x and y."""
+    data = example.simulated(records, 2).to("cpu", torch.float64)
+    one = {name: torch.as_tensor(value).double()[None] for name, value in latents.items()}
+    with isolated(data.x):
+        model, guide = example.fresh()
+        found = example.log_density(model, guide, one, data.x, data.y)
+    return found.numpy(), data.x.numpy(), data.y.numpy()
+
+
+def test_densities_of_regressions_are_scipy_s() -> None:
+    w = np.array([0.5, -0.3, 0.2, 0.1])
+    found, x, y = given(
+        group_effects, {"w": w, "centre": 0.3, "spread": 0.7, "place": np.linspace(-1, 1, 12)}
+    )
+    p = stats.logistic.cdf(x[:, :4] @ w + 0.3 + 0.7 * np.linspace(-1, 1, 12)[x[:, 4].astype(int)])
+    assert found == pytest.approx(stats.bernoulli.logpmf(y, p))
+
+    cuts = np.array([-1.5, -0.5, 0.6, 1.9])
+    found, x, y = given(ordinal, {"w": w, "cuts": cuts})
+    ends = np.array([-np.inf, *cuts, np.inf])
+    at, level = x @ w, y.astype(int)
+    between = stats.logistic.cdf(ends[level + 1] - at) - stats.logistic.cdf(ends[level] - at)
+    assert found == pytest.approx(np.log(between))
+
+    found, x, y = given(negative_binomial, {"w": w, "intercept": 0.4, "size": 1.3})
+    mean = x[:, 4] * np.exp(0.4 + x[:, :4] @ w)
+    assert found == pytest.approx(stats.nbinom.logpmf(y, 1.3, 1.3 / (1.3 + mean)))
+
+    five = np.array([*w, -0.2])
+    found, x, y = given(robust, {"w": five, "intercept": 0.4, "scale": 0.6, "freedom": 3.5})
+    assert found == pytest.approx(stats.t.logpdf(y, 3.5, 0.4 + x @ five, 0.6))
+
+    found, x, y = given(survival, {"w": w, "intercept": 0.4, "shape": 1.3})
+    weibull = stats.weibull_min(1.3, scale=np.exp(0.4 + x[:, :4] @ w))
+    died = y < x[:, 4]
+    assert 0 < died.sum() < len(y)
+    assert found == pytest.approx(np.where(died, weibull.logpdf(y), weibull.logsf(y)))
+
+
+def test_densities_of_curves_and_surfaces_are_those_of_their_definitions() -> None:
+    w = np.sin(np.arange(spline.KNOTS))
+    found, x, y = given(spline, {"w": w, "noise": 0.5})
+    step = spline.HOURS / (spline.KNOTS - 3)
+    knots = step * np.arange(-3, spline.KNOTS + 1)
+    curve = interpolate.BSpline(knots, w, 3)(x[:, 0])
+    assert found == pytest.approx(stats.norm.logpdf(y, curve, 0.5))
+
+    u = np.cos(np.arange(16.0))
+    found, x, y = given(gaussian_process, {"u": u, "height": 1.4, "noise": 0.3})
+    points = gaussian_process.POINTS.double().numpy()
+
+    def kernel(a: Any, b: Any) -> Any:
+        squared = ((a[:, None] - b) ** 2).sum(-1)
+        return 1.4**2 * np.exp(-squared / (2 * gaussian_process.LENGTH**2))
+
+    inside = kernel(points, points) + 1.4**2 * gaussian_process.JITTER * np.eye(16)
+    gain = np.linalg.solve(inside, kernel(points, x)).T
+    there = 1.4 * np.linalg.cholesky(inside / 1.4**2) @ u  # the process at the points
+    left = 1.4**2 - (gain * kernel(points, x).T).sum(1)
+    assert found == pytest.approx(stats.norm.logpdf(y, gain @ there, np.sqrt(0.09 + left)))
+
+    shapes = {f"{kind}{layer}": shape[at:] for layer, shape in enumerate(two_layers.SHAPES)
+              for at, kind in enumerate("wb")}  # fmt: skip
+    latents: dict[str, Any] = {
+        name: np.cos(np.arange(np.prod(shape))).reshape(shape) for name, shape in shapes.items()
+    }
+    found, x, y = given(two_layers, {**latents, "noise": 0.4})
+    first = np.tanh(x @ latents["w0"] + latents["b0"])
+    second = np.tanh(first @ latents["w1"] + latents["b1"])
+    output = (second @ latents["w2"] + latents["b2"])[:, 0]
+    assert found == pytest.approx(stats.norm.logpdf(y, output, 0.4))
+
+
+def test_densities_of_hidden_variables_are_sums_and_integrals() -> None:
+    shares = np.array([0.5, 0.3, 0.2])
+    locs, scales = mixture.LOCS.double().numpy(), mixture.SCALES.double().numpy()
+    found, _, y = given(mixture, {"shares": shares, "locs": locs, "scales": scales})
+    inside = stats.norm.pdf(y[:, None], locs, scales).prod(2)
+    assert found == pytest.approx(np.log(inside @ shares))
+
+    yes = 0.05 + 0.9 * hidden_classes.YES.double().numpy()
+    found, _, y = given(hidden_classes, {"shares": shares, "yes": yes})
+    each = np.where(y[:, None] == 1, yes, np.where(y[:, None] == 0, 1 - yes, 1.0))
+    assert (y == -1).any()
+    assert found == pytest.approx(np.log(each.prod(2) @ shares))
+
+    loadings, noise = factors.LOADINGS.T.double().numpy(), factors.NOISE.double().numpy()
+    found, _, y = given(factors, {"loadings": loadings, "noise": noise})
+    normal = stats.multivariate_normal(np.zeros(10), loadings.T @ loadings + np.diag(noise**2))
+    assert found == pytest.approx(normal.logpdf(y))
+
+
+def test_importance_weights_of_factors_come_near_their_integral(
+    fitted: Callable[[Example], Draws],
+) -> None:
+    """Within five standard errors of the mean of 800 weights."""
+    found, data = fitted(factors), factors.simulated(30, 3)
+    latents = {name: value[:1].repeat_interleave(800, 0) for name, value in found.latents.items()}
+    first = {name: value[:1] for name, value in found.latents.items()}
+    args = found.model, found.guide
+    exact = factors.log_density(*args, first, data.x, data.y)
+    with isolated(data.x):
+        torch.manual_seed(0)
+        weighted = _example.importance_weighted(*args, latents, data.x, data.y)
+        parts = [_example.importance_weighted(*args, first, data.x, data.y) for _ in range(100)]
+    error = (torch.stack(parts) - exact).exp().std(0) / 800**0.5
+    assert float(error.median()) < 0.05
+    assert bool(((weighted - exact).exp() - 1).abs().le(5 * error).all())
+
+
+def test_baselines_are_maxima_of_the_likelihood() -> None:
+    """In closed form, or as scipy finds them."""
+    for example, parameters in ((group_effects, 1), (ordinal, 5)):
+        train, test = example.simulated(500, 0), example.simulated(300, 1)
+        shares = np.bincount(train.y.long(), minlength=max(2, parameters)) / 500
+        expected = float(np.log(shares)[test.y.long()].mean())
+        assert example.baseline(train, test) == pytest.approx(expected, rel=1e-4)
+    for example in (spline, two_layers, gaussian_process):
+        train, test = example.simulated(500, 0), example.simulated(300, 1)
+        normal = stats.norm(*stats.norm.fit(train.y.numpy()))
+        assert example.baseline(train, test) == pytest.approx(
+            float(normal.logpdf(test.y).mean()), rel=1e-4
+        )
+    train, test = robust.simulated(500, 0), robust.simulated(300, 1)
+    student = stats.t(*stats.t.fit(train.y.double().numpy()))
+    assert robust.baseline(train, test) == pytest.approx(
+        float(student.logpdf(test.y).mean()), rel=1e-3
+    )
+    train, test = survival.simulated(500, 0), survival.simulated(300, 1)
+    died = (train.y < train.x[:, 4]).numpy()
+    times = train.y.double().numpy()
+    both = stats.CensoredData(uncensored=times[died], right=times[~died])
+    weibull = stats.weibull_min(*stats.weibull_min.fit(both, floc=0))
+    y, seen = test.y.numpy(), (test.y < test.x[:, 4]).numpy()
+    expected = float(np.where(seen, weibull.logpdf(y), weibull.logsf(y)).mean())
+    assert survival.baseline(train, test) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_fit_comes_as_near_to_the_truth_as_its_draws() -> None:
+    """No weight is further off than 4.5 standard deviations of the draws."""
+    data = robust.simulated(RECORDS, 5)
+    found = _example.non_private(robust, data, steps=300, lr=0.1)
+    w = found.latents["w"]
+    assert bool(((w.mean(0) - robust.WEIGHTS).abs() < 4.5 * w.std(0)).all())
+
+
+def test_records_of_a_batch_count_as_often_as_there_are_records() -> None:
+    """A batch of half of the records, repeated, is all of them."""
+    data = factors.simulated(10, 0)
+    model, _ = factors.fresh()
+    latents = {"loadings": factors.LOADINGS.T, "noise": factors.NOISE, "z": torch.ones(10, 2)}
+
+    def total(data: Dataset, factor: float, z: Tensor) -> float:
+        with _example.Subsampled(factor):
+            run = poutine.condition(model, data={**latents, "z": z})
+            return float(poutine.trace(run).get_trace(data.x, data.y).log_prob_sum())
+
+    half = data.select(torch.arange(5))
+    twice = Dataset(half.x.repeat(2, 1), half.y.repeat(2, 1))
+    expected = total(twice, 1.0, latents["z"])
+    assert total(half, 2.0, latents["z"][:5]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_example_prints_its_share_and_draws_its_figure(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def private(example: Example, data: Dataset, epsilon: float) -> Draws:
+        return _example.non_private(example, data, steps=20)
+
+    monkeypatch.setattr(_example, "private", private)
+    out = tmp_path / "figure.png"
+    given = ["--records", "300", "--steps", "60", "--out", str(out)]
+    _example.main(negative_binomial, given)
+    printed = capsys.readouterr().out
+    assert "baseline" in printed
+    assert "share of the gain" in printed
+    assert out.stat().st_size > 1000

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import matplotlib.pyplot as plt
@@ -36,17 +37,18 @@ class Draws(Protocol):
     """
 
     @property
-    def model(self) -> Model: ...  # noqa: D102
+    def model(self) -> Model: ...
     @property
-    def guide(self) -> Any: ...  # noqa: D102
+    def guide(self) -> Any: ...
     @property
-    def latents(self) -> Mapping[str, Tensor]: ...  # noqa: D102
+    def latents(self) -> Mapping[str, Tensor]: ...
 
 
 class Example(Protocol):
     """A module of this folder."""
 
     __name__: str
+    __file__: str
     LOSS: ELBO
 
     def simulated(self, records: int, seed: int) -> Dataset:
@@ -144,8 +146,8 @@ def global_draws(guide: Any, data: Dataset, draws: int) -> dict[str, Tensor]:
     return {name: torch.stack([one.nodes[name]["value"] for one in found]) for name in names}
 
 
-def private(example: Example, data: Dataset, epsilon: float) -> bdpvi.Release:
-    """Fit with privacy, by defaults."""
+def private(example: Example, data: Dataset, epsilon: float) -> Any:
+    """Return the release of a private fit by defaults."""
     model, guide = example.fresh()
     return bdpvi.fit_private(
         model, data, epsilon=epsilon, delta=DELTA, guide=guide, route=bdpvi.DPVI()
@@ -210,10 +212,10 @@ def most_likely(
     def loss() -> Tensor:
         optim.zero_grad()
         value = -log_density(found, train.x, train.y).mean()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
-    optim.step(loss)  # type: ignore[no-untyped-call]
+    optim.step(loss)
     return float(log_density(found.detach(), test.x, test.y).mean())
 
 
@@ -236,9 +238,10 @@ def share(baseline: float, private: float, non_private: float) -> float:
 
 def main(example: Example, arguments: Sequence[str] | None = None) -> None:
     """Fit with and without privacy, print how well each does on new records, draw the figure."""
-    name = example.__spec__.name if getattr(example, "__spec__", None) else "example"
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", default=f"{name}.png", help="path of the figure")
+    parser.add_argument(
+        "--out", default=f"{Path(example.__file__).stem}.png", help="path of the figure"
+    )
     parser.add_argument("--records", type=int, default=10_000, help="simulated records")
     parser.add_argument("--epsilon", type=float, default=1.0, help="of the private fit")
     parser.add_argument("--steps", type=int, default=4000, help="of the fit without privacy")

@@ -35,9 +35,7 @@ class Autoencoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.decoder = nn.Sequential(
-            nn.Linear(CODES, UNITS), nn.Tanh(), nn.Linear(UNITS, SENSORS)
-        )
+        self.decoder = nn.Sequential(nn.Linear(CODES, UNITS), nn.Tanh(), nn.Linear(UNITS, SENSORS))
         self.encoder = nn.Sequential(
             nn.Linear(SENSORS, UNITS), nn.Tanh(), nn.Linear(UNITS, 2 * CODES)
         )
