@@ -48,7 +48,7 @@ class Example(Protocol):
     """A module of this folder."""
 
     __name__: str
-    __file__: str
+    __file__: str | None
     LOSS: ELBO
 
     def simulated(self, records: int, seed: int) -> Dataset:
@@ -240,7 +240,7 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> None:
     """Fit with and without privacy, print how well each does on new records, draw the figure."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
-        "--out", default=f"{Path(example.__file__).stem}.png", help="path of the figure"
+        "--out", default=f"{Path(str(example.__file__)).stem}.png", help="path of the figure"
     )
     parser.add_argument("--records", type=int, default=10_000, help="simulated records")
     parser.add_argument("--epsilon", type=float, default=1.0, help="of the private fit")
