@@ -78,7 +78,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for records in given.sizes:
         for name in given.only:
-            example: Example = import_module(name)  # type: ignore[assignment]
+            example: Example = import_module(name)
             print(row(example, int(records), given.seeds, given.epsilon), flush=True)
 
 
