@@ -48,9 +48,9 @@ def row(example: Example, records: int, seeds: int, epsilon: float) -> str:
         torch.manual_seed(seed)
         start = time.perf_counter()
         # people of their own: nothing was spent on them before
-        release = private(example, replace(data, people=People()), epsilon)
+        _, learned = private(example, replace(data, people=People()), epsilon)
         seconds.append(time.perf_counter() - start)
-        found.append(score(example, release, test))
+        found.append(score(example, learned, test))
     shares = [share(baseline, one, most) for one in found]
     spread = f"{stdev(shares):.3f}" if seeds > 1 else "–"
     return (

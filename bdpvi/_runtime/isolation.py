@@ -11,6 +11,17 @@ from torch import Tensor
 
 
 @contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers of a seed, on one device; the caller's state comes back after."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if device.type == "cpu":
+            torch.default_generator.manual_seed(seed)  # a seed for all devices is slow
+        else:
+            torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def isolated(like: Tensor) -> Iterator[None]:
     """Own parameter store and random state, and the default type and device of a tensor.
 

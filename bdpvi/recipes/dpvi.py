@@ -244,7 +244,10 @@ class DPVI:
     def _read(self, model: Model, guide: Any, data: Dataset) -> Program:
         """Return the program; of one of Pyro's guides of a copy, as each is trained once."""
         if isinstance(guide, AutoGuide):
-            guide = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
+            made_for = guide._model  # a copy drops it, in both
+            fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
+            guide._model = fresh._model = made_for
+            guide = fresh
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
 

@@ -183,7 +183,7 @@ class Release:
         """
         receipt = replace(self.receipt, draws=draws)
         if self.guide is not None:
-            samples = self.guide.draws(draws)
+            samples = self.guide.draws(draws).to(self.samples)
             latents = self.guide.latents(self.model, samples, len(self.feature_names))
             return replace(self, samples=samples, latents=latents, receipt=receipt)
         if self.estimate is None:

@@ -146,12 +146,21 @@ def global_draws(guide: Any, data: Dataset, draws: int) -> dict[str, Tensor]:
     return {name: torch.stack([one.nodes[name]["value"] for one in found]) for name in names}
 
 
-def private(example: Example, data: Dataset, epsilon: float) -> Any:
-    """Return the release of a private fit by defaults."""
+def private(example: Example, data: Dataset, epsilon: float) -> tuple[bdpvi.Release, Fitted]:
+    """Return the release of a private fit by defaults, and what it learned.
+
+    An encoder of a guide is trained in place, as every module is.
+    """
     model, guide = example.fresh()
-    return bdpvi.fit_private(
-        model, data, epsilon=epsilon, delta=DELTA, guide=guide, route=bdpvi.DPVI()
+    release = bdpvi.fit_private(
+        model,
+        data,
+        epsilon=epsilon,
+        delta=DELTA,
+        guide=guide,
+        route=bdpvi.DPVI(loss=example.LOSS),
     )
+    return release, Fitted(release.model, guide, release.with_draws(100).latents)
 
 
 def summed_out(
@@ -248,16 +257,16 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
 
     data, test = example.simulated(given.records, 0), example.simulated(FRESH, 1)
-    release = private(example, data, given.epsilon)
+    release, learned = private(example, data, given.epsilon)
     print(release)
     least, most = example.baseline(data, test), non_private(example, data, steps=given.steps)
-    found = least, score(example, release, test), score(example, most, test)
+    found = least, score(example, learned, test), score(example, most, test)
     print("mean log density of a new record")
     print("baseline {:.4f}, private {:.4f}, non-private {:.4f}".format(*found))
     print(f"share of the gain that privacy leaves: {share(*found):.3f}")
 
     drawn, axes = plt.subplots()
-    example.figure(release, axes)
+    example.figure(learned, axes)
     drawn.savefig(given.out)
     print("wrote", given.out)
 

@@ -17,6 +17,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.isolation import seeded
 from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.dp.programs.program import Program
 
@@ -115,8 +116,7 @@ class Descent:
             FloatingPointError: if a parameter is not finite after it.
         """
         program, mechanism = self.program, self.mechanism
-        with torch.random.fork_rng():
-            torch.manual_seed(mechanism.seed_of(number))
+        with seeded(mechanism.seed_of(number), program.device):
             draw = program.draw()
             total = torch.zeros(mechanism.size, dtype=torch.float64)
             for positions in self._pieces(mechanism.batch(number)):

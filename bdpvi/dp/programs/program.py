@@ -88,6 +88,11 @@ class Program:
         """Number of coordinates of a record's gradient, those of u and θ."""
         return self.dim + sum(self.parameters[name].numel() for name in self.direct)
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is trained."""
+        return next((v.device for v in self.parameters.values()), torch.device("cpu"))
+
     def draw(self) -> Draw:
         """Draw the global latents from the guide, which is run on a record of zeros."""
         args, kwargs = self.arguments.call(self.arguments.stand_in)

@@ -52,14 +52,15 @@ def read(
     """
     _check_loss(loss)
     _check_unused(guide)
+    holder = Holder(modules_of(model, guide))
+    if mixing := list(_in_layers(holder)):
+        raise MisfitError(mixing)
     runs = _Runs(model, guide, arguments, plate)
     modelled, guided, parameters = runs.first()
     found = plate or _plate(modelled)
-    holder = Holder(modules_of(model, guide))
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
     misfits = [
-        *_in_layers(holder),
         *_in_model(modelled, guided, found),
         *_in_guide(guided, guide, found),
         *_in_parameters(free, runs.sizes.get(found), arguments.length),
@@ -258,7 +259,7 @@ def _in_model(modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> Ite
             yield Misfit(_named(site), f"is not in plate {plate!r}", _PLATE)
             continue
         (frame,) = (one for one in site["cond_indep_stack"] if one.name == plate)
-        shape = site["fn"].batch_shape
+        shape = site["fn"].log_prob(site["value"]).shape
         if frame.vectorized and len(shape) >= -frame.dim and shape[frame.dim] != 1:
             yield Misfit(
                 _named(site),
