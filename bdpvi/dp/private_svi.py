@@ -93,7 +93,7 @@ class PrivateSVI:
             )
         self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
         self.plate, self._ledger = plate, ledger
-        self._clip = Clip(bound=clip)
+        self._clip = Clip(bound=validate.positive("clip", clip))
         self._mechanism = NoisySum(
             rate=validate.rate("rate", rate),
             clip=1.0,

@@ -85,6 +85,8 @@ def predictive_means(
         return target["fn"].mean  # type: ignore[no-any-return]
 
     with pyro.validation_enabled(False), torch.no_grad(), _Means():
+        if not latents:  # a model of parameters alone
+            return one({}).unsqueeze(0)
         means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
     return means
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -79,6 +80,12 @@ class TrainedModel:
         holder = Holder(modules_of(self.model))
         own = dict(holder.named_parameters())
         swapped = {name: value.to(own[name]) for name, value in self.values.items() if name in own}
-        with pyro.get_param_store().scope(), Parameters(self.values):
+        with (
+            pyro.get_param_store().scope(),
+            Parameters(self.values),
+            warnings.catch_warnings(),
+        ):
+            # Values that are not trained are as meant here.
+            warnings.filterwarnings("ignore", ".*was not registered in the param store")
             run = partial(self.model, *args, **kwargs)
             return torch.func.functional_call(holder, swapped, (run,))

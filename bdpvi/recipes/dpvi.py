@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pyro import poutine
 from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoGuide
+from pyro.infer.autoguide import AutoGuide, AutoNormal
 from torch import Tensor
 from torch.distributions import transform_to
 
@@ -25,13 +26,12 @@ from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.programs.arguments import Arguments
+from bdpvi.dp.programs.course import Course
 from bdpvi.dp.programs.descent import Clip, Descent
-from bdpvi.dp.programs.moments import moments
 from bdpvi.dp.programs.program import Program
 from bdpvi.dp.programs.reading import read
-from bdpvi.guides import MeanField
 from bdpvi.inference.fingerprint import described
-from bdpvi.inference.optimisers import decay, fused
+from bdpvi.inference.optimisers import fused
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import Model
 from bdpvi.models.parameters import TrainedModel, modules_of
@@ -136,7 +136,7 @@ class DPVI:
         Raises:
             ValueError: naming the site that cannot be protected and the remedy.
         """
-        guide = MeanField(model) if guide is None else guide
+        guide = _usual(model) if guide is None else guide
         x, _ = self._arguments(model, guide, data).leaves
         with isolated(x):
             return replace(self, guide=guide, size=self._read(model, guide, data).size)
@@ -203,9 +203,7 @@ class DPVI:
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
             course = Course(Descent(program, optim, mechanism, plan.clip), self.steps)
             track = bars.bar if self.progress else bars.silent
-            for step in track(range(self.steps), "private fit"):
-                course.step(step, kept)
-            course.settle()
+            course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
                 warnings.warn(
                     f"for the owner only: {ignored} gradients of records were not finite, and "
@@ -218,8 +216,7 @@ class DPVI:
     def _trained(
         self, program: Program, course: Course, model: Model, like: Tensor, key: Key
     ) -> Trained:
-        mean, covariance = moments(program)
-        found = course.widened(covariance)
+        mean, found = course.posterior()
         parameters = _values(program, model)
         whole = found.ndim == 2
         guide = Gaussian(
@@ -265,78 +262,14 @@ class DPVI:
         return hashlib.sha256(repr((*parts, data.fingerprint())).encode()).hexdigest()
 
 
-class Course:
-    """Steps of a descent, and the average of what they lead to.
+def _usual(model: Model) -> AutoNormal:
+    """Return a guide of independent normals for all continuous latents."""
 
-    Attributes:
-        descent: what takes them.
-        steps: how many there will be.
-    """
+    def discrete(site: dict[str, Any]) -> bool:
+        support = getattr(site["fn"], "support", None)  # a plate's subsample has none
+        return support is not None and bool(support.is_discrete)
 
-    def __init__(self, descent: Descent, steps: int) -> None:
-        self.descent, self.steps = descent, steps
-        self.first, self.begun = steps // 2, False
-        self.variance = 0.0
-        self.sums = {n: torch.zeros_like(v) for n, v in descent.program.parameters.items()}
-
-    @property
-    def averaged(self) -> int:
-        """The number of steps that are averaged."""
-        return self.steps - self.first
-
-    def step(self, number: int, kept: Begun | None = None) -> None:
-        """Take a step, unless a state was kept from after it."""
-        if kept is not None and not self.begun:
-            self._restore(kept.state())
-        self.begun = True
-        if number < self.taken:
-            return
-        descent = self.descent
-        descent.step(number)
-        decay(descent.optim)
-        self.taken = number + 1
-        if number >= self.first:
-            self.variance += descent.deviation**2 / self.averaged
-            for name, value in descent.program.parameters.items():
-                self.sums[name] += value.detach()
-        if kept is not None:
-            kept.reached(self.state_dict)
-
-    taken = 0
-
-    def settle(self) -> None:
-        """Set the parameters to their average."""
-        with torch.no_grad():
-            for name, value in self.descent.program.parameters.items():
-                value.copy_(self.sums[name] / self.averaged)
-
-    def widened(self, covariance: Tensor) -> Tensor:
-        """Return the covariance with what batches and noise leave in the average location.
-
-        Near its end the location moves by S g for a gradient g of all records, with the guide's
-        covariance S, so an average of T locations has the covariance S (F/(qT) + ν²/T) S where
-        batches of rate q have gradients of covariance F/q, F about S⁻¹, and noise has ν².
-
-        Args:
-            covariance: S, (d, d), or its diagonal, (d,).
-        """
-        batches = 1 + (1 / self.descent.mechanism.rate - 1) / self.averaged
-        noise = self.variance / self.averaged
-        square = covariance @ covariance if covariance.ndim == 2 else covariance.square()
-        return covariance * batches + square * noise
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the steps to come depend on."""
-        own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
-        return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
-
-    def _restore(self, state: Any) -> None:
-        if state is None:
-            return
-        self.descent.load_state_dict(state)
-        self.descent.ignored = state["ignored"]
-        self.taken, self.variance = state["taken"], state["variance"]
-        self.sums = dict(state["sums"])
+    return AutoNormal(poutine.block(model, hide_fn=discrete))
 
 
 def _values(program: Program, model: Model) -> dict[str, Tensor]:

@@ -328,7 +328,6 @@ class Prepared:
         epsilon: float,
         seeded: bool,
     ) -> Release:
-        draws = len(next(iter(latents.values())))
         preprocessing = self.preprocessing
         worst = total.worst_case
         assert worst is not None  # what has none is not planned
@@ -340,7 +339,7 @@ class Prepared:
                 worst_case=worst.seeded() if seeded else worst,
                 about=sentences(guarantees.about(preprocessing), route.said(plan)),
                 source=AIMED,
-                draws=draws,
+                draws=route.draws,
                 temperature=None,
                 noise_scale=None,
                 step=None,

@@ -287,7 +287,8 @@ class Release:
 
 def flat(latents: Mapping[str, Tensor]) -> Tensor:
     """Return draws of unbounded latent variables side by side, (k, d)."""
-    return torch.cat([one.reshape(len(one), -1) for one in latents.values()], 1)
+    sides = [one.reshape(len(one), -1) for one in latents.values()]
+    return torch.cat(sides, 1) if sides else torch.zeros(0, 0)
 
 
 def _named(frame: Any, names: tuple[str, ...]) -> Any:

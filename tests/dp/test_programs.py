@@ -83,7 +83,7 @@ def several(x: Tensor, y: Tensor | None = None) -> None:
             pyro.sample("pair", dist.Normal(mean, 1.0).to_event(1), obs=seen)
 
 
-class Network(PyroModule):
+class Network(PyroModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.first = PyroModule[nn.Linear](2, 3)
@@ -186,7 +186,7 @@ def test_a_plates_size_has_no_part_in_a_record(model: Any) -> None:
     torch.testing.assert_close(program.gradients(draw, (x, y)), expected)
 
 
-@config_enumerate
+@config_enumerate  # type: ignore[untyped-decorator]
 def mixture(x: Tensor, y: Tensor | None = None) -> None:
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
     with pyro.plate("parts", 3):
@@ -196,7 +196,7 @@ def mixture(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(loc[which], 1.0), obs=y)
 
 
-@config_enumerate
+@config_enumerate  # type: ignore[untyped-decorator]
 def classes(x: Tensor, y: Tensor | None = None) -> None:
     with pyro.plate("parts", 2):
         loc = pyro.sample("loc", dist.Normal(torch.zeros(3), 2.0).to_event(1))
@@ -284,16 +284,14 @@ def dependent(x: Tensor, y: Tensor | None = None) -> None:
 
 def test_moments_refuse_sites_that_depend_on_each_other() -> None:
     program = read(plain, dependent, Trace_ELBO(), argued(*table()))
-    with pytest.raises(
-        ValueError, match="not Gaussian on the unconstrained scale, one independent"
-    ):
+    with pytest.raises(ValueError, match="not Gaussian on the unconstrained scale"):
         moments(program)
 
 
 # Refusals: the site is named, and what to do.
 
 
-class Normed(PyroModule):
+class Normed(PyroModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,11 +149,7 @@ class Descent:
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, the optimiser's state and C."""
         parameters = {n: v.detach().clone() for n, v in self.program.parameters.items()}
-        optim = {
-            name: self.optim.optim_objs[value].state_dict()
-            for name, value in self.program.parameters.items()
-            if value in self.optim.optim_objs
-        }
+        optim = deepcopy(self.optim.get_state())
         return {"parameters": parameters, "optim": optim, "bound": self.bound}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -168,7 +165,6 @@ class Descent:
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(state["parameters"][name])
-        for name, one in state["optim"].items():
-            self.optim.optim_objs[own[name]] = self.optim._get_optim(own[name])
-            self.optim.optim_objs[own[name]].load_state_dict(one)
+        self.optim.optim_objs.clear()
+        self.optim.set_state(deepcopy(state["optim"]))  # taken up in the next step
         self.bound = state["bound"]

@@ -135,7 +135,7 @@ class Program:
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
         """Return what each record adds to the negative ELBO, (B,). Secret."""
-        theta = {name: self.parameters[name].detach() for name in self.direct}
+        theta = {name: self.parameters[name] for name in self.direct}
         each = torch.vmap(
             self.of_record,
             in_dims=(None, None, None, *[0 for _ in rows]),

@@ -159,6 +159,8 @@ class _Runs:
         try:
             with pyro.validation_enabled(False), plates(self._is_records), last:
                 return poutine.trace(program).get_trace(*args, **kwargs)
+        except MisfitError:
+            raise
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             raise _failed(name, "one record", last, error) from error
 

@@ -1,0 +1,137 @@
+"""A training from its first step to its last, and the posterior that follows from the way there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdpvi.dp.programs.descent import Descent
+from bdpvi.dp.programs.moments import moments
+from bdpvi.inference.optimisers import decay
+from bdpvi.inference.svi import Kept
+
+_WINDOWS = 10
+_MARGIN = 2.0
+"""Times what windows show: their own error, at nine degrees of freedom, halves a number rarely."""
+
+
+class Course:
+    """Steps of a descent, the last half of which is averaged.
+
+    Source of the average: Polyak and Juditsky, "Acceleration of Stochastic Approximation by
+    Averaging", 1992.
+
+    Attributes:
+        descent: what takes them.
+        steps: how many there will be.
+        taken: how many there were.
+        variance: mean of the squared deviation of the noise in the steps that are averaged.
+        sums: of the parameters in consecutive windows of these, (W, ...) each.
+    """
+
+    def __init__(self, descent: Descent, steps: int) -> None:
+        self.descent, self.steps, self.taken, self.variance = descent, steps, 0, 0.0
+        self.first = steps // 2
+        self.averaged = steps - self.first
+        self.windows = min(_WINDOWS, self.averaged)
+        values = descent.program.parameters.items()
+        self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
+
+    def run(self, steps: Any, kept: Kept | None = None) -> None:
+        """Take these steps, from the state on that was kept last.
+
+        Args:
+            steps: numbers from 0, perhaps with a progress bar around them.
+            kept: where the state is kept.
+        """
+        if kept is not None and (state := kept.state()) is not None:
+            self.load_state_dict(state)
+        for number in steps:
+            if number < self.taken:
+                continue
+            self._step(number)
+            if kept is not None:
+                kept.reached(self.state_dict)
+
+    def _step(self, number: int) -> None:
+        descent = self.descent
+        descent.step(number)
+        decay(descent.optim)
+        self.taken = number + 1
+        if number < self.first:
+            return
+        self.variance += descent.deviation**2 / self.averaged
+        window = self._window(number)
+        for name, value in descent.program.parameters.items():
+            self.sums[name][window] += value.detach()
+
+    def _window(self, number: int) -> int:
+        return (number - self.first) * self.windows // self.averaged
+
+    def posterior(self) -> tuple[Tensor, Tensor]:
+        """Set the parameters to their average, and return the latents' mean and covariance.
+
+        The guide's covariance is widened by what batches and noise leave in the average, and not by
+        more than twice what the averages of the windows show: where the records say little, the
+        steps are too short for the noise to do what :func:`left_in_average` says.
+
+        Returns:
+            (d,), and (d, d), or (d,) where coordinates are independent.
+        """
+        counts = torch.zeros(self.windows)
+        for number in range(self.first, self.steps):
+            counts[self._window(number)] += 1
+        program, centres = self.descent.program, []
+        for window in range(self.windows):
+            self._set({n: v[window] / counts[window].to(v) for n, v in self.sums.items()})
+            centres.append(moments(program)[0])
+        self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
+        mean, covariance = moments(program)
+        rate, noise = self.descent.mechanism.rate, self.variance
+        left = left_in_average(covariance, rate, noise, self.averaged)
+        if self.windows > 1:
+            seen = _MARGIN * torch.stack(centres).var(0) / self.windows
+            sizes = left if left.ndim == 1 else left.diagonal()
+            shrunk = (seen / sizes.clamp(min=1e-300)).clamp(max=1.0).sqrt()
+            left = left * (shrunk.square() if left.ndim == 1 else torch.outer(shrunk, shrunk))
+        return mean, covariance + left
+
+    def _set(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in self.descent.program.parameters.items():
+                value.copy_(values[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the steps to come depend on."""
+        own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
+        return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a state."""
+        self.descent.load_state_dict(state)
+        self.descent.ignored = state["ignored"]
+        self.taken, self.variance = state["taken"], state["variance"]
+        self.sums = dict(state["sums"])
+
+
+def left_in_average(covariance: Tensor, rate: float, noise: float, steps: int) -> Tensor:
+    """Return the covariance that batches and noise leave in an average of T locations.
+
+    Near its end the location moves by S g for a gradient g of all records, with the guide's
+    covariance S, so that is S (F(1 − q)/(qT) + ν²/T) S. Gradients from Poisson batches of rate q
+    vary by F(1 − q)/q, with F = Σ gᵢgᵢᵀ about S⁻¹ in a model that is true, and noise by ν² in each
+    coordinate.
+
+    Args:
+        covariance: S, (d, d), or its diagonal, (d,).
+        rate: q.
+        noise: ν², of the gradient of all records.
+        steps: T.
+
+    >>> left_in_average(torch.tensor([0.1]), 0.5, 4.0, 10)  # 0.1/10 + 0.1² · 4/10
+    tensor([0.0140])
+    """
+    square = covariance @ covariance if covariance.ndim == 2 else covariance.square()
+    return covariance * ((1 / rate - 1) / steps) + square * (noise / steps)

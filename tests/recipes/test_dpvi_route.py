@@ -1,0 +1,304 @@
+"""fit_private of any Pyro model: what it charges, releases, keeps, and goes on with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import Predictive, TraceEnum_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal, constraints
+
+import bdpvi
+from bdpvi import DPVI, Budget, BudgetExceededError, Dataset, Ledger, PrivacyUtilityWarning, guides
+from bdpvi._runtime.keys import Key
+from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.programs.course import left_in_average
+from bdpvi.dp.programs.descent import Descent
+from bdpvi.releasing.estimate import Gaussian
+
+QUICK = DPVI(rows=2000, steps=60, batch=200, draws=50)
+
+
+def table(records: int = 2000) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3000, 3, generator=generator)[:records]
+    return x[:, :2], x[:, 0] + x[:, 2]
+
+
+def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(2), x.new_tensor(1.0)).to_event(1))
+    s = pyro.sample("s", dist.LogNormal(x.new_tensor(0.0), 1.0))
+    with pyro.plate("records", len(x)):
+        return pyro.sample("y", dist.Normal(x @ w, s), obs=y)  # type: ignore[no-any-return]
+
+
+def test_a_release_of_any_model_is_one_like_all_others(tmp_path: Path) -> None:
+    x, y = table()
+    release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=QUICK)
+    receipt = release.receipt
+    assert receipt.worst_case is not None
+    assert (receipt.worst_case.epsilon, receipt.source) == (1.0, "aimed at")
+    worst = release.cost.worst_case
+    assert worst is not None
+    assert 0.99 < worst.epsilon <= 1.0
+    assert release.guide is not None
+    assert release.guide.sites == {"w": (2,), "s": ()}
+    assert {name: tuple(v.shape) for name, v in release.latents.items()} == {
+        "w": (50, 2),
+        "s": (50,),
+    }
+    assert bool((release.latents["s"] > 0).all())
+    assert len(release.with_draws(7).samples) == 7
+    assert release.predict_mean(x[:3]).shape == (3,)
+    seen = Predictive(release.model, posterior_samples=release.latents)(x[:5])
+    assert seen["y"].shape == (50, 5)
+    file = tmp_path / "release.json"
+    bdpvi.save_release(release, file)
+    again = bdpvi.load_release(file, model)
+    assert again.guide == release.guide
+    assert bool((again.with_draws(9).latents["s"] > 0).all())
+    torch.testing.assert_close(
+        again.predict_mean(x[:3].double()).float(), release.predict_mean(x[:3])
+    )
+    assert not pyro.get_param_store().keys()
+
+
+def test_it_learns_and_its_covariance_knows_of_the_noise() -> None:
+    x, y = table(3000)
+    release = bdpvi.fit_private(
+        model, (x.double(), y.double()), epsilon=1.0, route=DPVI(rows=3000, steps=400, batch=300)
+    )
+    assert release.guide is not None
+    mean, spread = torch.tensor(release.guide.mean), torch.tensor(release.guide.variances).sqrt()
+    assert bool(((mean[:2] - torch.tensor([1.0, 0.0])).abs() < 5 * spread[:2]).all())
+    assert float(spread[0]) > 1 / math.sqrt(3000)
+
+
+@pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
+def test_guides_of_pyro_and_of_the_library(kind: Any) -> None:
+    guide = kind(model)
+    release = bdpvi.fit_private(model, table(), epsilon=1.0, guide=guide, route=QUICK)
+    assert release.guide is not None
+    full = kind is not AutoNormal
+    assert len(release.guide.covariance) == (3 if full else 0)
+    # the guide itself was not trained, so it serves again
+    assert bdpvi.fit_private(model, table(), epsilon=1.0, guide=guide, route=QUICK).guide
+
+
+class Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        self.decoder = nn.Linear(1, 3)
+
+    def model(self, x: Tensor, y: Tensor | None = None) -> None:
+        pyro.module("decoder", self.decoder)
+        sigma = pyro.param("sigma", torch.tensor(1.0), constraint=constraints.positive)
+        with pyro.plate("records", len(x)):
+            z = pyro.sample("z", dist.Normal(torch.zeros(len(x), 1), 1.0).to_event(1))
+            pyro.sample("y", dist.Normal(self.decoder(z), sigma).to_event(1), obs=y)
+
+    def guide(self, x: Tensor, y: Tensor | None = None) -> None:
+        pyro.module("encoder", self.encoder)
+        with pyro.plate("records", len(x)):
+            loc, scale = self.encoder(y).chunk(2, -1)
+            pyro.sample("z", dist.Normal(loc, scale.exp()).to_event(1))
+
+
+def test_networks_with_latents_of_each_record(tmp_path: Path) -> None:
+    vae = Autoencoder()
+    y = torch.randn(2000, 1) * torch.tensor([1.0, -1.0, 0.5]) + 0.3 * torch.randn(2000, 3)
+    data = Dataset(torch.zeros(2000, 0), y)
+    release = bdpvi.fit_private(vae.model, data, epsilon=2.0, guide=vae.guide, route=QUICK)
+    assert "sigma" in release.parameters
+    assert release.guide is not None
+    assert release.guide.mean == ()
+    torch.manual_seed(0)
+    seen = Predictive(release.model, num_samples=1)(torch.zeros(4000, 0))["y"][0]
+    assert seen.std() == pytest.approx(float(y.std()), rel=0.5)
+    bdpvi.save_release(release, tmp_path / "vae.json")
+    other = Autoencoder()
+    again = bdpvi.load_release(tmp_path / "vae.json", other.model)
+    torch.manual_seed(0)
+    repeated = Predictive(again.model, num_samples=1)(torch.zeros(4000, 0))["y"][0]
+    torch.testing.assert_close(repeated, seen)
+
+
+@config_enumerate  # type: ignore[untyped-decorator]
+def clusters(x: Tensor, y: Tensor | None = None) -> None:
+    with pyro.plate("parts", 2):
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0))
+    with pyro.plate("records", len(x)):
+        which = pyro.sample("which", dist.Categorical(torch.tensor([0.5, 0.5])))
+        pyro.sample("y", dist.Normal(loc[which], 1.0), obs=y)
+
+
+def test_enumerated_classes() -> None:
+    y = torch.cat([torch.randn(1000) - 3, torch.randn(1000) + 3])
+    guide = AutoNormal(
+        poutine.block(clusters, hide=["which"]), init_loc_fn=lambda _: torch.tensor([-1.0, 1.0])
+    )
+    release = bdpvi.fit_private(
+        clusters,
+        Dataset(torch.zeros(2000, 0), y),
+        epsilon=2.0,
+        guide=guide,
+        route=DPVI(rows=2000, steps=200, batch=200, lr=0.1, loss=TraceEnum_ELBO()),
+    )
+    found = release.latents["loc"].mean(0)
+    assert bool(((found - torch.tensor([-3.0, 3.0])).abs() < 0.5).all())
+
+
+class Sums:
+    """What NoisySum would add noise to, instead of adding it."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.found: list[Tensor] = []
+        monkeypatch.setattr(NoisySum, "noisy", self.noisy)
+        monkeypatch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(5)))
+
+    def noisy(self, totals: list[Tensor], key: Key) -> list[Tensor]:
+        self.found += totals
+        return [one.clone() for one in totals]
+
+
+def test_one_row_more_moves_the_first_sum_by_1_at_most_and_nothing_else(monkeypatch: Any) -> None:
+    x, y = table(2001)
+    y[-1] = 1e6  # an outlier, and NaN next time
+    runs = []
+    for rows, last in ((2000, 0.0), (2001, 1e6), (2001, math.nan)):
+        sums = Sums(monkeypatch)
+        y[-1] = last
+        # NaN is refused in a Dataset; here it is let through
+        data = Dataset(x[:rows], torch.nan_to_num(y[:rows], 0.0))
+        object.__setattr__(data, "y", y[:rows])
+        route = DPVI(rows=2000, steps=1, batch=2000, draws=1)
+        if math.isnan(last):
+            with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 gradients"):
+                bdpvi.fit_private(model, data, epsilon=1.0, route=route)
+        else:
+            bdpvi.fit_private(model, data, epsilon=1.0, route=route)
+        runs.append(sums.found[0])
+    assert 0.5 < float((runs[1] - runs[0]).norm()) <= 1 + 1e-9
+    assert torch.equal(runs[2], runs[0])
+
+
+def test_the_size_of_the_table_is_bought_or_declared() -> None:
+    release = bdpvi.fit_private(model, table(), epsilon=1.0, route=DPVI(steps=20, draws=2))
+    worst = release.cost.worst_case
+    assert worst is not None
+    assert 0.98 < worst.epsilon <= 1.0
+    with pytest.warns(PrivacyUtilityWarning, match="about 30 records say little of 4 coordinates"):
+        bdpvi.fit_private(model, table(30), epsilon=0.1, route=DPVI(rows=30, steps=20, draws=2))
+
+
+def test_budgets_and_earlier_spending_count() -> None:
+    data = Dataset(*table())
+    data.people.share(Ledger(), Budget(1.0, 1e-5))
+    bdpvi.fit_private(model, data, epsilon=0.6, route=QUICK)
+    second = bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK)
+    assert second.cost.worst_case is not None
+    assert second.cost.worst_case.epsilon <= 1.0
+    with pytest.raises((BudgetExceededError, ValueError)):
+        bdpvi.fit_private(model, data, epsilon=1.5, route=QUICK)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_an_interrupted_training_goes_on_and_pays_once(tmp_path: Path, monkeypatch: Any) -> None:
+    data = Dataset(*table())
+    ledger = Ledger.at(tmp_path / "ledger.jsonl")
+    route = DPVI(rows=2000, steps=30, batch=200, draws=5, checkpoint=tmp_path / "unfinished")
+    monkeypatch.setattr("bdpvi._runtime.checkpoint._EVERY", 0.0)
+    step, seen = Descent.step, []
+
+    def stopping(self: Descent, number: int) -> None:
+        seen.append(number)
+        if len(seen) == 21:
+            raise Stopped
+        step(self, number)
+
+    monkeypatch.setattr(Descent, "step", stopping)
+    with pytest.raises(Stopped):
+        bdpvi.fit_private(model, data, epsilon=1.0, route=route, ledger=ledger)
+    assert len(ledger.entries()) == 1
+    again = Dataset(*table())
+    there = Ledger.at(tmp_path / "ledger.jsonl")
+    release = bdpvi.fit_private(model, again, epsilon=1.0, route=route, ledger=there)
+    assert len(there.entries()) == 1
+    assert seen == [*range(21), *range(20, 30)]
+    whole = bdpvi.fit_private(model, again, epsilon=1.0, route=route, ledger=there)
+    assert len(there.entries()) == 1
+    assert torch.equal(whole.samples, release.samples)
+    with pytest.raises(ValueError, match=r"checkpoint=.* needs a ledger in a file"):
+        bdpvi.fit_private(model, Dataset(*table()), epsilon=1.0, route=route)
+
+
+def test_what_batches_and_noise_leave_in_an_average() -> None:
+    generator = torch.Generator().manual_seed(0)
+    each = torch.randn(400, 2, generator=generator, dtype=torch.float64)
+    each = each @ torch.tensor([[1.0, 0.4], [0.0, 0.6]]).double()
+    rate, deviation, steps, repeats = 0.3, 7.0, 8, 40_000
+    covariance = torch.linalg.inv(each.T @ each)
+    coins = (torch.rand(repeats * steps, 400, generator=generator) < rate).double()
+    noisy = coins @ each / rate
+    noisy += deviation * torch.randn(noisy.shape, generator=generator, dtype=torch.float64)
+    average = noisy.view(repeats, steps, 2).mean(1) @ covariance
+    expected = covariance + torch.cov(average.T)
+    found = covariance + left_in_average(covariance, rate, deviation**2, steps)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=2e-5)
+    sizes = torch.tensor([0.1, 0.2]).double()
+    torch.testing.assert_close(
+        left_in_average(sizes, rate, 2.0, steps),
+        left_in_average(sizes.diag(), rate, 2.0, steps).diagonal(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def fresh_store() -> Iterator[None]:
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+def test_refusals_charge_nothing() -> None:
+    data = Dataset(*table())
+
+    def unobserved(x: Tensor, y: Tensor | None = None) -> None:
+        model(x)
+
+    def gamma(x: Tensor, y: Tensor | None = None) -> None:
+        pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("s", dist.Gamma(2.0, 2.0))
+
+    with pytest.raises(ValueError, match="model observes no site"):
+        bdpvi.fit_private(unobserved, data, epsilon=1.0)
+    with pytest.raises(ValueError, match="latent site 's' is Gamma in the guide"):
+        bdpvi.fit_private(model, data, epsilon=1.0, guide=gamma, route=QUICK)
+    wrong: dict[str, Any] = {"steps": 0, "rows": -1.0, "lr": 0.0, "clip": math.nan}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=name):
+            DPVI(**{name: value})
+    assert not data.ledger.entries()
+
+
+def test_a_gaussian_says_what_it_is() -> None:
+    cov = ((2.0, 0.5), (0.5, 1.0))
+    one = Gaussian(mean=(1.0, -1.0), variances=(2.0, 1.0), covariance=cov, sites={"w": (2,)})
+    assert isinstance(one.distribution, MultivariateNormal)
+    drawn = one.draws(40_000, Key.of_seed(0))
+    torch.testing.assert_close(torch.cov(drawn.T), torch.tensor(cov).double(), rtol=0.05, atol=0.03)
+    with pytest.raises(ValueError, match="must be of 2 coordinates"):
+        Gaussian(mean=(1.0,), variances=(2.0, 1.0), sites={"w": (2,)})
