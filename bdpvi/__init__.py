@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from bdpvi.dp.networks.deep import DPSGDSettings, make_private
     from bdpvi.dp.private_svi import PrivateSVI
     from bdpvi.guides.checks import check
+    from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
     from bdpvi.models.logistic import BayesianLogisticRegression
-    from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+    from bdpvi.models.regression import (
+        BayesianLinearRegression,
+        BayesianNegativeBinomialRegression,
+        BayesianPoissonRegression,
+    )
     from bdpvi.neighbours.coupled import Coupled
     from bdpvi.neighbours.optimum.route import Optimum
     from bdpvi.neighbours.optimum.tables import Table
@@ -54,8 +59,13 @@ _WHERE = {
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
     "dp.private_svi": ("PrivateSVI",),
     "guides.checks": ("check",),
+    "models.classes": ("BayesianMultinomialRegression", "BayesianOrdinalRegression"),
     "models.logistic": ("BayesianLogisticRegression",),
-    "models.regression": ("BayesianLinearRegression", "BayesianPoissonRegression"),
+    "models.regression": (
+        "BayesianLinearRegression",
+        "BayesianNegativeBinomialRegression",
+        "BayesianPoissonRegression",
+    ),
     "neighbours.coupled": ("Coupled",),
     "neighbours.optimum.route": ("Optimum",),
     "neighbours.optimum.tables": ("Table",),
@@ -86,6 +96,9 @@ __all__ = [
     "BayesianDP",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
+    "BayesianMultinomialRegression",
+    "BayesianNegativeBinomialRegression",
+    "BayesianOrdinalRegression",
     "BayesianPoissonRegression",
     "Bound",
     "Budget",

@@ -70,7 +70,7 @@ def scored(
     ]
     work = Work(parts[0], pipeline)
     drawn = _solved(work, model, parts[0], found, key)
-    chance = predictive_means(model, {"w": drawn}, parts[1].x, binary=True).mean(0)
+    chance = predictive_means(model, {"w": drawn}, parts[1].x).mean(0)
     return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))
 
 

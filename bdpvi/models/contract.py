@@ -23,7 +23,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Transform, biject_to, constraints
+from torch.distributions import Categorical, Transform, biject_to, constraints
 
 from bdpvi._runtime.isolation import isolated
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
@@ -58,37 +58,68 @@ class _Means(Messenger):  # type: ignore[misc]
             msg["value"] = msg["fn"].mean
 
 
-def predictive_means(
-    model: Model, latents: Mapping[str, Tensor], x: Tensor, *, binary: bool = False
-) -> Tensor:
+def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return the mean of each record's target for each of k values of the latents, (k, N).
 
     Args:
         model: the model.
         latents: their values, each (k, ...).
         x: features, (N, d).
-        binary: whether the means are to be taken for probabilities of 1.
 
     Raises:
-        ValueError: if they are to be and the target is not 0 or 1.
+        ValueError: if the target is one of several classes, which have no mean.
     """
+
+    def mean(name: str, law: Any) -> Tensor:
+        if isinstance(law, Categorical):
+            raise ValueError(
+                f"model: target {name!r} is one of several classes, which have no mean; use "
+                "predict_proba"
+            )
+        return law.mean  # type: ignore[no-any-return]
+
+    return _predicted(model, latents, x, mean)
+
+
+def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the probabilities of 0 to K − 1 for each of k values of the latents, (k, N, K).
+
+    Args:
+        model, latents, x: as of :func:`predictive_means`.
+
+    Raises:
+        ValueError: if the target is neither 0 or 1 nor one of several classes.
+    """
+
+    def probabilities(name: str, law: Any) -> Tensor:
+        if isinstance(law, Categorical):
+            return law.probs
+        if law.support is not constraints.boolean:
+            raise ValueError(
+                f"model: target {name!r} is {type(law).__name__} and not 0 or 1 or one of several "
+                "classes, so it has no class and no probability; use predict_mean"
+            )
+        return torch.stack([1 - law.mean, law.mean], dim=-1)
+
+    return _predicted(model, latents, x, probabilities)
+
+
+def _predicted(
+    model: Model, latents: Mapping[str, Tensor], x: Tensor, of: Callable[[str, Any], Tensor]
+) -> Tensor:
+    """Return what is read off the law of each record's target, for each value of the latents."""
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
         sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
         (target,) = (site for site in sites if per_record(site, x))
-        if binary and target["fn"].support is not constraints.boolean:
-            raise ValueError(
-                f"model: target {target['name']!r} is {type(target['fn']).__name__} and not 0 or "
-                "1, so it has no class and no probability; use predict_mean"
-            )
-        return target["fn"].mean  # type: ignore[no-any-return]
+        return of(target["name"], target["fn"])
 
     with pyro.validation_enabled(False), torch.no_grad(), _Means():
         if not latents:  # a model of parameters alone
             return one({}).unsqueeze(0)
-        means = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
-    return means
+        found = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
+    return found
 
 
 def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""Bayesian linear and Poisson regression, of targets within public bounds."""
+"""Bayesian regression of numbers and counts within public bounds, and the design of all."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,19 +16,19 @@ from bdpvi.types import Dataset
 
 _REACH = 20.0
 """Logarithms of means are cut at ± this."""
+_DISPERSED = 7.0
+"""The logarithm of a dispersion is cut at ± this."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Regression:
+class Design:
     """A design of features and ones, and a prior N(0, s²I) of the weights.
 
     Args:
-        largest: bound on the size of targets, public; what lies beyond is cut to it.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are. Public, as all is.
     """
 
-    largest: float
     prior_scale: float = 5.0
     limit: float | None = None
 
@@ -35,7 +36,6 @@ class _Regression:
     intercept_mean: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        validate.positive("largest", self.largest)
         validate.positive("prior_scale", self.prior_scale)
         if self.limit is not None:
             validate.positive("limit", self.limit)
@@ -45,13 +45,32 @@ class _Regression:
         x = x if self.limit is None else x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
-    def _means(self, x: Tensor) -> Tensor:
-        """Sample the weights and return each record's linear predictor."""
+    def predictors(self, x: Tensor, *columns: int) -> Tensor:
+        """Sample the weights ``w``, (d + 1, ...); return the linear predictors, (N, ...)."""
         design = self.design(x)
-        zero = x.new_zeros(design.shape[1])
-        normal = dist.Normal(zero, x.new_tensor(self.prior_scale)).to_event(1)
-        weights: Tensor = pyro.sample("w", normal)
-        return design @ weights
+        zero = x.new_zeros(design.shape[1], *columns)
+        prior = dist.Normal(zero, x.new_tensor(self.prior_scale)).to_event(1 + len(columns))
+        return design @ pyro.sample("w", prior)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Regression(Design):
+    """A regression of numbers within a public bound.
+
+    Args:
+        largest: bound on the size of targets, public; what lies beyond is cut to it.
+        prior_scale, limit: as of :class:`Design`.
+    """
+
+    largest: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.positive("largest", self.largest)
+
+    def cut(self, y: Tensor | None) -> Tensor | None:
+        """Return targets cut at ± ``largest``, if there are any."""
+        return None if y is None else y.clamp(-self.largest, self.largest)
 
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless targets are what the model is of; any number will do."""
@@ -78,40 +97,122 @@ class BayesianLinearRegression(_Regression):
 
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables and observe the records."""
-        means = self._means(x)
-        scale = pyro.sample("log_scale", dist.Normal(x.new_tensor(0.0), x.new_tensor(2.0))).exp()
+        means = self.predictors(x)
+        scale = _log_sample("log_scale", x).exp()
         with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(means, scale), obs=y)
+            pyro.sample("y", dist.Normal(means, scale), obs=self.cut(y))
 
 
 @dataclass(frozen=True, kw_only=True)
-class BayesianPoissonRegression(_Regression):
+class _Counts(_Regression):
+    """A regression of counts, whose logarithmic mean is linear.
+
+    Args:
+        largest: whole number; larger counts are cut to it.
+        exposure: number of the column that holds exposures; see the models.
+        prior_scale, limit: as of :class:`Design`.
+    """
+
+    exposure: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.positive_int("largest", self.largest)  # type: ignore[arg-type]
+        if self.exposure is not None:
+            validate.positive_int("exposure", self.exposure, least=0)
+
+    def design(self, x: Tensor) -> Tensor:
+        """Return the features but for the exposure, cut, and a column of ones."""
+        at = self.exposure
+        if at is None:
+            return super().design(x)
+        if at >= x.shape[1]:
+            raise ValueError(f"exposure={at} is the number of no column: x has {x.shape[1]}")
+        return super().design(torch.cat([x[:, :at], x[:, at + 1 :]], dim=1))
+
+    def log_means(self, x: Tensor) -> Tensor:
+        """Sample the weights; return logarithms of means, cut at ±20, exposure included, (N,)."""
+        found = self.predictors(x)
+        if self.exposure is not None:
+            least = math.exp(-_REACH)  # so that predictions for any table are numbers
+            found = found + x[:, self.exposure].clamp(min=least).log()
+        return found.clamp(-_REACH, _REACH)
+
+    def check(self, data: Dataset) -> None:
+        """Raise ValueError unless targets are whole numbers from 0 on, and exposures positive."""
+        whole = (data.y >= 0) & (data.y == data.y.round())
+        validate.every("y", data.y, whole, "be whole numbers of at least 0")
+        if self.exposure is not None:
+            self.design(data.x[:1])
+            exposure = data.x[:, self.exposure]
+            rule = "be positive in the exposure's column, which is not to be standardised"
+            validate.every("x", exposure, exposure > 0, rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesianPoissonRegression(_Counts):
     """Bayesian Poisson regression: counts whose logarithmic mean is linear.
 
     Args:
-        largest: whole number; larger counts are cut to it where noise has to be bounded, and the
-            model knows of that. Public.
+        largest: whole number; larger counts are cut to it where noise has to be bounded, and
+            :class:`bdpvi.NoisyScores` knows of that. Public.
+        exposure: number of the column of the features, from 0 on, that holds each record's
+            exposure, such as years at risk, as it is: positive and not standardised. Its logarithm
+            is added to the linear predictor with the coefficient 1, and it has no weight.
         prior_scale: standard deviation of the prior N(0, s²I) of the weights ``w``.
         limit: features are cut off at ± limit; None leaves them as they are.
 
     >>> model = BayesianPoissonRegression(largest=10)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
     torch.Size([3])
+    >>> at_risk = BayesianPoissonRegression(largest=10, exposure=1)
+    >>> at_risk.design(torch.tensor([[0.3, 12.0]]))
+    tensor([[0.3000, 1.0000]])
     """
 
     kind: ClassVar[str] = "poisson"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validate.positive_int("largest", self.largest)  # type: ignore[arg-type]
-
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the weights and observe the records."""
-        rates = self._means(x).clamp(-_REACH, _REACH).exp()
+        rates = self.log_means(x).exp()
         with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Poisson(rates), obs=y)
+            pyro.sample("y", dist.Poisson(rates), obs=self.cut(y))
 
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError unless every target of ``data`` is a whole number of at least 0."""
-        whole = (data.y >= 0) & (data.y == data.y.round())
-        validate.every("y", data.y, whole, "be whole numbers of at least 0")
+
+@dataclass(frozen=True, kw_only=True)
+class BayesianNegativeBinomialRegression(_Counts):
+    """Bayesian negative binomial regression: counts that vary more than Poisson's.
+
+    A count of mean μ, whose logarithm is linear, has the variance μ + αμ² (NB2: Cameron and
+    Trivedi, "Regression Analysis of Count Data", 2013, section 3.3; ``alpha`` of statsmodels).
+    Latent variables are the weights ``w``, the last of the intercept, with the prior N(0, s²I), and
+    ``log_dispersion``, the logarithm of α, with the prior N(0, 2²), cut at ±7 where it is used.
+
+    Args:
+        largest: whole number, public; larger counts are cut to it.
+        exposure: as of :class:`bdpvi.BayesianPoissonRegression`.
+        prior_scale: the prior's standard deviation s.
+        limit: features are cut off at ± limit; None leaves them as they are.
+
+    >>> model = BayesianNegativeBinomialRegression(largest=10)
+    >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))
+    >>> trace.nodes["w"]["value"].shape, trace.nodes["log_dispersion"]["value"].shape
+    (torch.Size([3]), torch.Size([]))
+    """
+
+    kind: ClassVar[str] = "negative binomial"
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Sample the latent variables and observe the records."""
+        log_means = self.log_means(x)
+        # Less than e⁻⁷ is Poisson, and differences of log Γ(1/α) would lose float32's digits.
+        dispersion = _log_sample("log_dispersion", x).clamp(-_DISPERSED, _DISPERSED)
+        law = dist.NegativeBinomial((-dispersion).exp(), logits=log_means + dispersion)
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", law, obs=self.cut(y))
+
+
+def _log_sample(name: str, x: Tensor) -> Tensor:
+    """Sample the logarithm of a size, with the prior N(0, 2²)."""
+    prior = dist.Normal(x.new_tensor(0.0), x.new_tensor(2.0))
+    return pyro.sample(name, prior)  # type: ignore[no-any-return]

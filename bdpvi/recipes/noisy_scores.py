@@ -146,6 +146,8 @@ def family_of(model: Model) -> Family:
     Raises:
         ValueError: if it has none.
     """
+    if getattr(model, "exposure", None) is not None:
+        raise ValueError(f"exposure={model.exposure!r}: route=NoisyScores() has none; DPVI() does")  # type: ignore[attr-defined]
     if isinstance(model, BayesianLinearRegression):
         return Linear(model.largest)
     if isinstance(model, BayesianPoissonRegression):

@@ -148,7 +148,7 @@ def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent
             except TooFewRecordsError:  # a fifth of the records is held out
                 return None
         predictions = {
-            RELEASE: predictive_means(model, {"w": drawn}, test.x, binary=True).mean(0),
+            RELEASE: predictive_means(model, {"w": drawn}, test.x).mean(0),
             RATE: torch.full_like(test.y, float(train.y.mean())),
         }
         if turn == 0:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdpvi._runtime import schema, validate
 from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind, sentences
-from bdpvi.models.contract import Model, predictive_means
+from bdpvi.models.contract import Model, class_probabilities, predictive_means
 from bdpvi.releasing.estimate import Estimate, Gaussian
 from bdpvi.releasing.summary import Summary, summarised
 
@@ -211,9 +211,10 @@ class Release:
             ValueError: naming what is not numbers, not of this shape, not there or not known to the
                 encoding.
         """
-        return self._draws(x)
+        return predictive_means(self.model, self.latents, self._features(x))
 
-    def _draws(self, x: Any, *, binary: bool = False) -> Tensor:
+    def _features(self, x: Any) -> Tensor:
+        """Return checked features of the samples' type, (N, d)."""
         if hasattr(x, "columns"):
             encoding = self.encoding
             x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)
@@ -224,7 +225,7 @@ class Release:
                 f"got {tuple(features.shape)}"
             )
         validate.finite("x", features)
-        return predictive_means(self.model, self.latents, features.to(self.samples), binary=binary)
+        return features.to(self.samples)
 
     def to_inference_data(self, x: Tensor | None = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
@@ -262,27 +263,29 @@ class Release:
         return _like(x, self.predict_draws(x).mean(0))
 
     def predict_proba(self, x: Any) -> Any:
-        """Return the probabilities of 0 and 1, averaged over the samples, (N, 2).
+        """Return the probabilities of the classes 0 to K − 1, averaged over the samples, (N, K).
 
         Args:
             x: as for :meth:`predict_draws`.
 
         Returns:
-            A tensor for a tensor, a frame with the columns 0 and 1 for a frame, else an array.
+            A tensor for a tensor, a frame with the columns 0 to K − 1 for a frame, else an array.
 
         Raises:
-            ValueError: as :meth:`predict_draws`, or if the model's target is not 0 or 1.
+            ValueError: as :meth:`predict_draws`, or if the model's target is no class.
         """
-        one = self._draws(x, binary=True).mean(0)
-        return _like(x, torch.stack([1 - one, one], dim=1))
+        return _like(x, self._probabilities(x))
 
     def predict(self, x: Any) -> Any:
-        """Return the likelier class, 0 or 1, (N,). Input and output as of :meth:`predict_mean`.
+        """Return the likeliest class, 0 to K − 1, (N,); containers as of :meth:`predict_mean`.
 
         Raises:
             ValueError: as :meth:`predict_proba`.
         """
-        return _like(x, (self._draws(x, binary=True).mean(0) > 0.5).to(torch.int64))
+        return _like(x, self._probabilities(x).argmax(1))
+
+    def _probabilities(self, x: Any) -> Tensor:
+        return class_probabilities(self.model, self.latents, self._features(x)).mean(0)
 
 
 def flat(latents: Mapping[str, Tensor]) -> Tensor:

@@ -17,9 +17,8 @@ from bdpvi._fit import Fit, Kept
 from bdpvi._runtime import schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
-from bdpvi.models.contract import Model
+from bdpvi.models.contract import Model, latent_sites
 from bdpvi.models.parameters import TrainedModel
-from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.releasing import receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
@@ -360,15 +359,14 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
         if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
             raise ValueError("samples must have shape (draws, d), and latents as many draws")
         if isinstance(model, Known):
-            columns = model.design(samples.new_zeros(1, len(names))).shape[1]
-            shapes = {name: tuple(value.shape) for name, value in latents.items()}
-            wanted: dict[str, tuple[int, ...]] = {"w": (len(samples), columns)}
-            if isinstance(model, BayesianLinearRegression):
-                wanted["log_scale"] = (len(samples),)
+            zero = samples.new_zeros(1, len(names))
+            shapes = {name: tuple(value.shape[1:]) for name, value in latents.items()}
+            sites = latent_sites(model, zero, zero.new_zeros(1))
+            wanted = {name: tuple(site["value"].shape) for name, site in sites.items()}
             if shapes != wanted:
-                raise ValueError(f"latents must be w of {columns} columns, got {shapes}")
-            if shared.estimate is not None and len(shared.estimate.mean) != columns:
-                raise ValueError(f"estimate must be of {columns} weights")
+                raise ValueError(f"latents must have the shapes {wanted}, got {shapes}")
+            if shared.estimate is not None and len(shared.estimate.mean) != wanted["w"][0]:
+                raise ValueError(f"estimate must be of {wanted['w'][0]} weights")
         return Release(
             samples=samples,
             latents=latents,

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 FEWEST = 20
 """Draws from which on their quantiles are shown."""
-_RATIOS = {"linear": "", "poisson": "rate ratio"}
+_RATIOS = {
+    "linear": "",
+    "poisson": "rate ratio",
+    "negative binomial": "rate ratio",
+    "multinomial": "",
+}
+_BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
+"""Latent variables of the library's models that are no coefficients."""
 _DRAWN = (
     "draws of a private posterior: privacy's noise, which moves all draws together, and the pull "
     "of a clip are not in these intervals, which may cover much less often than they say. "
@@ -231,12 +238,17 @@ def _of_draws(
     ]
 
 
+def _of_features(release: Release) -> bool:
+    """Whether the weights ``w`` are the features', in order."""
+    return hasattr(release.model, "design") and not set(release.latents) - {"w", *_BESIDE}
+
+
 def _weights(release: Release) -> Tensor:
     """Return draws of the features' coefficients, or of all latent variables, (k, d)."""
     model = release.model
-    if not hasattr(model, "design") or set(release.latents) - {"w", "log_scale"}:
+    if not _of_features(release):
         return torch.cat([one.flatten(1) for one in release.latents.values()], 1)
-    w = release.latents["w"]
+    w = release.latents["w"].flatten(1)
     if not getattr(model, "correlation", 0.0):
         return w
     plain: Any = replace(model, limit=None)  # type: ignore[type-var]
@@ -248,17 +260,23 @@ def _weights(release: Release) -> Tensor:
 def _names(release: Release) -> tuple[list[str], list[float]]:
     """Return the names of the coefficients, and units of the raw columns in one of theirs."""
     model = release.model
-    if not hasattr(model, "design") or set(release.latents) - {"w", "log_scale"}:
+    if not _of_features(release):
         names = [
             name if value.ndim == 1 else f"{name}[{at}]"
             for name, value in release.latents.items()
             for at in range(value[0].numel())
         ]
         return names, [1.0] * len(names)
-    names = [*release.feature_names, *(["intercept"] if getattr(model, "intercept", False) else [])]
+    names = list(release.feature_names)
+    if (exposure := getattr(model, "exposure", None)) is not None:
+        del names[exposure]
+    names += ["intercept"] if getattr(model, "intercept", False) else []
     encoding = release.encoding
     known: dict[str, float] = {}
     for column in encoding.columns if encoding else ():
         if hasattr(column, "sd"):
             known[column.features[0]] = column.sd
-    return names, [known.get(name, 1.0) for name in names]
+    each = range(getattr(model, "classes", 0)) if release.latents["w"].ndim == 3 else ()
+    labels = [f"{name}[{label}]" for name in names for label in each] or names
+    repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
+    return labels, repeated

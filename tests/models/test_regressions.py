@@ -1,0 +1,237 @@
+"""Regressions of classes and counts: their likelihoods, and that every route can use them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro.infer import Predictive
+from scipy import special, stats
+from torch import Tensor
+
+import bdpvi
+from bdpvi import (
+    BayesianLinearRegression,
+    BayesianMultinomialRegression,
+    BayesianNegativeBinomialRegression,
+    BayesianOrdinalRegression,
+    BayesianPoissonRegression,
+    Dataset,
+    NoisyScores,
+    Release,
+    fit_private,
+    guides,
+)
+from bdpvi.dp.scores import scores
+from bdpvi.models.contract import class_probabilities, log_likelihood, predictive_means
+from bdpvi.releasing.released import flat
+
+MODELS: dict[str, Any] = {
+    "multinomial": BayesianMultinomialRegression(classes=3),
+    "ordinal": BayesianOrdinalRegression(classes=4, limit=2.0),
+    "negative binomial": BayesianNegativeBinomialRegression(largest=9, exposure=1),
+    "poisson": BayesianPoissonRegression(largest=9, exposure=1),
+    "linear": BayesianLinearRegression(largest=2.0),
+}
+CLASSES = ("multinomial", "ordinal")
+COUNTS = ("negative binomial", "poisson")
+
+
+def table(name: str, n: int = 30) -> Dataset:
+    """Return records; the second column is an exposure, the largest count is above 9."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 3, generator=g, dtype=torch.float64)
+    x[:, 1] = 0.2 + 3 * torch.rand(n, generator=g, dtype=torch.float64)
+    most = getattr(MODELS[name], "classes", 20)
+    y = torch.randint(most, (n,), generator=g).double()
+    y[0] = most - 1
+    return Dataset(x, y, feature_names=("a", "time", "b"))
+
+
+def latents(name: str, draws: int = 5) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    shapes = {"multinomial": (4, 3), "ordinal": (4,), "linear": (4,)}
+    found = {"w": torch.randn(draws, *shapes.get(name, (3,)), generator=g).double()}
+    beside = {"ordinal": "log_gaps", "linear": "log_scale", "negative binomial": "log_dispersion"}
+    if name in beside:
+        shape = (draws, 2) if name == "ordinal" else (draws,)
+        found[beside[name]] = torch.randn(shape, generator=g).double()
+    return found
+
+
+def by_scipy(name: str, values: dict[str, Any], x: Any, y: Any) -> Any:
+    """Return each record's log-likelihood, by scipy's functions and definitions of textbooks."""
+    w, one = values["w"], np.ones((len(x), 1))
+    if name in COUNTS:
+        mean = x[:, 1] * np.exp(np.hstack([x[:, ::2], one]) @ w)
+        if name == "poisson":
+            return stats.poisson(mean).logpmf(y.clip(max=9))
+        alpha = np.exp(values["log_dispersion"])
+        return stats.nbinom(1 / alpha, 1 / (1 + alpha * mean)).logpmf(y.clip(max=9))
+    predictor = np.hstack([x.clip(-2, 2) if name == "ordinal" else x, one]) @ w
+    if name == "multinomial":
+        return special.log_softmax(predictor, axis=1)[np.arange(len(y)), y.astype(int)]
+    if name == "ordinal":
+        cuts = np.array([-np.inf, 0, *np.exp(values["log_gaps"]).cumsum(), np.inf])
+        above = special.expit(predictor - cuts[:, None])  # P(y > k), from k = −1 on
+        return np.log(-np.diff(above, axis=0)).T[np.arange(len(y)), y.astype(int)]
+    return stats.norm(predictor, np.exp(values["log_scale"])).logpdf(y.clip(-2, 2))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_likelihoods_are_the_textbooks(name: str) -> None:
+    data = table(name)
+    for draw in range(5):
+        values = {key: value[draw] for key, value in latents(name).items()}
+        found = log_likelihood(MODELS[name], values, data.x, data.y)
+        plain = {key: value.numpy() for key, value in values.items()}
+        expected = by_scipy(name, plain, data.x.numpy(), data.y.numpy())
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_single_records_add_up(name: str, dtype: torch.dtype) -> None:
+    model, data = MODELS[name], table(name).to("cpu", dtype)
+    bdpvi.check(model, guides.MeanField(model), data)
+    one_by_one = scores(model, data)
+    flat_ = torch.linspace(-1, 1, one_by_one.dim, dtype=dtype)
+
+    def together(at: Tensor) -> Tensor:
+        return log_likelihood(model, one_by_one.unpack(at), data.x, data.y).sum()
+
+    found = one_by_one.likelihood(flat_[None], None, None)[0]
+    torch.testing.assert_close(found, torch.func.grad(together)(flat_), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("far", [-60.0, 60.0])
+def test_scores_are_bounded_however_far_the_latents_are(far: float) -> None:
+    """Of classes by √2 of the features, of counts by what the largest count and 1/α give."""
+    for name in CLASSES:
+        model, data = MODELS[name], table(name).to("cpu", torch.float32)
+        found = scores(model, data)
+        for start in (torch.full((1, found.dim), far), torch.linspace(-far, far, found.dim)[None]):
+            each = [found.likelihood(start, one, None) for one in _singles(len(data))]
+            lengths = torch.cat(each).norm(dim=1)
+            assert bool((lengths <= 2 * model.design(data.x).norm(dim=1) * 1.01 + 1).all())
+    model, data = MODELS["negative binomial"], table("negative binomial")
+    assert bool(scores(model, data).likelihood(torch.full((1, 4), far).double(), None, None)
+                .isfinite().all())  # fmt: skip
+
+
+def _singles(n: int) -> list[Any]:
+    from bdpvi.dp.scores import Batch
+
+    return [Batch(torch.tensor([[i]]), torch.ones(1, 1)) for i in range(n)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_are_the_means_of_what_pyro_draws(name: str, dtype: torch.dtype) -> None:
+    x, draws = table(name).x[:4].to(dtype), 4000
+    mild = {key: 0.5 * value[:1].to(dtype) for key, value in latents(name).items()}
+    pyro.set_rng_seed(0)
+    many = {key: value.expand(draws, *value.shape[1:]) for key, value in mild.items()}
+    drawn = Predictive(MODELS[name], many)(x)["y"].double()
+    assert drawn.shape == (draws, 4)
+    if name in CLASSES:
+        expected = class_probabilities(MODELS[name], mild, x)[0].double()
+        assert expected.shape == (4, MODELS[name].classes)
+        drawn = torch.nn.functional.one_hot(drawn.long(), expected.shape[1]).double()
+    else:
+        expected = predictive_means(MODELS[name], mild, x)[0].double()
+    error = (drawn.mean(0) - expected) / (drawn.std(0) + 1e-3) * draws**0.5
+    assert float(error.abs().max()) < 4.5
+
+
+@pytest.fixture(scope="module")
+def made() -> Release:
+    data = table("linear", 2000)
+    route = NoisyScores(rows=2000, draws=5)
+    return fit_private(MODELS["linear"], data, epsilon=5.0, route=route)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_releases_are_kept_whole_and_say_what_weights_are(
+    name: str, made: Release, tmp_path: Path
+) -> None:
+    values = latents(name, 40)
+    found = replace(made, model=MODELS[name], latents=values, samples=flat(values), estimate=None)
+    bdpvi.save_release(found, tmp_path / "release.json")
+    back = bdpvi.load_release(tmp_path / "release.json")
+    assert back.model == MODELS[name]
+    x = table(name).x
+    if name in CLASSES:
+        chances = back.predict_proba(x)
+        torch.testing.assert_close(chances, found.predict_proba(x))
+        torch.testing.assert_close(chances.sum(1), torch.ones(len(x)).double())
+        assert torch.equal(back.predict(x), chances.argmax(1))
+        with pytest.raises(ValueError, match="one of several classes, which have no mean"):
+            back.predict_mean(x)
+    else:
+        torch.testing.assert_close(back.predict_mean(x), found.predict_mean(x))
+        with pytest.raises(ValueError, match="not 0 or 1 or one of several classes"):
+            back.predict_proba(x)
+    said = [one.name for one in back.summary().coefficients]
+    expected = ["a", "b", "intercept"] if name in COUNTS else ["a", "time", "b", "intercept"]
+    if name == "multinomial":
+        expected = [f"{one}[{label}]" for one in expected for label in range(3)]
+    assert said == expected
+    middle = values["w"].flatten(1).mean(0)
+    assert [one.mean for one in back.summary().coefficients] == pytest.approx(middle.tolist())
+
+
+def test_exact_where_a_class_is_rare() -> None:
+    """Differences of probabilities would be 0 and their logarithms infinite."""
+    model = BayesianOrdinalRegression(classes=3)
+    values = {"w": torch.tensor([40.0]), "log_gaps": torch.tensor([-15.0])}
+    found = log_likelihood(model, values, torch.zeros(3, 0), torch.tensor([0.0, 1.0, 2.0]))
+    expected = [-40.0, -40.0 + np.log(np.expm1(np.exp(-15.0))), 0.0]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "message"),
+    [
+        ("multinomial", {"y": 3.0}, "y must be whole numbers from 0 to 2, got 3.0"),
+        ("ordinal", {"y": 0.5}, "y must be whole numbers from 0 to 3, got 0.5"),
+        ("negative binomial", {"y": -1.0}, "y must be whole numbers of at least 0, got -1.0"),
+        ("poisson", {"x": 0.0}, "x must be positive in the exposure's column"),
+    ],
+)
+def test_targets_that_a_model_is_not_of_are_named(
+    model: str, change: dict[str, float], message: str
+) -> None:
+    data = table(model)
+    for name, value in change.items():
+        getattr(data, name)[0] = value
+    with pytest.raises(ValueError, match=message):
+        bdpvi.check(MODELS[model], guides.MeanField(MODELS[model]), data)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BayesianMultinomialRegression(classes=1), "classes must be a whole number of at"),
+        (lambda: BayesianOrdinalRegression(classes=2), "classes must be a whole number of at"),
+        (lambda: BayesianPoissonRegression(largest=3, exposure=-1), "exposure must be a whole"),
+        (lambda: BayesianNegativeBinomialRegression(largest=0.5), "largest must be a whole"),
+        (
+            lambda: BayesianPoissonRegression(largest=3, exposure=3).check(table("poisson")),
+            "exposure=3 is the number of no column: x has 3",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_noisy_scores_have_no_exposure() -> None:
+    with pytest.raises(ValueError, match=r"exposure=1: route=NoisyScores\(\) has none"):
+        fit_private(MODELS["poisson"], table("poisson"), epsilon=1.0, route=NoisyScores())
