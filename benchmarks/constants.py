@@ -18,6 +18,7 @@ import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,9 +31,10 @@ from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.metrics import auc, log_score
-from bdpvi.recipes.pipeline import Encoded, Pipeline, Rows, encode
+from bdpvi.recipes.pipeline import Encoded, Pipeline, encode
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.recommended import LIMIT
+from bdpvi.recipes.rows import Rows
 from bdpvi.recipes.scores import _solved
 from bdpvi.types import Dataset
 
@@ -62,7 +64,8 @@ def scored(
     train: Rows, test: Rows, pipeline: Pipeline, found: Encoded, key: Key
 ) -> tuple[float, float]:
     """Return AUC and log score of one release, by its own fit."""
-    model = replace(pipeline.chosen(found=found).model, limit=LIMIT)
+    usual: Any = pipeline.chosen(found=found).model
+    model = replace(usual, limit=LIMIT)
     constants = {"encoding": found.encoding.to_dict()}
     parts = [
         Dataset(found.encoding.whole(p.columns), torch.from_numpy(p.y), preprocessing=constants)

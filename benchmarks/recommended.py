@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from defaults import with_files
@@ -48,7 +49,7 @@ class Score:
     settings: Recipe
 
     def __str__(self) -> str:
-        model = self.settings.model
+        model: Any = self.settings.model
         return (
             f"{self.log_score:.3f} | {self.auc:.3f} | "
             f"{model.clip:g}, {model.prior_scale:g}, {model.limit:g}"

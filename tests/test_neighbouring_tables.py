@@ -29,7 +29,8 @@ from bdpvi.datasets.split import permutation
 from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.recipes.pipeline import Pipeline, Rows
+from bdpvi.recipes.pipeline import Pipeline
+from bdpvi.recipes.rows import Rows
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 
 PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})

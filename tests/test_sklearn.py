@@ -286,3 +286,29 @@ def test_importing_loads_no_torch() -> None:
     code = "import sys, bdpvi.sklearn; sys.exit('torch' in sys.modules)"
     root = Path(bdpvi.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+
+
+def test_a_public_base_rate_is_what_the_intercept_is_drawn_to() -> None:
+    x, _ = table(400)
+    y = np.where(np.arange(400) < 8, "yes", "no")
+    model = PrivateLogisticRegression(0.1, **PUBLIC, base_rate=0.02, expected_rows=400).fit(x, y)
+    assert model.release_.model.intercept_mean == pytest.approx(math.log(0.02 / 0.98))
+    assert model.predict_proba(x)[:, 1].mean() < 0.2
+    with pytest.raises(ValueError, match=r"base_rate must lie strictly between 0 and 1, got 1\.5"):
+        PrivateLogisticRegression(**PUBLIC, base_rate=1.5).fit(x, y)
+
+
+def test_logarithms_stay_exact_where_probabilities_are_one() -> None:
+    x, y = table(300)
+    model = PrivateLogisticRegression(**PUBLIC, limit=1e6).fit(x, y)
+    logs = model.predict_log_proba(x)
+    np.testing.assert_allclose(logs, np.log(model.predict_proba(x)), rtol=1e-9)
+    far = CENTER + np.sign(model.coef_[0]) * 1e4 * SCALE
+    assert (model.predict_log_proba([far, 2 * CENTER - far]) <= 0).all()
+    assert np.isfinite(model.predict_log_proba([far, 2 * CENTER - far])).all()
+
+
+def test_weights_are_refused_with_the_reason() -> None:
+    x, y = table(50)
+    with pytest.raises(ValueError, match="multiplies what one record does to the fit"):
+        PrivateLogisticRegression(**PUBLIC).fit(x, y, sample_weight=np.ones(50))

@@ -52,6 +52,13 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
+def finite_number(name: str, value: float) -> float:
+    """Return ``value`` if it is finite."""
+    if not math.isfinite(_real(name, value)):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
 def non_negative(name: str, value: float) -> float:
     """Return ``value`` if it is finite and at least 0."""
     if not (_real(name, value) >= 0 and math.isfinite(value)):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.models.logistic import departure
 from bdpvi.types import Dataset
 
 _REACH = 20.0
@@ -33,7 +34,6 @@ class Design:
     limit: float | None = None
 
     intercept: ClassVar[bool] = True
-    intercept_mean: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         validate.positive("prior_scale", self.prior_scale)
@@ -45,11 +45,11 @@ class Design:
         x = x if self.limit is None else x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
-    def predictors(self, x: Tensor, *columns: int) -> Tensor:
+    def predictors(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Tensor:
         """Sample the weights ``w``, (d + 1, ...); return the linear predictors, (N, ...)."""
         design = self.design(x)
-        zero = x.new_zeros(design.shape[1], *columns)
-        prior = dist.Normal(zero, x.new_tensor(self.prior_scale)).to_event(1 + len(columns))
+        mean = -departure(x.new_zeros(design.shape[1], *columns), intercept_mean)
+        prior = dist.Normal(mean, x.new_tensor(self.prior_scale)).to_event(1 + len(columns))
         return design @ pyro.sample("w", prior)  # type: ignore[no-any-return]
 
 
@@ -64,6 +64,8 @@ class _Regression(Design):
 
     largest: float
 
+    intercept_mean: ClassVar[float] = 0.0
+
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.positive("largest", self.largest)
@@ -71,6 +73,10 @@ class _Regression(Design):
     def cut(self, y: Tensor | None) -> Tensor | None:
         """Return targets cut at ± ``largest``, if there are any."""
         return None if y is None else y.clamp(-self.largest, self.largest)
+
+    def fits(self, y: Tensor) -> Tensor:
+        """Return which numbers are targets that the model is of: any that is finite."""
+        return y.isfinite()
 
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless targets are what the model is of; any number will do."""
@@ -84,7 +90,9 @@ class BayesianLinearRegression(_Regression):
     ``log_scale``, the logarithm of the noise's standard deviation, with the prior N(0, 2²).
 
     Args:
-        largest: bound on the size of targets, public; what lies beyond is cut to ± it.
+        largest: bound on how far targets lie from ``middle``, public; what lies beyond is cut.
+        middle: public middle of the targets, and the intercept's prior mean. The other weights'
+            prior means are 0.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
 
@@ -95,12 +103,45 @@ class BayesianLinearRegression(_Regression):
 
     kind: ClassVar[str] = "linear"
 
+    middle: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.finite_number("middle", self.middle)
+
+    @classmethod
+    def of_bounds(
+        cls, low: float, high: float, *, prior_scale: float = 5.0, limit: float | None = None
+    ) -> BayesianLinearRegression:
+        """Return the model of targets that are expected from ``low`` to ``high``, both public.
+
+        Args:
+            low, high: what lies beyond is cut.
+            prior_scale: in quarters of the range, a rule of thumb for a standard deviation.
+            limit: features are cut off at ± limit.
+
+        Raises:
+            ValueError: unless ``low`` is below ``high``.
+
+        >>> BayesianLinearRegression.of_bounds(80, 200)
+        BayesianLinearRegression(prior_scale=150.0, limit=None, largest=60.0, middle=140.0)
+        """
+        half = (validate.finite_number("high", high) - validate.finite_number("low", low)) / 2
+        if not half > 0:
+            raise ValueError(f"low must be below high, got {low!r} and {high!r}")
+        return cls(largest=half, middle=low + half, prior_scale=prior_scale * half / 2, limit=limit)
+
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables and observe the records."""
-        means = self.predictors(x)
+        means = self.predictors(x, intercept_mean=self.middle)
         scale = _log_sample("log_scale", x).exp()
         with pyro.plate("records", len(x)):
             pyro.sample("y", dist.Normal(means, scale), obs=self.cut(y))
+
+    def cut(self, y: Tensor | None) -> Tensor | None:
+        """Return targets cut at ``middle`` ± ``largest``, if there are any."""
+        found = super().cut(None if y is None else y - self.middle)
+        return None if found is None else found + self.middle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +179,13 @@ class _Counts(_Regression):
             found = found + x[:, self.exposure].clamp(min=least).log()
         return found.clamp(-_REACH, _REACH)
 
+    def fits(self, y: Tensor) -> Tensor:
+        """Return which numbers are counts."""
+        return y.isfinite() & (y >= 0) & (y == y.round())
+
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless targets are whole numbers from 0 on, and exposures positive."""
-        whole = (data.y >= 0) & (data.y == data.y.round())
-        validate.every("y", data.y, whole, "be whole numbers of at least 0")
+        validate.every("y", data.y, self.fits(data.y), "be whole numbers of at least 0")
         if self.exposure is not None:
             self.design(data.x[:1])
             exposure = data.x[:, self.exposure]

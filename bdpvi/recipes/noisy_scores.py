@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
 LEAST = 4.0
-"""Expected signal below which nearly all tables are refused, so that nothing is charged."""
+"""Expected signal below which nearly all releases are unreliable: nothing is charged for one."""
 _PANEL = (100, 5000)
 """Fewest and most records of the panel that says what was paid along the way."""
 _MOSTLY = 0.5
@@ -55,14 +55,19 @@ class NoisyScores:
         rows: N as the owner declares it, within a factor of 3. Without it a noisy number is bought
             for 1 % of the price.
         draws: number of posterior draws; any number has the same price.
+        least: expected signal below which a table is refused as too small, before the rounds are
+            charged. With 0 there is a release all the same, whose estimate says that it is not
+            reliable.
     """
 
     kind: ClassVar[str] = "noisy scores"
 
     rows: float | None = None
     draws: int = 1000
+    least: float = LEAST
 
     def __post_init__(self) -> None:
+        validate.non_negative("least", self.least)
         if self.rows is not None:
             validate.positive("rows", self.rows)
         validate.positive_int("draws", self.draws)
@@ -106,8 +111,8 @@ class NoisyScores:
         """Return the settings for μ²; ``epsilon`` is for what errors say. See :meth:`plan`."""
         rows = self.rows or 0.0
         made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
-        if self.rows is not None and made.signal(rows) < LEAST:
-            raise TooFewRecordsError(_too_few(made, rows, epsilon))
+        if self.rows is not None and made.signal(rows) < self.least:
+            raise TooFewRecordsError(_too_few(made, rows, epsilon, self.least))
         return made
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
@@ -134,10 +139,12 @@ class NoisyScores:
         mean = torch.zeros(design.shape[1], dtype=torch.float64)
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
-        found = noisy_scores.measure(
-            plan, design[:, used], data.y.detach().cpu().double(), Prior(mean[used], precision), key
-        )
-        return Drawn(_estimate(found.of_features(), used), _paid(plan, found, data, key))
+        middle = getattr(known, "middle", 0.0)  # targets are cut at a distance from it
+        y = data.y.detach().cpu().double() - middle
+        found = noisy_scores.measure(plan, design[:, used], y, Prior(mean[used], precision), key)
+        posterior = found.of_features()
+        posterior.mean[-1] += middle
+        return Drawn(_estimate(posterior, used), _paid(plan, found, data, key))
 
 
 def family_of(model: Model) -> Family:
@@ -225,8 +232,8 @@ def _estimate(found: Posterior, used: Tensor) -> Estimate:
     )
 
 
-def _too_few(plan: ScorePlan, rows: float, epsilon: float) -> str:
-    share = LEAST / max(plan.signal(rows), 1e-12)
+def _too_few(plan: ScorePlan, rows: float, epsilon: float, least: float) -> str:
+    share = least / max(plan.signal(rows), 1e-12)
     return (
         f"about {rows:.0f} records: at ε = {epsilon:g} intervals for {plan.columns - 1} columns "
         f"need about {share * rows:.2g}. Three ways: about {share:.2g} times ε; fewer columns, as "

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Priced
@@ -19,21 +17,20 @@ from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
-from bdpvi.datasets.cells import Columns, read_cell, read_columns
+from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import OneHot
-from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp.objective_plan import FEWEST, MOST, magnitude
 from bdpvi.guides import GaussianGuide, MeanField
-from bdpvi.recipes.noisy_scores import NoisyScores
+from bdpvi.recipes.noisy_scores import NoisyScores, family_of
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
+from bdpvi.recipes.rows import Rows
 from bdpvi.releasing.guarantees import BAYESIAN, SPENT, Guarantee
 from bdpvi.types import BudgetExceededError, TooFewRecordsError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from bdpvi.recipes.recipe import Recipe
+    from bdpvi.recipes.recipe import OfNumbers, Recipe
 
 _DRAWS = 1000
 
@@ -59,6 +56,9 @@ class Pipeline:
             records says that few names would be counted.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
         guide: kind of a guide to draw from, in place of objective perturbation.
+        model: a regression of numbers or counts in place of yes and no; its target is the column's
+            number, and rows in which that is none are left out, each by itself. It goes by
+            :class:`bdpvi.NoisyScores`.
         intervals: whether the release is for inference: coefficients with intervals that cover,
             by :class:`bdpvi.NoisyScores`; the number of draws has no price then, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
@@ -82,6 +82,7 @@ class Pipeline:
     hashed: bool | None = None
     settings: Recipe | None = None
     guide: type[GaussianGuide] | None = None
+    model: OfNumbers | None = None
     intervals: bool = False
     guarantee: Guarantee | None = None
     name: str = "data"
@@ -95,19 +96,36 @@ class Pipeline:
             validate.probability("base_rate", self.base_rate)
         if self.expected_rows is not None:
             magnitude(self.expected_rows)
-        if self.positive in (None, "") or read_cell(self.positive)[2]:
+        if self.model is not None:
+            self._check_model()
+        elif self.positive in (None, "") or read_cell(self.positive)[2]:
             raise ValueError(
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
                 "is not taken from the rows"
             )
         of_guide = {"settings": self.settings, "guide": self.guide}
-        for name, value in of_guide.items() if self.intervals else ():
+        for name, value in of_guide.items() if self.scored else ():
             if value is not None:
                 raise ValueError(f"{name}={value!r:.80}: a release for intervals takes none")
-        if self.intervals and self.guarantee is not None and self.guarantee.name == BAYESIAN:
+        if self.scored and self.guarantee is not None and self.guarantee.name == BAYESIAN:
             raise ValueError(f"guarantee={BAYESIAN}: a release for intervals has a worst case")
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
+
+    def _check_model(self) -> None:
+        """Refuse what goes with yes and no alone."""
+        assert self.model is not None
+        family_of(self.model)
+        for name in ("positive", "base_rate", "from_data"):
+            if (value := getattr(self, name)) not in (None, "", False):
+                raise ValueError(
+                    f"{name}={value!r}: a {self.model.kind} regression takes none; leave it out"
+                )
+
+    @property
+    def scored(self) -> bool:
+        """Whether the release is by noisy scores, which have intervals."""
+        return self.intervals or self.model is not None
 
     @cached_property
     def distance(self) -> float:
@@ -178,9 +196,10 @@ class Pipeline:
         known = self.expected_rows
         if known is None and found is not None and found.records is not None:
             known = min(max(found.records, FEWEST), MOST)
-        if self.intervals:
+        if self.scored:
             more["draws"] = _DRAWS if self.draws == 1 else self.draws
-            return for_intervals(expected_rows=known, **more)
+            usual = for_intervals(expected_rows=known, **more)
+            return usual if self.model is None else replace(usual, model=self.model)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name == BAYESIAN
         if self.guide is None and not bayesian and rows == 1:
@@ -217,37 +236,6 @@ class Left:
     distance: float
     rows: int = 1
     spent: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """A table's rows, each cell read by itself, that have a target.
-
-    Attributes:
-        columns: all but the target.
-        y: (N,) 1 where the target is the positive class, else 0.
-    """
-
-    columns: Columns
-    y: np.ndarray[Any, np.dtype[np.float64]]
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
-        """Return the rows of a table."""
-        columns = dict(read_columns(with_text_names(frame)))
-        target = columns.pop(pipeline.target)
-        place = dict(zip(target.names, range(len(target.names)), strict=True))
-        positive = place.get(read_cell(pipeline.positive)[1], -2)
-        kept = np.flatnonzero(~target.blank)
-        y = np.asarray(target.codes[kept] == positive, dtype=np.float64)
-        return cls({name: cells.select(kept) for name, cells in columns.items()}, y)
-
-    def select(self, rows: np.ndarray[Any, Any]) -> Rows:
-        """Return some of them."""
-        return Rows({name: one.select(rows) for name, one in self.columns.items()}, self.y[rows])
-
-    def __len__(self) -> int:
-        return len(self.y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +321,7 @@ def encode(
     pay((_gaussian(distance, bought.count_rounding(purchase, distance)),))
     first = bought.count(rows.columns, purchase, distance=distance, key=key.child("count"))
     need = first.purchase.need(left.distance)
-    if feasible and pipeline.intervals:
+    if feasible and pipeline.scored:
         _promising(pipeline, first.records, len(rows.columns), left.distance)
     if feasible and first.records < bought.TOO_FEW * need:
         raise TooFewRecordsError(_too_few(pipeline, first, need))

@@ -31,10 +31,10 @@ from bdpvi.recipes.pipeline import (
     Left,
     Pay,
     Pipeline,
-    Rows,
     encode,
     unpaid,
 )
+from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.intent import begun
@@ -182,7 +182,8 @@ class Work:
             raw = not pipeline.get("from_data")
             table = read_table(table, separator=separator, text=raw, least=0 if raw else 1)
         if isinstance(table, Dataset):
-            pipeline |= {"target": "y", "positive": 1, "name": table.name}
+            pipeline |= {"target": "y", "name": table.name}
+            pipeline |= {} if pipeline.get("model") else {"positive": 1}
             people = table.people
         elif unit != ROW:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
@@ -256,7 +257,10 @@ class Work:
         if self.records is not None:
             return self.records, None
         found = encode(self.rows, pipeline, key, left=left, pay=pay)
-        meaning = {"column": pipeline.target, "positive": read_cell(pipeline.positive)[1]}
+        meaning = {"column": pipeline.target}
+        if pipeline.model is None:
+            positive = read_cell(pipeline.positive)[1]
+            meaning |= {"positive": positive, "negative": f"not {positive}"}
         data = Dataset(
             found.encoding.whole(self.rows.columns),
             torch.from_numpy(self.rows.y),
@@ -264,7 +268,7 @@ class Work:
             name=pipeline.name,
             preprocessing={
                 "encoding": found.encoding.to_dict(),
-                "target": meaning | {"negative": f"not {meaning['positive']}"},
+                "target": meaning,
             },
             people=self.people,
         )

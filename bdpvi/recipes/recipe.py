@@ -11,6 +11,7 @@ from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 
@@ -26,6 +27,10 @@ GUIDES: Mapping[str, type[GaussianGuide]] = {
 }
 NAMED = {"names": GUIDES}
 """Metadata of a field that holds a kind of guide: JSON says its name."""
+
+
+OfNumbers = BayesianLinearRegression | BayesianPoissonRegression
+"""Regressions of a target that is no label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +54,7 @@ class Recipe:
     0.5
     """
 
-    model: BayesianLogisticRegression = field(
+    model: BayesianLogisticRegression | OfNumbers = field(
         default_factory=lambda: BayesianLogisticRegression(clip=0.5)
     )
     route: ObjectivePerturbation | NoisyScores | None = None
@@ -77,8 +82,8 @@ class Recipe:
     @property
     def bounded(self) -> bool:
         """Whether public noise bounds what any record does to a release: a worst-case one."""
-        bound = self.noise_scale is not None and self.model.clip is not None
-        return bound or self.route is not None
+        clip = getattr(self.model, "clip", None)
+        return self.route is not None or None not in (self.noise_scale, clip)
 
     def __str__(self) -> str:
         if self.route is None:

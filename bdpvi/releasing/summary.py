@@ -181,7 +181,8 @@ def summarised(release: Release, level: float, odds: bool) -> Summary:
     if known.log_scale is not None:
         mean, sd = known.log_scale
         half = sd * float(ndtri((1 + level) / 2))
-        given["noise"] = tuple(math.exp(one) for one in (mean, mean - half, mean + half))
+        ends = (mean, mean - half, mean + half)
+        given["noise"] = tuple(math.exp(min(one, _LARGEST)) for one in ends)
     return Summary(**given, reliable=known.reliable, reason=known.reason)
 
 

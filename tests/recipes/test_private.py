@@ -401,7 +401,7 @@ def test_recommended_settings_have_noise_of_a_tenth(
 ) -> None:
     """At prices from which an error of 1 %, in one direction or both, rounds to other digits."""
     epsilon = price(0.1 / sensitivity / np.sqrt(draws))
-    settings = bdpvi.recommended(epsilon, draws=draws, guide=FullRank)
+    settings: Any = bdpvi.recommended(epsilon, draws=draws, guide=FullRank)
     assert settings.draws == draws
     assert (settings.model.clip, settings.model.prior_scale) == (clip, prior_scale)
 
@@ -411,7 +411,7 @@ def test_a_guide_that_knows_the_rows_goes_to_the_fit_without_privacy() -> None:
     errors = []
     for rows in (1_000, 10_000, 100_000):
         data = logistic_data(rows, 5, seed=1)
-        settings = bdpvi.recommended(0.2, expected_rows=rows, guide=MeanField)
+        settings: Any = bdpvi.recommended(0.2, expected_rows=rows, guide=MeanField)
         fit = settings.fit_guide(data, neighbours=Optimum(Remove(3)), progress=False)
         release = bdpvi.release(fit, epsilon=0.2, guarantee=WorstCaseDP())
         assert release.receipt.bound.epsilon <= 0.2
@@ -421,6 +421,6 @@ def test_a_guide_that_knows_the_rows_goes_to_the_fit_without_privacy() -> None:
         errors.append(float(torch.hypot((fit.posterior.mean - truth).norm(), torch.tensor(noise))))
     assert errors[0] > 1.3 * errors[1] > 1.5 * errors[2]
     assert errors[2] < 0.2
-    without = bdpvi.recommended(0.2, guide=MeanField)
+    without: Any = bdpvi.recommended(0.2, guide=MeanField)
     assert (without.model.clip, without.noise_scale) == (0.61, 0.1)
     assert (settings.model.clip, settings.noise_scale) == (2.7, 0.047)

@@ -18,6 +18,7 @@ from bdpvi.accounting.cost import Bound, Cost, Outcome
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
 from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes.recipe import NAMED, Recipe
@@ -41,6 +42,9 @@ class PosteriorRelease(Recipe):
         records: number of records left out in turn; None is all of them.
     """
 
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
+    )
     records: int | None = None
 
     one_shot: ClassVar[bool] = True

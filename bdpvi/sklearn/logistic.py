@@ -10,39 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, logsumexp
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn 1.5
-
-    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
-        """Do as scikit-learn 1.6 does."""
-        return estimator._validate_data(*args, **options)
-
+from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator, validate_data
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import Dataset, Fit, Prepared, Release
+    from bdpvi import Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.book import Priced
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.pipeline import Encoded, Pipeline
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
 
-__all__ = ["PrivacyLeakWarning", "PrivateLogisticRegression"]
 
-Floats = NDArray[np.float64]
-
-
-class PrivacyLeakWarning(UserWarning):
-    """An estimator gives something away that its guarantee does not cover."""
-
-
-class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Bayesian logistic regression of two classes, fitted in secret and released with a known ε.
 
     Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
@@ -73,6 +56,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             ``guarantee_`` then says so.
         classes: the two labels. Without them they are taken from y, with a
             :class:`PrivacyLeakWarning`.
+        base_rate: a public guess of the fraction of the second of the sorted ``classes``, for
+            tables where one class is rare: the intercept is drawn to its logit, in place of 0.
+            Never take it from y.
         expected_rows: about how many rows there are, as is publicly known, within a factor of 3. It
             is published, rounded. Without it a noisy count is bought.
         intervals: whether to release coefficients with intervals that cover, by
@@ -134,6 +120,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
         classes: ArrayLike | None = None,
+        base_rate: float | None = None,
         expected_rows: float | None = None,
         intervals: bool = False,
         guide: str | None = None,
@@ -153,18 +140,20 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.scales = scales
         self.from_data = from_data
         self.classes = classes
+        self.base_rate = base_rate
         self.expected_rows = expected_rows
         self.intervals = intervals
         self.guide = guide
         self.ledger = ledger
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateLogisticRegression:
+    def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivateLogisticRegression:
         """Fit in secret and release.
 
         Args:
             X: features, (N, d), finite.
             y: labels, (N,), two different ones; with ``classes`` one of them alone will do.
+            options: none; ``sample_weight`` is refused, as no bound on one record would hold.
 
         Returns:
             The estimator itself.
@@ -176,21 +165,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             PrivacyUtilityWarning: if there are few records for bought constants.
             PrivacyLeakWarning: if classes are taken from y, or a seed was given.
         """
-        from bdpvi import PrivacyUtilityWarning
-        from bdpvi._runtime.keys import Key
-
+        self._refuse(options)
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         classes = self._labels(labels)
-        key, seed = Key.fresh(), None
-        if self.random_state is not None:
-            warnings.warn(
-                f"random_state={self.random_state!r} makes an experiment: who knows it can "
-                "subtract the noise, so nothing is promised; a release needs random_state=None",
-                PrivacyLeakWarning,
-                stacklevel=2,
-            )
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            key = Key.of_seed(seed)
+        key, seed = self._secret()
         if self.classes is None:
             warnings.warn(
                 "the guarantee does not cover the classes, which fit took from y: give classes "
@@ -201,24 +179,17 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         pipeline = self._pipeline(rows.shape[1])
         self._settings(pipeline)  # refused before anything is bought
         standard = self._standard(rows, pipeline, key)
-        if standard.found and (few := standard.found.caution(self.epsilon)):
-            warnings.warn(few, PrivacyUtilityWarning, stacklevel=2)
         settings = self._settings(pipeline, standard.found)
-        data = self._dataset(rows, labels == classes[1], standard)
+        data = self._dataset(rows, (labels == classes[1]).astype(np.float64), standard)
         release = self._release(settings, data, standard.events, seed)
-        self._keep(release, classes, standard)
+        self.classes_ = classes
+        self._keep(release, standard)
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the log-odds of the second class, (N,), of the probability averaged over draws."""
         check_is_fitted(self)
-        import torch
-
-        from bdpvi.recipes.arrays import standardised
-
-        rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        features = standardised(rows, self.center_, self.scale_)
-        design = self.release_.model.design(torch.from_numpy(features))
+        design = self.release_.model.design(self._features(X))
         logits = (design @ self.release_.latents["w"].T).numpy()
         odds = logsumexp(log_expit(logits), axis=1) - logsumexp(log_expit(-logits), axis=1)
         return np.asarray(odds)
@@ -227,6 +198,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         """Return the probabilities of ``classes_``, (N, 2), averaged over the draws."""
         odds = self.decision_function(X)
         return np.stack([expit(-odds), expit(odds)], axis=1)
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Return the logarithms of the probabilities of ``classes_``, (N, 2)."""
+        odds = self.decision_function(X)
+        return np.stack([log_expit(-odds), log_expit(odds)], axis=1)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the likelier class of each record, (N,)."""
@@ -261,6 +237,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             delta=self.delta,
             draws=self.draws,
             numeric=tuple(map(str, range(width))),
+            base_rate=self.base_rate,
             expected_rows=self.expected_rows,
             intervals=self.intervals,
             guarantee=self.guarantee,
@@ -269,10 +246,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
 
     def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
-        found = pipeline.chosen(found=bought)
+        found: Any = pipeline.chosen(found=bought)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(
+        return replace(  # type: ignore[no-any-return]
             found,
             model=replace(found.model, intercept=bool(self.fit_intercept), **given),
             noise_scale=found.noise_scale if self.noise_scale is None else self.noise_scale,
@@ -298,118 +275,28 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
             raise ValueError(f"y has labels {unknown} that are not in classes={self.classes!r}")
         return classes
 
+    def _guarantee(self) -> Guarantee:
+        return self.guarantee or super()._guarantee()
+
     def _standard(self, X: Floats, pipeline: Pipeline, key: Key) -> Standard:
         """Return by what the columns are standardised, which is bought unless it is given."""
-        from bdpvi.recipes import arrays
         from bdpvi.releasing.guarantees import WORST_CASE
 
-        given = {name: getattr(self, name) for name in ("bounds", "scales")}
-        given = {name: value for name, value in given.items() if value is not None}
-        given |= {"from_data": True} if self.from_data else {}
-        if len(given) > 1:
-            one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
-            raise ValueError(f"{one} and {other} were both given; give one")
-        if self.bounds is not None:
-            return arrays.of_bounds(self.bounds, X.shape[1])
-        if self.scales is not None:
-            return arrays.of_scales(self.scales, X.shape[1])
-        if self.from_data:
-            return arrays.of_rows(X)
+        if (given := self._given(X)) is not None:
+            return given
         if self.guarantee is not None and self.guarantee.name != WORST_CASE:
             raise ValueError(
                 f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
                 "output too"
             )
-        return arrays.bought(X, pipeline, key)
+        return self._bought(X, pipeline, key)
 
-    def _dataset(self, X: Floats, positive: NDArray[Any], standard: Standard) -> Dataset:
-        """Return the standardised records."""
-        import torch
-
-        from bdpvi import Dataset
-
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
-        encoding = standard.encoding(names)
-        return Dataset(
-            torch.from_numpy(standard.applied(X)),
-            torch.from_numpy(positive.astype(np.float64)),
-            feature_names=encoding.feature_names,
-            preprocessing={"encoding": encoding.to_dict()},
-        )
-
-    def _release(
-        self,
-        settings: Recipe,
-        data: Dataset,
-        events: tuple[Priced, ...],
-        seed: int | None,
-    ) -> Release:
-        """Fit, charge and release; what is secret ends here."""
-        import torch
-
-        import bdpvi
-        from bdpvi.accounting.book import Entry
-
-        kind = self.guarantee or bdpvi.WorstCaseDP()
-        public = kind.name == bdpvi.WorstCaseDP.name
-        # Nothing but the worst case is asked for, so no neighbour is needed.
-        near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
-        fitted = settings.fit(data, neighbours=near, progress=False)
-        if events:
-            bought = Entry(kind="constants", of=fitted.kept.name, events=events)
-            fitted.ledger.charge(bought)
-        price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
-        if self.ledger is not None and seed is None:
-            self._charge(fitted, settings.released, price)
-        release = bdpvi.release(
-            fitted,
-            settings.released,
-            generator=None if seed is None else torch.Generator().manual_seed(seed),
-            **price,
-        )
-        return replace(release, secret=None)
-
-    def _charge(self, fitted: Fit | Prepared, draws: int, price: dict[str, Any]) -> None:
-        """Write the price of everything to the ledger."""
-        import bdpvi
-        from bdpvi.accounting.book import Entry
-        from bdpvi.accounting.ledger import Ledger
-        from bdpvi.releasing.guarantees import priced
-
-        events: tuple[Priced, ...] | None
-        if isinstance(fitted, bdpvi.Prepared):
-            events = fitted.price(draws, self.epsilon, self.delta)
-        else:
-            events = priced(fitted, bdpvi.calibrate(fitted, draws, **price))
-        if events is None:
-            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
-        for entry in fitted.ledger.entries():
-            events += entry.events or ()
-        all_of_it = Entry(kind="release", of=fitted.kept.name, events=events)
-        Ledger.at(str(self.ledger)).spend(all_of_it, "fit")
-
-    def _together(self, guarantee: str) -> str:
-        """Return the guarantee with what all fits cost together."""
-        from bdpvi.accounting.ledger import Ledger
-
-        if self.ledger is None:
-            return f"{guarantee}, this fit alone"
-        ledger = Ledger.at(self.ledger)
-        total, number = ledger.worst_case(self.delta), len(ledger.entries())
-        all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
-        return f"{guarantee}; {number} fits of this ledger together: ε = {all_of_them}"
-
-    def _keep(
-        self,
-        release: Release,
-        classes: NDArray[Any],
-        standard: Standard,
-    ) -> None:
+    def _keep(self, release: Release, standard: Standard) -> None:
         """Set the attributes that a fit leaves: functions of the release and public constants."""
         import torch
 
-        receipt, weights = release.receipt, release.latents["w"]
-        center, scale = standard.center, standard.scale
+        super()._keep(release, standard)
+        weights, center, scale = release.latents["w"], standard.center, standard.scale
         model: Any = release.model
         linear = replace(model, limit=None)
         origin = torch.zeros(1, len(center), dtype=weights.dtype)
@@ -421,15 +308,4 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore
         self.coef_ = self.coef_samples_.mean(axis=0, keepdims=True)
         self.intercept_ = self.intercept_samples_.mean(keepdims=True)
         if release.estimate is not None:
-            self.summary_ = release.summary()
-            rows = self.summary_.coefficients[: len(center)]
-            ends = np.array([(one.low, one.high) for one in rows])
-            self.coef_ = np.array([[one.mean for one in rows]]) / scale
-            self.coef_interval_ = ends / np.reshape(scale, (-1, 1))
-        self.classes_ = classes
-        self.center_, self.scale_ = center, scale
-        self.bound_ = receipt.bound
-        self.guarantee_ = str(receipt)
-        if not receipt.experiment:
-            self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
-        self.release_: Any = release
+            self.coef_ = self._estimated()[None]

@@ -1,0 +1,214 @@
+"""What the private estimators have in common: constants, price, release, and what may be shared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # scikit-learn 1.5
+
+    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
+        """Do as scikit-learn 1.6 does."""
+        return estimator._validate_data(*args, **options)
+
+
+if TYPE_CHECKING:  # torch is not loaded before a fit
+    from bdpvi import Dataset, Fit, Prepared, Release
+    from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.book import Priced
+    from bdpvi.recipes.arrays import Standard
+    from bdpvi.recipes.pipeline import Pipeline
+    from bdpvi.recipes.recipe import Recipe
+    from bdpvi.releasing.guarantees import Guarantee
+
+__all__ = ["Floats", "PrivacyLeakWarning", "PrivateEstimator", "validate_data"]
+
+Floats = NDArray[np.float64]
+
+
+class PrivacyLeakWarning(UserWarning):
+    """An estimator gives something away that its guarantee does not cover."""
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose every ``fit`` is charged and released.
+
+    Only the release stays on it, which may be pickled and shared.
+    """
+
+    epsilon: float
+    delta: float
+    limit: float | None
+    bounds: tuple[ArrayLike, ArrayLike] | None
+    scales: tuple[ArrayLike, ArrayLike] | None
+    from_data: bool
+    expected_rows: float | None
+    ledger: str | None
+    random_state: int | np.random.RandomState | None
+
+    @staticmethod
+    def _refuse(options: Mapping[str, Any]) -> None:
+        """Refuse what ``fit`` does not take, weights with the reason."""
+        if options.get("sample_weight") is not None:
+            raise ValueError(
+                "sample_weight: a weight multiplies what one record does to the fit, so the bound "
+                "on it, and with it epsilon, would not hold; leave it out"
+            )
+        if unknown := sorted(options.keys() - {"sample_weight"}):
+            raise TypeError(f"fit() has no argument {unknown[0]!r}")
+
+    def _guarantee(self) -> Guarantee:
+        """Return what is promised."""
+        from bdpvi import WorstCaseDP
+
+        return WorstCaseDP()
+
+    def _secret(self) -> tuple[Key, int | None]:
+        """Return the key of everything random, and its seed in an experiment."""
+        from bdpvi._runtime.keys import Key
+
+        if self.random_state is None:
+            return Key.fresh(), None
+        warnings.warn(
+            f"random_state={self.random_state!r} makes an experiment: who knows it can "
+            "subtract the noise, so nothing is promised; a release needs random_state=None",
+            PrivacyLeakWarning,
+            stacklevel=3,
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return Key.of_seed(seed), seed
+
+    def _given(self, X: Floats) -> Standard | None:
+        """Return by what the columns are standardised if that is given, and need not be bought."""
+        from bdpvi.recipes import arrays
+
+        given = {name: getattr(self, name) for name in ("bounds", "scales")}
+        given = {name: value for name, value in given.items() if value is not None}
+        given |= {"from_data": True} if self.from_data else {}
+        if len(given) > 1:
+            one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
+            raise ValueError(f"{one} and {other} were both given; give one")
+        if self.bounds is not None:
+            return arrays.of_bounds(self.bounds, X.shape[1])
+        if self.scales is not None:
+            return arrays.of_scales(self.scales, X.shape[1])
+        return arrays.of_rows(X) if self.from_data else None
+
+    def _bought(self, columns: Floats, pipeline: Pipeline, key: Key) -> Standard:
+        """Return private centres and scales of the columns, which the pipeline names."""
+        from bdpvi import PrivacyUtilityWarning
+        from bdpvi.recipes import arrays
+
+        standard = arrays.bought(columns, pipeline, key)
+        if standard.found and (few := standard.found.caution(self.epsilon)):
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
+        return standard
+
+    def _dataset(self, X: Floats, y: Floats, standard: Standard) -> Dataset:
+        """Return the standardised records."""
+        import torch
+
+        from bdpvi import Dataset
+
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
+        encoding = standard.encoding(names)
+        return Dataset(
+            torch.from_numpy(standard.applied(X)),
+            torch.from_numpy(y),
+            feature_names=encoding.feature_names,
+            preprocessing={"encoding": encoding.to_dict()},
+        )
+
+    def _features(self, X: ArrayLike) -> Any:
+        """Return checked rows as the release takes them, a tensor (N, d)."""
+        import torch
+
+        from bdpvi.recipes.arrays import standardised
+
+        rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
+        return torch.from_numpy(standardised(rows, self.center_, self.scale_))
+
+    def _release(
+        self, settings: Recipe, data: Dataset, events: tuple[Priced, ...], seed: int | None
+    ) -> Release:
+        """Fit, charge and release; what is secret ends here."""
+        import torch
+
+        import bdpvi
+        from bdpvi.accounting.book import Entry
+
+        kind = self._guarantee()
+        public = kind.name == bdpvi.WorstCaseDP.name
+        # Nothing but the worst case is asked for, so no neighbour is needed.
+        near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
+        fitted = settings.fit(data, neighbours=near, progress=False)
+        if events:
+            bought = Entry(kind="constants", of=fitted.kept.name, events=events)
+            fitted.ledger.charge(bought)
+        price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
+        if self.ledger is not None and seed is None:
+            self._charge(fitted, settings.released, price)
+        release = bdpvi.release(
+            fitted,
+            settings.released,
+            generator=None if seed is None else torch.Generator().manual_seed(seed),
+            **price,
+        )
+        return replace(release, secret=None)
+
+    def _charge(self, fitted: Fit | Prepared, draws: int, price: dict[str, Any]) -> None:
+        """Write the price of everything to the ledger."""
+        import bdpvi
+        from bdpvi.accounting.book import Entry
+        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.releasing.guarantees import priced
+
+        events: tuple[Priced, ...] | None
+        if isinstance(fitted, bdpvi.Prepared):
+            events = fitted.price(draws, self.epsilon, self.delta)
+        else:
+            events = priced(fitted, bdpvi.calibrate(fitted, draws, **price))
+        if events is None:
+            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
+        for entry in fitted.ledger.entries():
+            events += entry.events or ()
+        all_of_it = Entry(kind="release", of=fitted.kept.name, events=events)
+        Ledger.at(str(self.ledger)).spend(all_of_it, "fit")
+
+    def _together(self, guarantee: str) -> str:
+        """Return the guarantee with what all fits cost together."""
+        from bdpvi.accounting.ledger import Ledger
+
+        if self.ledger is None:
+            return f"{guarantee}, this fit alone"
+        ledger = Ledger.at(self.ledger)
+        total, number = ledger.worst_case(self.delta), len(ledger.entries())
+        all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
+        return f"{guarantee}; {number} fits of this ledger together: ε = {all_of_them}"
+
+    def _keep(self, release: Release, standard: Standard) -> None:
+        """Set what a fit leaves, whatever the model: of the release and public constants."""
+        receipt = release.receipt
+        self.center_, self.scale_ = standard.center, standard.scale
+        self.bound_ = receipt.bound
+        self.guarantee_ = str(receipt)
+        if not receipt.experiment:
+            self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
+        self.release_: Any = release
+
+    def _estimated(self) -> Floats:
+        """Set summary and intervals; return the coefficients on the scale of X, (d,)."""
+        self.summary_ = self.release_.summary()
+        rows = self.summary_.coefficients[: len(self.center_)]
+        ends = np.array([(one.low, one.high) for one in rows])
+        self.coef_interval_ = ends / np.reshape(self.scale_, (-1, 1))
+        return np.asarray([one.mean for one in rows] / self.scale_)

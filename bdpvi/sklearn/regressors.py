@@ -1,0 +1,350 @@
+"""Private linear and Poisson regression as scikit-learn regressors."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.exceptions import DataConversionWarning
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.validation import check_is_fitted
+
+from bdpvi.sklearn.base import Floats, PrivateEstimator, validate_data
+
+if TYPE_CHECKING:
+    from bdpvi._runtime.keys import Key
+    from bdpvi.recipes.arrays import Standard
+    from bdpvi.recipes.recipe import OfNumbers, Recipe
+
+_DEVIATIONS = 4.0
+"""Bought bounds on the target are its centre and this many of its scales to either side."""
+
+
+class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """A regression by noisy scores.
+
+    Where bounds on the target are not given they are bought, as a column's centre and scale are.
+    """
+
+    draws: int
+    prior_scale: float
+
+    def _model(self, center: float, scale: float) -> OfNumbers:
+        """Return the model of targets with this private centre and scale."""
+        raise NotImplementedError
+
+    def _public_model(self) -> OfNumbers | None:
+        """Return the model if public bounds on the target are given."""
+        raise NotImplementedError
+
+    def _fit(self, X: Floats, y: Floats) -> None:
+        """Fit in secret, release, and keep what may be shared."""
+        key, seed = self._secret()
+        made = self._public_model()
+        standard, model = self._constants(X, y, made, key)
+        data = self._dataset(X, y, standard)
+        settings = self._settings(model, standard)
+        release = self._release(settings, data, standard.events, seed)
+        self._keep(release, standard)
+        self.coef_ = self._estimated()
+        last = self.summary_.coefficients[-1].mean
+        self.intercept_ = float(last - self.coef_ @ standard.center)
+
+    def _constants(
+        self, X: Floats, y: Floats, made: OfNumbers | None, key: Key
+    ) -> tuple[Standard, OfNumbers]:
+        """Return standards and the model; what is not given of both is bought together."""
+        from bdpvi.recipes.pipeline import Pipeline
+
+        given, width = self._given(X), X.shape[1]
+        wanted = [X] * (given is None) + [y[:, None]] * (made is None)
+        pipeline = Pipeline(
+            target="y",
+            positive=1,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            draws=self.draws,
+            expected_rows=self.expected_rows,
+            numeric=tuple(map(str, range(sum(one.shape[1] for one in wanted)))),
+            intervals=True,
+        )
+        self._settings(made or self._model(0.0, 1.0), given)  # refused before anything is bought
+        if not wanted:
+            assert given is not None
+            assert made is not None
+            return given, made
+        found = self._bought(np.hstack(wanted), pipeline, key)
+        if made is None:
+            made = self._model(float(found.center[-1]), float(found.scale[-1]))
+        if given is not None:
+            return replace(given, events=found.events, found=found.found), made
+        return replace(found, center=found.center[:width], scale=found.scale[:width]), made
+
+    def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
+        """Return model and route, which goes on where records are few and says so."""
+        from bdpvi import NoisyScores, Recipe
+
+        route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
+        bought = standard.found if standard else None
+        if self.expected_rows is None and bought is not None and bought.records is not None:
+            route = route.of_rows(bought.records)
+        return Recipe(model=model, route=route)
+
+    def predict(self, X: ArrayLike) -> Floats:
+        """Return the expected target of each record, (N,), averaged over the release's draws."""
+        check_is_fitted(self)
+        found: Floats = self.release_.predict_mean(self._features(X)).numpy()
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # noise hides the law of very small tables
+        return tags
+
+    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
+        return {"poor_score": True}
+
+
+class PrivateLinearRegression(_PrivateRegressor):
+    """Bayesian linear regression, released with a known ε and with intervals that cover.
+
+    Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
+    one ``ledger``. Only the release stays on the estimator, which may be pickled and shared. It
+    goes by :class:`bdpvi.NoisyScores`: intervals know of sampling and of privacy's noise, whose
+    own size is estimated too. The guarantee is worst-case, to add or remove one record.
+
+    Centres and scales of the columns, and of the target, are bought for a fifth of the price unless
+    public ones are given, so that ε covers all that ``fit`` gives. Few records are no error: the
+    summary then says that it is not reliable.
+
+    Args:
+        epsilon: ε of everything together, constants and release.
+        delta: δ of everything.
+        target_bounds: (low, high), public: targets beyond are cut to them. Without it bounds are
+            bought: the target's private centre ± 4 scales.
+        draws: number of posterior draws that predictions average over; any number has one price.
+        prior_scale: standard deviation of the weights' prior, on standardised features and in
+            quarters of the target's range.
+        limit: standardised features are cut off at ±limit; None leaves them.
+        bounds, scales, from_data, expected_rows, ledger, random_state: as of
+            :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+
+    All arguments count as public: choose them without looking at the data.
+
+    Attributes:
+        coef_: (d,), posterior means on the scale of X.
+        intercept_: number.
+        coef_interval_: (d, 2), 95 % intervals of ``coef_``.
+        summary_: the :class:`bdpvi.releasing.summary.Summary`, of standardised features.
+        center_, scale_: (d,), what X was standardised by.
+        bound_: the :class:`bdpvi.Bound` that is promised, of constants and release together.
+        guarantee_: what is promised, in words.
+        release_: the :class:`bdpvi.Release` that may be shared, of standardised features.
+        n_features_in_: d.
+        feature_names_in_: names of the d columns, if X has any.
+
+    >>> X = np.random.default_rng(0).normal(size=(4000, 2))
+    >>> y = 5 + X @ [1.0, -2.0]
+    >>> model = PrivateLinearRegression(bounds=(-2, 2), target_bounds=(-5, 15)).fit(X, y)
+    >>> bool((abs(model.coef_ - [1.0, -2.0]) < 0.2).all()), model.coef_interval_.shape
+    (True, (2, 2))
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float = 1e-5,
+        target_bounds: tuple[float, float] | None = None,
+        draws: int = 1000,
+        prior_scale: float = 5.0,
+        limit: float | None = None,
+        bounds: tuple[ArrayLike, ArrayLike] | None = None,
+        scales: tuple[ArrayLike, ArrayLike] | None = None,
+        from_data: bool = False,
+        expected_rows: float | None = None,
+        ledger: str | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.target_bounds = target_bounds
+        self.draws = draws
+        self.prior_scale = prior_scale
+        self.limit = limit
+        self.bounds = bounds
+        self.scales = scales
+        self.from_data = from_data
+        self.expected_rows = expected_rows
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivateLinearRegression:
+        """Fit in secret and release.
+
+        Args:
+            X: features, (N, d), finite.
+            y: targets, (N,), finite.
+            options: none; ``sample_weight`` is refused, as no bound on one record would hold.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: naming the argument and its value.
+
+        Warns:
+            PrivacyUtilityWarning: if there are few records for bought constants.
+            PrivacyLeakWarning: if a seed was given.
+        """
+        self._refuse(options)
+        rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._fit(rows, np.array(targets, dtype=np.float64))  # a copy: torch wants to write
+        return self
+
+    def _public_model(self) -> OfNumbers | None:
+        if self.target_bounds is None:
+            return None
+        try:
+            low, high = self.target_bounds
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"target_bounds must be a pair of numbers, got {self.target_bounds!r}"
+            ) from None
+        return self._of_bounds(low, high)
+
+    def _model(self, center: float, scale: float) -> OfNumbers:
+        return self._of_bounds(center - _DEVIATIONS * scale, center + _DEVIATIONS * scale)
+
+    def _of_bounds(self, low: float, high: float) -> OfNumbers:
+        from bdpvi import BayesianLinearRegression
+
+        return BayesianLinearRegression.of_bounds(
+            low, high, prior_scale=self.prior_scale, limit=self.limit
+        )
+
+
+class PrivatePoissonRegressor(_PrivateRegressor):
+    """Bayesian Poisson regression of counts, released with a known ε and intervals that cover.
+
+    Everything but the target's bound is as of :class:`PrivateLinearRegression`. The model knows
+    that larger counts are cut, so the cut leaves no bias where counts are Poisson.
+
+    Args:
+        epsilon: ε of everything together, constants and release.
+        delta: δ of everything.
+        largest: whole number, public: larger counts are cut to it. Without it a bound is bought:
+            the target's private centre and 4 scales.
+        draws: number of posterior draws that predictions average over; any number has one price.
+        prior_scale: standard deviation of the weights' prior, on standardised features.
+        limit: standardised features are cut off at ±limit; None leaves them.
+        bounds, scales, from_data, expected_rows, ledger, random_state: as of
+            :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+
+    Attributes: as of :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` is about the
+    expected count.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4000, 2))
+    >>> y = rng.poisson(np.exp(X @ [0.5, -0.3]))
+    >>> model = PrivatePoissonRegressor(bounds=(-2, 2), largest=8).fit(X, y)
+    >>> bool((abs(model.coef_ - [0.5, -0.3]) < 0.2).all()), model.predict([[0.0, 0.0]]).shape
+    (True, (1,))
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float = 1e-5,
+        largest: int | None = None,
+        draws: int = 1000,
+        prior_scale: float = 5.0,
+        limit: float | None = None,
+        bounds: tuple[ArrayLike, ArrayLike] | None = None,
+        scales: tuple[ArrayLike, ArrayLike] | None = None,
+        from_data: bool = False,
+        expected_rows: float | None = None,
+        ledger: str | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.largest = largest
+        self.draws = draws
+        self.prior_scale = prior_scale
+        self.limit = limit
+        self.bounds = bounds
+        self.scales = scales
+        self.from_data = from_data
+        self.expected_rows = expected_rows
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivatePoissonRegressor:
+        """Fit in secret and release.
+
+        Args:
+            X: features, (N, d), finite.
+            y: counts, (N,), at least 0; others than whole numbers are rounded, with a warning.
+            options: none; ``sample_weight`` is refused, as no bound on one record would hold.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: naming the argument and its value.
+
+        Warns:
+            PrivacyUtilityWarning: if there are few records for bought constants.
+            PrivacyLeakWarning: if a seed was given.
+            DataConversionWarning: if counts are no whole numbers.
+        """
+        self._refuse(options)
+        rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        if (targets < 0).any():
+            raise ValueError(f"y must be counts of at least 0, got {float(targets.min())!r}")
+        counts = np.rint(targets).astype(np.float64)
+        if (counts != targets).any():
+            said = "y was rounded to whole numbers: a Poisson regression is of counts"
+            warnings.warn(said, DataConversionWarning, stacklevel=2)
+        self._fit(rows, counts)
+        return self
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return D², the share of the deviance that is explained, as scikit-learn's does.
+
+        Args:
+            X: features, (N, d).
+            y: counts, (N,), whose mean is positive.
+            sample_weight: of the records, (N,).
+        """
+        found = d2_tweedie_score(y, self.predict(X), power=1, sample_weight=sample_weight)
+        return float(found)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
+        return {**super()._more_tags(), "requires_positive_y": True}
+
+    def _public_model(self) -> OfNumbers | None:
+        return None if self.largest is None else self._of_largest(self.largest)
+
+    def _model(self, center: float, scale: float) -> OfNumbers:
+        return self._of_largest(max(1, math.ceil(center + _DEVIATIONS * scale)))
+
+    def _of_largest(self, largest: int) -> OfNumbers:
+        from bdpvi import BayesianPoissonRegression
+
+        return BayesianPoissonRegression(
+            largest=largest, prior_scale=self.prior_scale, limit=self.limit
+        )
