@@ -33,10 +33,12 @@ from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 if TYPE_CHECKING:
     from bdpvi import Release
     from bdpvi.recipes.private import Work
+    from bdpvi.recipes.recipe import OfNumbers
     from bdpvi.recipes.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
+MODELS = ("logistic", "linear", "poisson")
 
 
 Epsilon = Annotated[
@@ -72,6 +74,27 @@ For = Annotated[
         "know of sampling and of privacy's noise, see bdpvi summary.",
     ),
 ]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="logistic, of a yes/no target; linear, of numbers, which wants --target-bounds; or "
+        "poisson, of counts, which wants --largest. The latter two have intervals. Rows in which "
+        "the target is no such number are left out."
+    ),
+]
+TargetBounds = Annotated[
+    tuple[float, float] | None,
+    typer.Option(
+        help="Public lower and upper bound of a linear model's target; what lies beyond is cut.",
+        show_default=False,
+    ),
+]
+Largest = Annotated[
+    int | None,
+    typer.Option(
+        help="Public bound of a Poisson model's counts; larger ones are cut.", show_default=False
+    ),
+]
 Plan = Annotated[
     bool,
     typer.Option(
@@ -99,6 +122,9 @@ def private(
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
+    model: Model = MODELS[0],
+    target_bounds: TargetBounds = None,
+    largest: Largest = None,
     purpose: For = PURPOSES[0],
     guarantee: Guarantee = "",
     draws: Draws = None,
@@ -112,8 +138,8 @@ def private(
 
     ε covers all that is shared, and is a worst-case one. Constants of columns that --constants
     does not name are bought, a fifth of the price. The model is a logistic regression by objective
-    perturbation, which goes to the one without privacy as rows are added. After an interruption the
-    same command goes on and pays nothing twice.
+    perturbation, which goes to the one without privacy as rows are added; or a linear or Poisson
+    one, with intervals. After an interruption the same command goes on and pays nothing twice.
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
@@ -132,6 +158,7 @@ def private(
         "base_rate": base_rate,
         "expected_rows": rows,
         "intervals": purpose == PURPOSES[1],
+        "model": _model(model, target_bounds, largest),
         "guarantee": kind,
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],
@@ -187,6 +214,21 @@ def _carry_out(
         _print_json(released, where, found)
     elif found is not None:
         print(f"For the owner only: {found}")
+
+
+def _model(name: str, bounds: tuple[float, float] | None, largest: int | None) -> OfNumbers | None:
+    """Return the regression of numbers that options ask for, None for yes and no."""
+    from bdpvi import BayesianLinearRegression, BayesianPoissonRegression
+
+    validate.choice("model", name, MODELS)
+    wanted = {"linear": "target_bounds", "poisson": "largest"}.get(name)
+    for option, value in {"target_bounds": bounds, "largest": largest}.items():
+        if (value is not None) != (option == wanted):
+            goes = "is needed, and must be public" if value is None else "does not go with it"
+            raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
+    if bounds is not None:
+        return BayesianLinearRegression.of_bounds(*bounds)
+    return None if largest is None else BayesianPoissonRegression(largest=largest)
 
 
 def _check_options(table: Table, from_data: bool) -> None:

@@ -223,8 +223,9 @@ def predict(
 ) -> None:
     """Predict the likelier class of each row of a file, and the probability of the positive class.
 
-    The spread is the standard deviation of that probability over the released samples: how far the
-    model, its privacy noise included, is unsure. It is blank if there is one sample.
+    Of a model of numbers or counts it is the expected target. The spread is the standard deviation
+    of that probability or expectation over the released samples: how far the model, its privacy
+    noise included, is unsure. It is blank if there is one sample.
     """
     from bdpvi._runtime import store
 
@@ -247,7 +248,7 @@ def _predicted(
     import numpy as np
     import pandas as pd
 
-    from bdpvi import datasets
+    from bdpvi import BayesianLogisticRegression, datasets
     from bdpvi.datasets.encoding import said
     from bdpvi.releasing import storage
 
@@ -263,14 +264,15 @@ def _predicted(
     if counts:
         print(f"bdpvi: not known, taken for the column's mean: {said(counts)}", file=sys.stderr)
     draws = loaded.predict_draws(features).numpy()
-    target = loaded.preprocessing.get("target")
-    names = target if isinstance(target, dict) else {}
-    positive = draws.mean(0) > 0.5
-    columns = {
-        "class": np.where(positive, names.get("positive", "1"), names.get("negative", "0")),
-        "probability": draws.mean(0),
-        "spread": draws.std(0, ddof=1) if len(draws) > 1 else np.nan,
-    }
+    spread = draws.std(0, ddof=1) if len(draws) > 1 else np.nan
+    if isinstance(loaded.model, BayesianLogisticRegression):
+        target = loaded.preprocessing.get("target")
+        names = target if isinstance(target, dict) else {}
+        positive = draws.mean(0) > 0.5
+        classes = np.where(positive, names.get("positive", "1"), names.get("negative", "0"))
+        columns = {"class": classes, "probability": draws.mean(0), "spread": spread}
+    else:
+        columns = {"expected": draws.mean(0), "spread": spread}
     return loaded, pd.DataFrame(
         {**_identifiers(data, ids, separator, {*columns, "receipt"}), **columns}
     )

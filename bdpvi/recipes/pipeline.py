@@ -68,7 +68,7 @@ class Pipeline:
     """
 
     target: str
-    positive: object
+    positive: object = None
     epsilon: float
     delta: float = 1e-5
     draws: int = 1
