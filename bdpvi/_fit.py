@@ -21,7 +21,7 @@ from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
-from bdpvi.guides.checks import check
+from bdpvi.guides.checks import require
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
@@ -216,7 +216,7 @@ def fit(
     plan, optim = training.plan, training.optim
     there = data.to(_device(training.device), training.dtype)
     moved = there.first() if isinstance(there, Table) else there
-    check(model, guide, moved if len(moved) else _blank(moved))
+    require(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent

@@ -8,15 +8,24 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer import Predictive
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from bdpvi._runtime.isolation import isolated
 from bdpvi.guides.converted import of
-from bdpvi.models.contract import Model
+from bdpvi.models.contract import Model, dimension, log_likelihood, sites, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.misfits import Misfit, MisfitError, misfits, mistyped, parameter, split
+from bdpvi.models.misfits import (
+    LastSite,
+    Misfit,
+    MisfitError,
+    misfits,
+    mistyped,
+    parameter,
+    split,
+)
 from bdpvi.types import Dataset
 
 _TRIED = 8
@@ -26,8 +35,9 @@ _TRIED = 8
 def check(model: Model, guide: Any, data: Dataset) -> None:
     """Raise an error that names everything in a model or guide that does not fit; or do nothing.
 
-    :func:`bdpvi.fit` does this first. It runs the model some dozen times, from a fixed seed, and
-    leaves nothing in Pyro's parameter store. That records are independent given the latents is
+    :func:`bdpvi.fit` does this first, but for one call of ``pyro.infer.Predictive`` in torch's
+    default type, as users of a release make it. It runs the model some dozen times, from a fixed
+    seed, and leaves nothing in Pyro's parameter store. That records are independent given the latents is
     tried, not proven: on the first eight records, with one draw from the prior, together and one by
     one. The error is about the records' owner's model and may quote values: it is not for
     publication.
@@ -56,6 +66,17 @@ def check(model: Model, guide: Any, data: Dataset) -> None:
     bdpvi.models.misfits.MisfitError: model: latent site 'effect' lies in a plate, 'hospitals': \
 take the plate away: .expand([2]).to_event(1) is the same prior
     """
+    require(model, guide, data)
+    with isolated(data.x), torch.no_grad():
+        latents = {s["name"]: s["value"] for s in split(_traced(model, data.x, data.y))[0]}
+    with pyro.get_param_store().scope(), torch.random.fork_rng():
+        found = _in_predictive(model, latents, data.x[:_TRIED])
+    if found:
+        raise MisfitError(found)
+
+
+def require(model: Model, guide: Any, data: Dataset) -> None:
+    """Do as :func:`check`, without a call of ``Predictive``."""
     own = getattr(model, "check", None)
     if own is not None:
         own(data)
@@ -68,10 +89,11 @@ take the plate away: .expand([2]).to_event(1) is the same prior
             found.append(_raised("model", f"{len(data)} records", error, _RUN))
         else:
             known = {one.site for one in found}
-            sites = [one for one in misfits(trace, data.x) if one.site not in known]
-            found += sites + mistyped(trace, data.x)
-            if not sites and type(model) is not BayesianLogisticRegression:
+            wrong = [one for one in misfits(trace, data.x) if one.site not in known]
+            found += wrong + mistyped(trace, data.x)
+            if not wrong and type(model) is not BayesianLogisticRegression:
                 found += _in_trial(model, data.x[:_TRIED], data.y[:_TRIED])
+                found += [] if found else _in_gradient(model, data.x[:_TRIED], data.y[:_TRIED])
             found += _in_guide(guide, model, data, trace, convertible=not found)
     if found:
         raise MisfitError(found)
@@ -118,6 +140,40 @@ def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
             if different := _different(together, alone, latents, i):
                 return found + different
     return found
+
+
+def _in_gradient(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
+    """Return the site where the gradients of single records fail, as training takes them."""
+    latents = sites(model, x, y)
+    start = x.new_zeros(dimension(latents))
+
+    def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return log_likelihood(model, unpack(latents, flat), x[None], y[None]).sum()
+
+    last = LastSite()
+    try:
+        with pyro.validation_enabled(False), torch.enable_grad(), last:
+            torch.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(start, x, y)
+    except Exception as error:
+        remedy = "use torch operations alone: no .item(), no if on a tensor's value"
+        return [_raised(f"site {last.name!r}", "the gradient of one record", error, remedy)]
+    return []
+
+
+def _in_predictive(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> list[Misfit]:
+    """Return the site where ``Predictive`` fails in the default type."""
+    last, samples = LastSite(), {name: value[None] for name, value in latents.items()}
+    try:
+        with last:
+            Predictive(model, posterior_samples=samples)(x)
+    except Exception as error:
+        kinds = f"torch's default type is {torch.get_default_dtype()}, the records are {x.dtype}"
+        remedy = f"{kinds}: make them the same, as by torch.set_default_dtype, or {_FROM_X}"
+        return [_raised(f"site {last.name!r}", "pyro.infer.Predictive", error, remedy)]
+    return []
+
+
+_FROM_X = "make constants from x, as in x.new_zeros(())"
 
 
 def _traced(model: Model, x: Tensor, y: Tensor) -> poutine.Trace:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 Site = Mapping[str, Any]
@@ -45,6 +46,18 @@ class MisfitError(ValueError):
     def __init__(self, misfits: Sequence[Misfit]) -> None:
         super().__init__("model: " + "\n".join(map(str, misfits)))
         self.misfits = tuple(misfits)
+
+
+class LastSite(Messenger):  # type: ignore[misc]
+    """Remember the site that was met last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = ""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if type(msg["fn"]).__name__ != "_Subsample":
+            self.name = msg["name"]
 
 
 def misfits(trace: poutine.Trace, x: Tensor) -> list[Misfit]:

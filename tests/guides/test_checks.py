@@ -308,3 +308,33 @@ def test_far_features_are_no_reason_to_refuse() -> None:
     data = bdpvi.Dataset(data.x * 1e12, data.y)
     model = bdpvi.BayesianLogisticRegression(clip=0.5)
     bdpvi.check(model, MeanField(model), data)
+
+
+def branching(x: Tensor, y: Tensor | None = None) -> None:
+    mean = x @ weights(x)
+    with pyro.plate("records", len(x)):
+        spread = 1.0 if y is None or float(y.abs().max()) < 1e9 else 2.0
+        pyro.sample("y", dist.Normal(mean, spread), obs=y)
+
+
+def float_constants(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def test_a_model_without_a_gradient_of_one_record_is_told_before_training(
+    data: bdpvi.Dataset,
+) -> None:
+    with pytest.raises(MisfitError, match=r"site 'w' raised .* on the gradient of one record"):
+        bdpvi.check(branching, MeanField(branching), data)
+
+
+def test_predictive_is_tried_in_the_default_type(data: bdpvi.Dataset) -> None:
+    with pytest.raises(MisfitError, match=r"raised RuntimeError on pyro\.infer.Predictive"):
+        bdpvi.check(float_constants, MeanField(float_constants), data)
+    torch.set_default_dtype(torch.float64)
+    try:
+        bdpvi.check(float_constants, MeanField(float_constants), data)
+    finally:
+        torch.set_default_dtype(torch.float32)

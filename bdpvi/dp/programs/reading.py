@@ -12,7 +12,6 @@ import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuide
-from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import Independent, biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,7 +20,7 @@ from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import is_normal, plates
 from bdpvi.dp.programs.program import Draw, Program, in_plate
 from bdpvi.models.contract import Site
-from bdpvi.models.misfits import Misfit, MisfitError, split
+from bdpvi.models.misfits import LastSite, Misfit, MisfitError, split
 from bdpvi.models.parameters import Holder, modules_of
 
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO)
@@ -155,7 +154,7 @@ class _Runs:
     def _run(self, name: str, program: Callable[..., Any], value: int) -> poutine.Trace:
         rows = tuple(torch.full_like(one, value) for one in self.arguments.stand_in)
         args, kwargs = self.arguments.call(rows)
-        last = _Last()
+        last = LastSite()
         try:
             with pyro.validation_enabled(False), plates(self._is_records), last:
                 return poutine.trace(program).get_trace(*args, **kwargs)
@@ -177,19 +176,7 @@ class _Runs:
         return part or (size == self.arguments.length and size > 1)
 
 
-class _Last(Messenger):  # type: ignore[misc]
-    """Remember the site that was met last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = ""
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if type(msg["fn"]).__name__ != "_Subsample":
-            self.name = msg["name"]
-
-
-def _failed(name: str, on: str, last: _Last, error: Exception) -> ValueError:
+def _failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
     first = (str(error).splitlines() or [""])[0]
     place = f", at or after site {last.name!r}" if last.name else ""
     return ValueError(
@@ -330,7 +317,7 @@ def _tried(made: Program) -> Program:
     Raises:
         ValueError: naming the site where it fails.
     """
-    last, rows = _Last(), made.arguments.stand_in
+    last, rows = LastSite(), made.arguments.stand_in
     try:
         with last, torch.random.fork_rng():
             draw = made.draw()
