@@ -37,10 +37,10 @@ def check(model: Model, guide: Any, data: Dataset) -> None:
 
     :func:`bdpvi.fit` does this first, but for one call of ``pyro.infer.Predictive`` in torch's
     default type, as users of a release make it. It runs the model some dozen times, from a fixed
-    seed, and leaves nothing in Pyro's parameter store. That records are independent given the latents is
-    tried, not proven: on the first eight records, with one draw from the prior, together and one by
-    one. The error is about the records' owner's model and may quote values: it is not for
-    publication.
+    seed, and leaves nothing in Pyro's parameter store. That records are independent given the
+    latents is tried, not proven: on the first eight records, with one draw from the prior, together
+    and one by one, and by the gradient of each. The error is about the records' owner's model and
+    may quote values: it is not for publication.
 
     Args:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.

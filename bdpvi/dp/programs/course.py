@@ -91,7 +91,7 @@ class Course:
         mean, covariance = moments(program)
         rate, noise = self.descent.mechanism.rate, self.variance
         left = left_in_average(covariance, rate, noise, self.averaged)
-        if self.windows > 1:
+        if self.windows > 1 and len(mean):
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             sizes = left if left.ndim == 1 else left.diagonal()
             shrunk = (seen / sizes.clamp(min=1e-300)).clamp(max=1.0).sqrt()
