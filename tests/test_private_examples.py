@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -127,10 +128,26 @@ def test_an_example_learns_more_than_its_baseline(
     example: Example, fitted: Callable[[Example], Draws]
 ) -> None:
     found, test = fitted(example), example.simulated(RECORDS, 1)
-    assert not list(pyro.get_param_store())
     baseline = example.baseline(example.simulated(RECORDS, 0), test)
-    print(example.__name__, baseline, _example.score(example, found, test))
     assert _example.score(example, found, test) > baseline + 0.08
+
+
+@every
+def test_a_record_has_the_same_density_alone(
+    example: Example, fitted: Callable[[Example], Draws]
+) -> None:
+    found, data = fitted(example), example.simulated(5, 1)
+    latents = {name: value[:3] for name, value in found.latents.items()}
+
+    def density(x: Tensor, y: Tensor) -> Tensor:
+        if example is autoencoder:  # importance weights are random, so at a given code
+            given = {**latents, "z": torch.ones(3, len(x), autoencoder.CODES)}
+            return _example.summed_out(found.model, found.guide, given, x, y)
+        return example.log_density(found.model, found.guide, latents, x, y)
+
+    together = density(data.x, data.y)
+    alone = [density(x[None], y[None]) for x, y in zip(data.x, data.y, strict=True)]
+    assert torch.allclose(together, torch.cat(alone), rtol=1e-4)
 
 
 @every
@@ -316,6 +333,9 @@ def test_an_example_prints_its_share_and_draws_its_figure(
     given = ["--records", "300", "--steps", "60", "--out", str(out)]
     _example.main(negative_binomial, given)
     printed = capsys.readouterr().out
-    assert "baseline" in printed
-    assert "share of the gain" in printed
+    numbers = [float(one) for one in re.findall(r"(?:baseline|private) (-?[.\d]+)", printed)]
+    least, found, most = numbers
+    assert least < found < most
+    left = float(printed.split("privacy leaves: ")[1].split()[0])
+    assert left == pytest.approx((found - least) / (most - least), abs=0.01)
     assert out.stat().st_size > 1000

@@ -230,9 +230,10 @@ def most_likely(
 
 def score(example: Example, draws: Draws, test: Dataset) -> float:
     """Return the mean log predictive density of test records."""
+    latents = {name: value.to(test.x) for name, value in draws.latents.items()}
     with isolated(test.x):
         torch.manual_seed(0)
-        each = example.log_density(draws.model, draws.guide, draws.latents, test.x, test.y)
+        each = example.log_density(draws.model, draws.guide, latents, test.x, test.y)
     return float(each.mean())
 
 
