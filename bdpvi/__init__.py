@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.ledger import Ledger
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
     from bdpvi.dp.networks.deep import DPSGDSettings, make_private
-    from bdpvi.dp.private_svi import PrivateSVI
+    from bdpvi.dp.programs.private_svi import PrivateSVI
     from bdpvi.guides.checks import check
     from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
     from bdpvi.models.logistic import BayesianLogisticRegression
@@ -57,7 +57,7 @@ _WHERE = {
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
     "dp.networks.deep": ("DPSGDSettings", "make_private"),
     "dp.federated_vi": ("FederatedFit", "fit_federated"),
-    "dp.private_svi": ("PrivateSVI",),
+    "dp.programs.private_svi": ("PrivateSVI",),
     "guides.checks": ("check",),
     "models.classes": ("BayesianMultinomialRegression", "BayesianOrdinalRegression"),
     "models.logistic": ("BayesianLogisticRegression",),

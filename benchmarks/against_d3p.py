@@ -90,9 +90,9 @@ def ours(features: int, steps: int, private: bool) -> dict[str, float]:
 
 def peer(features: int, steps: int) -> dict[str, float]:
     """Train by d3p."""
-    import jax  # type: ignore[import-not-found]
-    import jax.numpy as jnp  # type: ignore[import-not-found]
-    import numpyro  # type: ignore[import-not-found]
+    import jax
+    import jax.numpy as jnp
+    import numpyro
     import numpyro.distributions as dist
     from d3p.minibatch import subsample_batchify_data
     from d3p.svi import DPSVI
@@ -110,14 +110,12 @@ def peer(features: int, steps: int) -> dict[str, float]:
     import d3p.random as strong
 
     guide = AutoDiagonalNormal(model)
-    svi = DPSVI(
-        model, guide, Adam(LR), Trace_ELBO(), clipping_threshold=CLIP, dp_scale=NOISE
-    )
+    svi = DPSVI(model, guide, Adam(LR), Trace_ELBO(), clipping_threshold=CLIP, dp_scale=NOISE)
     init, batch_of = subsample_batchify_data((x, y), batch_size=BATCH, rng_suite=strong)
     _, batches = init(strong.PRNGKey(0))
     state = svi.init(strong.PRNGKey(1), *batch_of(0, batches))
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def update(state: Any, at: Any) -> Any:
         return svi.update(state, *batch_of(at, batches))[0]
 

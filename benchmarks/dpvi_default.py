@@ -5,10 +5,10 @@
     python benchmarks/dpvi_default.py --large             # time and memory at N = 10⁶
 
 ``--tables`` takes encoding and split of ``bdpvi compare`` and its best searched DPVI row, from
-``docs/benchmarks/compare-*.txt``; FOLDER has the KEEL tables. The model is a logistic regression
-of `bdpvi private` (features cut at ± 2), prior N(0, 1); nothing is tuned. ``--coverage`` counts how often the 95 %
-interval of a guide has a weight of the truth, at ε = 1, over tables and weights. δ = 1e-5, the
-number of records is declared.
+``docs/benchmarks/compare-*.txt``; FOLDER has the KEEL tables. The model is the logistic regression
+of ``bdpvi private``, features cut at ± 2, with its prior N(0, 1); nothing is tuned. ``--coverage``
+counts how often the 95 % interval of a guide has a weight of the truth, at ε = 1, over tables and
+weights. δ = 1e-5, the number of records is declared.
 """
 
 from __future__ import annotations

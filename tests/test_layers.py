@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "neighbours.optimum": PLAIN | {"accounting", "inference", "models", "neighbours"},
     "dp": PLAIN | {"accounting", "inference", "models"},
     "dp.networks": PLAIN | {"accounting", "dp"},
+    "dp.programs": PLAIN | {"accounting", "dp", "inference", "models"},
     "_fit": PLAIN
     | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
     "releasing": PLAIN | {"_fit", "accounting", "datasets", "inference", "models", "neighbours"},
@@ -34,7 +35,9 @@ MAY_IMPORT = {
         "accounting",
         "datasets",
         "dp",
+        "dp.programs",
         "guides",
+        "inference",
         "models",
         "neighbours",
         "neighbours.optimum",

@@ -325,8 +325,8 @@ def test_records_of_a_batch_count_as_often_as_there_are_records() -> None:
 def test_an_example_prints_its_share_and_draws_its_figure(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def private(example: Example, data: Dataset, epsilon: float) -> Draws:
-        return _example.non_private(example, data, steps=20)
+    def private(example: Example, data: Dataset, epsilon: float) -> tuple[str, Draws]:
+        return "a release", _example.non_private(example, data, steps=20)
 
     monkeypatch.setattr(_example, "private", private)
     out = tmp_path / "figure.png"

@@ -10,7 +10,7 @@ from bdpvi._runtime import log, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
@@ -91,6 +91,6 @@ def _usual(model: Model) -> Route[Any]:
     """Return the best route that a model has."""
     if isinstance(model, BayesianLogisticRegression):
         return ObjectivePerturbation()
-    if isinstance(model, BayesianLinearRegression | BayesianPoissonRegression):
+    if isinstance(model, BayesianLinearRegression):
         return NoisyScores()
     return DPVI()

@@ -39,6 +39,10 @@ _MINIMA = (
     "records would have given is not in these intervals. fit_private(..., route=NoisyScores()) has "
     "intervals that know of both"
 )
+_TRAINED = (
+    "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
+    "that the model is true, and that the posterior is about Gaussian"
+)
 _LARGEST = 700.0
 
 
@@ -177,6 +181,7 @@ def summarised(release: Release, level: float, odds: bool) -> Summary:
     given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
     if (known := release.estimate) is None:
         reason = _MINIMA if release.receipt.temperature is None else _DRAWN
+        reason = reason if release.guide is None else _TRAINED
         return Summary(**given, reliable=None, reason=reason)
     if known.log_scale is not None:
         mean, sd = known.log_scale
@@ -248,7 +253,7 @@ def _weights(release: Release) -> Tensor:
     """Return draws of the features' coefficients, or of all latent variables, (k, d)."""
     model = release.model
     if not _of_features(release):
-        return torch.cat([one.flatten(1) for one in release.latents.values()], 1)
+        return torch.cat([one.reshape(len(one), -1) for one in release.latents.values()], 1)
     w = release.latents["w"].flatten(1)
     if not getattr(model, "correlation", 0.0):
         return w

@@ -58,6 +58,7 @@ def test_a_release_of_any_model_is_one_like_all_others(tmp_path: Path) -> None:
     }
     assert bool((release.latents["s"] > 0).all())
     assert len(release.with_draws(7).samples) == 7
+    assert "knows of the records, of privacy's noise" in str(release.summary())
     assert release.predict_mean(x[:3]).shape == (3,)
     seen = Predictive(release.model, posterior_samples=release.latents)(x[:5])
     assert seen["y"].shape == (50, 5)
