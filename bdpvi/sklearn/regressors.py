@@ -51,6 +51,10 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         data = self._dataset(X, y, standard)
         settings = self._settings(model, standard)
         release = self._release(settings, data, standard.events, seed)
+        if release.estimate is not None and not release.estimate.reliable:
+            from bdpvi import PrivacyUtilityWarning
+
+            warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=3)
         self._keep(release, standard)
         self.coef_ = self._estimated()
         last = self.summary_.coefficients[-1].mean
@@ -120,8 +124,8 @@ class PrivateLinearRegression(_PrivateRegressor):
     own size is estimated too. The guarantee is worst-case, to add or remove one record.
 
     Centres and scales of the columns, and of the target, are bought for a fifth of the price unless
-    public ones are given, so that ε covers all that ``fit`` gives. Few records are no error: the
-    summary then says that it is not reliable.
+    public ones are given, so that ε covers all that ``fit`` gives. Few records are no error: a
+    :class:`bdpvi.PrivacyUtilityWarning` and the summary then say that it is not reliable.
 
     Args:
         epsilon: ε of everything together, constants and release.
@@ -200,7 +204,7 @@ class PrivateLinearRegression(_PrivateRegressor):
             ValueError: naming the argument and its value.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for bought constants.
+            PrivacyUtilityWarning: if there are few records for what is asked.
             PrivacyLeakWarning: if a seed was given.
         """
         self._refuse(options)
@@ -302,7 +306,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
             ValueError: naming the argument and its value.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for bought constants.
+            PrivacyUtilityWarning: if there are few records for what is asked.
             PrivacyLeakWarning: if a seed was given.
             DataConversionWarning: if counts are no whole numbers.
         """
