@@ -136,6 +136,9 @@ class DPVI:
         Raises:
             ValueError: naming the site that cannot be protected and the remedy.
         """
+        own = getattr(model, "check", None)
+        if own is not None:
+            own(data)
         guide = _usual(model) if guide is None else guide
         x, _ = self._arguments(model, guide, data).leaves
         with isolated(x):

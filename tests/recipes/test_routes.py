@@ -169,7 +169,7 @@ def test_other_models_and_guides_are_refused_before_anything_is_charged() -> Non
         """Return nothing."""
 
     calls: list[tuple[str, dict[str, Any]]] = [
-        ("model=.* has no route", {"model": other}),
+        ("model observes no site", {"model": other}),
         ("is for BayesianLogisticRegression", {"model": other, "route": ObjectivePerturbation()}),
         ("takes no guide", {"guide": MeanField(MODEL)}),
         ("epsilon must be", {"epsilon": 0}),
