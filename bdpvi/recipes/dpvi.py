@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import math
 import warnings
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from torch.distributions import transform_to
 
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
-from bdpvi._runtime.checkpoint import Begun, Checkpoint
+from bdpvi._runtime.checkpoint import Begun, Checkpoint, settings_of
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
@@ -34,7 +36,7 @@ from bdpvi.inference.fingerprint import described
 from bdpvi.inference.optimisers import fused
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import Model
-from bdpvi.models.parameters import TrainedModel, modules_of
+from bdpvi.models.parameters import Holder, TrainedModel, modules_of
 from bdpvi.releasing.estimate import Gaussian, Trained
 from bdpvi.types import Dataset, PrivacyUtilityWarning
 
@@ -190,7 +192,7 @@ class DPVI:
 
     def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
         """Train, and return the posterior with its draws."""
-        kept = self._kept(model, data, key)
+        kept = self._kept()
         with isolated(self._arguments(model, self.guide, data).leaves[0]):
             torch.manual_seed(int(key.child("start")) % 2**63)
             program = self._read(model, self.guide, data)
@@ -251,18 +253,50 @@ class DPVI:
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
 
-    def _kept(self, model: Model, data: Dataset, key: Key) -> Begun | None:
+    def _kept(self) -> Begun | None:
         if self.checkpoint is None:
             return None
-        return Checkpoint(self.checkpoint, {"key": key.work}).begun("training")
+        return Checkpoint(self.checkpoint, settings_of(Path(self.checkpoint))).begun("training")
 
     def purpose(self, model: Model, data: Dataset, epsilon: float, delta: float) -> str:
-        """Return a digest of all that a training depends on, "" where none can go on."""
-        if self.checkpoint is None:
-            return ""
-        settings = replace(self, checkpoint=None, progress=False, guide=None)
-        parts = (settings, described(model), type(self.guide).__name__, epsilon, delta)
-        return hashlib.sha256(repr((*parts, data.fingerprint())).encode()).hexdigest()
+        """Return a digest of all that a training depends on, and begin its checkpoint.
+
+        One charge must not pay for two trainings by the same noise. So weights of modules are set
+        to what they were in the first call, or, where the checkpoint is gone, another start has
+        another digest, and is charged anew.
+        """
+        assert self.checkpoint is not None
+        settings = replace(self, checkpoint=None, progress=False, guide=None, loss=None)
+        parts = (
+            *(settings, type(self.loss).__name__, described(model), _described(self.guide)),
+            *(epsilon, delta, data.fingerprint(), str(data.x.dtype), str(data.y.dtype)),
+            *(torch.__version__, version("bdpvi"), self._tried(model, data)),
+        )
+        run = hashlib.sha256(repr(parts).encode()).hexdigest()
+        holder = Holder(modules_of(model, self.guide))
+
+        def now() -> dict[str, Tensor]:
+            return {"": torch.zeros(0), **{n: v.clone() for n, v in holder.state_dict().items()}}
+
+        start = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
+        holder.load_state_dict({name: value for name, value in start.items() if name})
+        return hashlib.sha256(f"{run} {described(start)}".encode()).hexdigest()
+
+    def _tried(self, model: Model, data: Dataset) -> str:
+        """Return the model's densities for a record of zeros: what its text may not say."""
+        with isolated(self._arguments(model, self.guide, data).leaves[0]):
+            torch.manual_seed(0)
+            program = self._read(model, self.guide, data)
+            draw = program.draw()
+            losses = program.record_losses(draw, program.arguments.stand_in)
+        return f"{losses.tolist()} {float(draw.public.detach())}" * (
+            not list(modules_of(model, self.guide))
+        )
+
+
+def _described(guide: Any) -> str:
+    """Return a guide's text, or of one of Pyro's or the library's its kind."""
+    return described(guide) if inspect.isroutine(guide) else type(guide).__name__
 
 
 def _usual(model: Model) -> AutoNormal:
@@ -277,8 +311,6 @@ def _usual(model: Model) -> AutoNormal:
 
 def _values(program: Program, model: Model) -> dict[str, Tensor]:
     """Return the values of the model's parameters, named as :class:`TrainedModel` has them."""
-    from bdpvi.models.parameters import Holder
-
     places = {id(one): name for name, one in Holder(modules_of(model)).named_parameters()}
     values = {}
     for name in program.direct:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,26 @@ def test_a_gaussian_says_what_it_is() -> None:
     torch.testing.assert_close(torch.cov(drawn.T), torch.tensor(cov).double(), rtol=0.05, atol=0.03)
     with pytest.raises(ValueError, match="must be of 2 coordinates"):
         Gaussian(mean=(1.0,), variances=(2.0, 1.0), sites={"w": (2,)})
+
+
+def test_one_charge_pays_for_one_training(tmp_path: Path) -> None:
+    y = torch.randn(500, 3)
+    data, ledger = Dataset(torch.zeros(500, 0), y), Ledger.at(tmp_path / "ledger.jsonl")
+    route = DPVI(rows=500, steps=4, batch=100, draws=1, checkpoint=tmp_path / "unfinished")
+
+    def run() -> dict[str, Tensor]:
+        vae = Autoencoder()
+        with torch.no_grad():
+            vae.decoder.bias += torch.randn(3, generator=generator)  # another start each time
+        release = bdpvi.fit_private(
+            vae.model, data, epsilon=1.0, guide=vae.guide, route=route, ledger=ledger
+        )
+        return dict(release.parameters)
+
+    generator = torch.Generator().manual_seed(0)
+    first, second = run(), run()
+    assert len(ledger.entries()) == 1
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    shutil.rmtree(tmp_path / "unfinished")
+    with pytest.raises(ValueError, match="epsilon=1 cannot be reached"):
+        run()  # what it began with is gone, so it is another training

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import Dataset, default_collate
 
 from bdpvi._runtime import validate
@@ -16,10 +16,10 @@ from bdpvi._runtime import validate
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """The arguments of a step: of tensors as long as the first one, each row is of one record.
+    """The arguments of a step: every tensor has a row for each record.
 
-    All else, such as a number of groups or a module, is a public constant. A torch ``Dataset`` in
-    the place of all arguments is read record by record, so it need not fit in memory.
+    Numbers, texts, modules and tensors without dimensions are public constants. A torch ``Dataset``
+    in the place of all arguments is read record by record, so it need not fit in memory.
 
     Attributes:
         leaves: the arguments, flat.
@@ -46,7 +46,8 @@ class Arguments:
         """Return the arguments of one call.
 
         Raises:
-            ValueError: if no argument has rows, or a Dataset has no length or no record.
+            ValueError: if no argument has rows, they differ in number, an argument is of a kind
+                that may hide records, or a Dataset has no length or no record.
         """
         source = args[0] if len(args) == 1 and isinstance(args[0], Dataset) else None
         if source is not None:
@@ -58,12 +59,22 @@ class Arguments:
             first = source[0]
             args = tuple(first) if isinstance(first, (tuple, list)) else (first,)
             args = tuple(torch.as_tensor(one)[None] for one in args)
+        for place, one in enumerate(args):
+            _check_kind(place, one)
+        for name, one in kwargs.items():
+            _check_kind(name, one)
         leaves, form = tree_flatten((args, dict(kwargs)))
         sized = [one for one in leaves if isinstance(one, Tensor) and one.ndim]
         if not sized:
             raise ValueError("step: give the records, as tensors with a row each, or as a Dataset")
         rows = len(sized[0])
-        sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 and len(v) == rows for v in leaves)
+        if other := [tuple(one.shape) for one in sized if len(one) != rows]:
+            raise ValueError(
+                f"step: a tensor of the shape {other[0]} has not {rows} rows, as the first. "
+                "Every tensor must have a row for each record; make a public one an attribute of "
+                "the model, or bind it by functools.partial"
+            )
+        sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 for v in leaves)
         return cls(tuple(leaves), form, sampled, source, rows if source is None else length)
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
@@ -124,3 +135,15 @@ class Arguments:
             for one, of_records in zip(self.leaves, self.sampled, strict=True)
             if of_records
         ]
+
+
+def _check_kind(name: int | str, value: Any) -> None:
+    """Refuse what may hold records and would pass for a constant."""
+    if value is None or callable(value) or isinstance(value, (Tensor, bool, int, float, str)):
+        return
+    nested = isinstance(value, (tuple, list, dict))
+    if not nested or not all(isinstance(one, Tensor) for one in tree_leaves(value)):
+        raise ValueError(
+            f"step: argument {name!r} is {type(value).__name__}, which may hold records that would "
+            "count as public; hand tensors over, with a row for each record"
+        )

@@ -57,12 +57,13 @@ class Course:
 
     def _step(self, number: int) -> None:
         descent = self.descent
+        noise = descent.deviation**2
         descent.step(number)
         decay(descent.optim)
         self.taken = number + 1
         if number < self.first:
             return
-        self.variance += descent.deviation**2 / self.averaged
+        self.variance += noise / self.averaged
         window = self._window(number)
         for name, value in descent.program.parameters.items():
             self.sums[name][window] += value.detach()

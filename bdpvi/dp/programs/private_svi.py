@@ -115,7 +115,7 @@ class PrivateSVI:
         Args:
             args, kwargs: what model and guide are called with, the same in every step: **all**
                 records, as tensors with a row for each, or one torch ``Dataset``, whose items are
-                the arguments. Other tensors and values are public constants.
+                the arguments. Numbers, texts and modules are public constants.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left.
