@@ -289,9 +289,9 @@ class DPVI:
             program = self._read(model, self.guide, data)
             draw = program.draw()
             losses = program.record_losses(draw, program.arguments.stand_in)
-        return f"{losses.tolist()} {float(draw.public.detach())}" * (
-            not list(modules_of(model, self.guide))
-        )
+        if modules_of(model, self.guide):  # they may start at random
+            return ""
+        return f"{losses.tolist()} {float(draw.public.detach())}"
 
 
 def _described(guide: Any) -> str:
