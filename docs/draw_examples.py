@@ -1,6 +1,6 @@
 """Write a page for each private example: what it is, ε, what privacy cost, and its figure.
 
-    python docs/draw_examples.py [--only NAME ...] [--out docs/examples]
+python docs/draw_examples.py [--only NAME ...] [--out docs/examples]
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples" / "private"))
-
-import torch
-from _example import main
-
 NAMES = (
     "group_effects", "ordinal", "negative_binomial", "spline", "robust", "mixture", "factors",
     "autoencoder", "two_layers", "gaussian_process", "survival", "hidden_classes",
@@ -26,6 +21,8 @@ NAMES = (
 
 def write(name: str, out: Path) -> None:
     """Run an example and write its page and figure."""
+    from _example import main
+
     example = import_module(name)
     title, _, *rest = str(example.__doc__).strip().split("\n\n")
     figure = f"{name.replace('_', '-')}.png"
@@ -50,6 +47,9 @@ def draw() -> None:
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "examples")
     given = parser.parse_args()
+    import torch
+
+    sys.path.insert(0, str(ROOT / "examples" / "private"))
     torch.set_num_threads(1)
     for name in given.only:
         write(name, given.out)

@@ -43,17 +43,35 @@ class Holder(nn.Module):
 
 
 def modules_of(*programs: Any) -> list[nn.Module]:
-    """Return the modules that programs are, are methods of, or refer to by name."""
+    """Return the modules that programs are, are methods of, or refer to by name, each once.
+
+    It looks through ``functools.partial`` and Pyro's handlers, into the attributes of a method's
+    object, and at what functions close over.
+    """
     found: dict[int, nn.Module] = {}
-    for program in programs:
-        known = [program, getattr(program, "__self__", None)]
-        plain = inspect.unwrap(getattr(program, "__func__", program))
-        if inspect.isfunction(plain):
-            names = inspect.getclosurevars(plain)
-            known += [*names.nonlocals.values(), *names.globals.values()]
-        for one in known:
-            if isinstance(one, nn.Module):
-                found[id(one)] = one
+    seen: set[int] = set()
+    left = list(programs)
+    while left:
+        one = left.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, nn.Module):
+            found[id(one)] = one
+        elif isinstance(one, partial):
+            left += [one.func, *one.args, *one.keywords.values()]
+        elif inspect.ismethod(one):
+            owner = one.__self__
+            left += (
+                [owner]
+                if isinstance(owner, nn.Module)
+                else [*getattr(owner, "__dict__", {}).values()]
+            )
+            left.append(one.__func__)
+        elif inspect.isfunction(one):
+            names = inspect.getclosurevars(inspect.unwrap(one))
+            modules = [v for v in names.globals.values() if isinstance(v, nn.Module)]
+            left += [*names.nonlocals.values(), *modules]
     return list(found.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyro
@@ -37,6 +38,7 @@ from bdpvi.dp.programs.moments import moments
 from bdpvi.dp.programs.program import Program
 from bdpvi.dp.programs.reading import read
 from bdpvi.models.misfits import MisfitError
+from bdpvi.models.parameters import modules_of
 
 N = 40
 
@@ -484,3 +486,35 @@ def test_misfits_come_together() -> None:
     with pytest.raises(MisfitError) as found:
         read(both, lambda x, y: None, Trace_ELBO(), argued(*table()))
     assert len(found.value.misfits) == 2
+
+
+DECODER = nn.Linear(1, 2)
+
+
+def by_name(x: Tensor) -> Tensor:
+    found: Tensor = DECODER(x)
+    return found
+
+
+class Holding:
+    """A class of a user's own that holds a module."""
+
+    def __init__(self) -> None:
+        self.net = nn.Linear(1, 1)
+
+    def model(self, x: Tensor) -> Tensor:
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_modules_are_found_where_scripts_keep_them() -> None:
+    own, holding = nn.Linear(1, 1), Holding()
+
+    def closing(x: Tensor) -> Tensor:
+        return own(by_name(x))  # type: ignore[no-any-return]
+
+    assert modules_of(by_name) == [DECODER]
+    assert modules_of(closing) == [own]
+    assert modules_of(poutine.block(config_enumerate(by_name), hide=["z"])) == [DECODER]
+    assert modules_of(partial(closing, torch.ones(1)), own) == [own]
+    assert modules_of(holding.model) == [holding.net]
+    assert modules_of(own.forward) == [own]

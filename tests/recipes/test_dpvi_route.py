@@ -314,7 +314,7 @@ def test_one_charge_pays_for_one_training(tmp_path: Path) -> None:
     def run() -> dict[str, Tensor]:
         vae = Autoencoder()
         with torch.no_grad():
-            vae.decoder.bias += torch.randn(3, generator=generator)  # another start each time
+            vae.decoder.bias.normal_(generator=generator)  # another start each time
         release = bdpvi.fit_private(
             vae.model, data, epsilon=1.0, guide=vae.guide, route=route, ledger=ledger
         )
