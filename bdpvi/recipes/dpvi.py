@@ -249,6 +249,9 @@ class DPVI:
             made_for = guide._model  # a copy drops it, in both
             fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
             guide._model = fresh._model = made_for
+            if self.rows is not None and hasattr(fresh, "_init_scale"):
+                # Noise hides a scale that is too large for longer than one that is too small.
+                fresh._init_scale = min(fresh._init_scale, 4 / math.sqrt(self.rows))
             guide = fresh
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
