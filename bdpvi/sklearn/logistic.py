@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from bdpvi.sklearn import classes as of_classes
 from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator, validate_data
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """Bayesian logistic regression of two classes, fitted in secret and released with a known ε.
+    """Bayesian logistic regression of two classes or more, released with a known ε.
 
     Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
     one ``ledger``. Only the release stays on the estimator, which may be pickled and shared: the
@@ -54,7 +55,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         scales: instead of ``bounds``: (centres, standard deviations), numbers or arrays of d.
         from_data: the consent to exact means and deviations of the rows, which no ε covers;
             ``guarantee_`` then says so.
-        classes: the two labels. Without them they are taken from y, with a
+        classes: the labels. Without them they are taken from y, with a
             :class:`PrivacyLeakWarning`.
         base_rate: a public guess of the fraction of the second of the sorted ``classes``, for
             tables where one class is rare: the intercept is drawn to its logit, in place of 0.
@@ -73,19 +74,21 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     A private minimum is released (:class:`bdpvi.ObjectivePerturbation`), which goes to the one
     without privacy as rows are added. With a ``guide``, ``clip``, ``prior_scale`` or
     ``noise_scale``, or for Bayesian DP, draws from a guide are; what is None is then as of
-    :func:`bdpvi.recommended`. All arguments count as public: choose them without looking at the
+    :func:`bdpvi.recommended`. More than two classes are a multinomial regression, trained with
+    noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``, ``noise_scale``, ``base_rate``,
+    ``guide`` and ``intervals`` are for two. All arguments count as public: choose them without looking at the
     data. Few records are no error: bought constants are then rough, and a
     :class:`bdpvi.PrivacyUtilityWarning` says so.
 
     Attributes:
-        coef_: (1, d), mean over the draws, on the scale of X, for X cut off at
-            ``center_`` ± limit · ``scale_``.
-        intercept_: (1,), mean over the draws.
+        coef_: (1, d), of more than two classes (K, d), mean over the draws, on the scale of X, for
+            X cut off at ``center_`` ± limit · ``scale_``.
+        intercept_: (1,) or (K,), mean over the draws.
         coef_interval_: (d, 2), 95 % intervals of ``coef_``; with ``intervals`` alone.
         summary_: the :class:`bdpvi.releasing.summary.Summary`, of standardised features; with
             ``intervals`` alone.
-        coef_samples_, intercept_samples_: (k, d) and (k,), of each draw.
-        classes_: the two labels, sorted.
+        coef_samples_, intercept_samples_: (k, d) and (k,), or (k, K, d) and (k, K), of each draw.
+        classes_: the labels, sorted.
         center_, scale_: (d,), what X was standardised by.
         bound_: the :class:`bdpvi.Bound` that is promised, of constants and release together:
             ``bound_.kind``, ``bound_.epsilon``, ``bound_.reliable``. An experiment's is not
@@ -177,46 +180,55 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 stacklevel=2,
             )
         pipeline = self._pipeline(rows.shape[1])
-        self._settings(pipeline)  # refused before anything is bought
+        settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is bought
         standard = self._standard(rows, pipeline, key)
-        settings = self._settings(pipeline, standard.found)
-        data = self._dataset(rows, (labels == classes[1]).astype(np.float64), standard)
+        settings = self._chosen(pipeline, len(classes), standard.found)
+        data = self._dataset(rows, of_classes.places(labels, classes), standard)
         release = self._release(settings, data, standard.events, seed)
         self.classes_ = classes
         self._keep(release, standard)
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the log-odds of the second class, (N,), of the probability averaged over draws."""
+        """Return the log-odds of the second class, (N,), of the probability averaged over draws.
+
+        Of more than two classes the logarithms of the probabilities, (N, K).
+        """
         check_is_fitted(self)
+        if len(self.classes_) > 2:
+            return np.asarray(self.release_.predict_proba(self._features(X)).log().numpy())
         design = self.release_.model.design(self._features(X))
         logits = (design @ self.release_.latents["w"].T).numpy()
         odds = logsumexp(log_expit(logits), axis=1) - logsumexp(log_expit(-logits), axis=1)
         return np.asarray(odds)
 
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Return the probabilities of ``classes_``, (N, 2), averaged over the draws."""
+        """Return the probabilities of ``classes_``, (N, K), averaged over the draws."""
         odds = self.decision_function(X)
+        if len(self.classes_) > 2:
+            return np.asarray(np.exp(odds))
         return np.stack([expit(-odds), expit(odds)], axis=1)
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Return the logarithms of the probabilities of ``classes_``, (N, 2)."""
+        """Return the logarithms of the probabilities of ``classes_``, (N, K)."""
         odds = self.decision_function(X)
+        if len(self.classes_) > 2:
+            return odds
         return np.stack([log_expit(-odds), log_expit(odds)], axis=1)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the likelier class of each record, (N,)."""
+        """Return the likeliest class of each record, (N,)."""
         odds = self.decision_function(X)
-        return np.asarray(self.classes_[(odds > 0).astype(int)])
+        at = odds.argmax(axis=1) if len(self.classes_) > 2 else (odds > 0).astype(int)
+        return np.asarray(self.classes_[at])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
         tags.classifier_tags.poor_score = True  # noise hides the classes of very small tables
         return tags
 
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
-        return {"binary_only": True, "poor_score": True}
+        return {"poor_score": True}
 
     def _pipeline(self, width: int) -> Pipeline:
         from bdpvi.recipes.files import guide_named
@@ -244,6 +256,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             guide=None if named is None else guide_named(named),
         )
 
+    def _chosen(self, pipeline: Pipeline, classes: int, bought: Encoded | None = None) -> Any:
+        """Return settings for so many classes."""
+        if classes > 2:
+            return of_classes.settings(self, classes)
+        return self._settings(pipeline, bought)
+
     def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
         """Return settings for what constants leave of ε, with the arguments."""
         found: Any = pipeline.chosen(found=bought)
@@ -256,21 +274,16 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         )
 
     def _labels(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the two classes."""
+        """Return the classes."""
         check_classification_targets(y)
-        kind = type_of_target(y, input_name="y")
-        if kind != "binary":  # scikit-learn's words
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is {kind}."
-            )
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
-        if len(classes) != 2:
+        if len(classes) < 2:
             if self.classes is None:
                 raise ValueError(
                     f"y has one class, {classes.tolist()}; give classes=(one, other) if a table "
                     "may have one of them alone"
                 )
-            raise ValueError(f"classes must have two classes, got {self.classes!r}")
+            raise ValueError(f"classes must have two classes or more, got {self.classes!r}")
         if unknown := set(y.tolist()) - set(classes.tolist()):
             raise ValueError(f"y has labels {unknown} that are not in classes={self.classes!r}")
         return classes
@@ -296,6 +309,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         import torch
 
         super()._keep(release, standard)
+        if len(self.classes_) > 2:
+            self.coef_samples_, self.intercept_samples_ = of_classes.coefficients(release, standard)
+            self.coef_ = self.coef_samples_.mean(axis=0)
+            self.intercept_ = self.intercept_samples_.mean(axis=0)
+            return
         weights, center, scale = release.latents["w"], standard.center, standard.scale
         model: Any = release.model
         linear = replace(model, limit=None)

@@ -1,0 +1,74 @@
+"""Private multinomial regression behind the classifier, where it has more than two classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpvi.sklearn.base import Floats
+
+if TYPE_CHECKING:  # torch is not loaded before a fit
+    from bdpvi import DPVI, BayesianMultinomialRegression, Dataset, Prepared, Release
+    from bdpvi.recipes.arrays import Standard
+
+STEPS = 1000
+"""Of the training."""
+_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
+"""Arguments that only two classes have."""
+
+
+@dataclass(frozen=True)
+class OfClasses:
+    """A multinomial regression and its route, as a recipe is one."""
+
+    model: BayesianMultinomialRegression
+    route: DPVI
+
+    @property
+    def released(self) -> int:
+        """Number of draws that a release has."""
+        return self.route.draws
+
+    def fit(self, data: Dataset, *, neighbours: object, progress: bool) -> Prepared:
+        """Return what is trained and released in one go."""
+        from bdpvi import Prepared
+
+        return Prepared.of(self.model, data, self.route)
+
+
+def settings(estimator: Any, classes: int) -> OfClasses:
+    """Return model and route by the estimator's arguments.
+
+    Raises:
+        ValueError: naming an argument that only two classes have.
+    """
+    from bdpvi import DPVI, BayesianMultinomialRegression
+
+    given = {name: getattr(estimator, name) for name in _OF_TWO}
+    wrong = {name: value for name, value in given.items() if value is not None}
+    wrong |= {"intervals": True} if estimator.intervals else {}
+    wrong |= {} if estimator.fit_intercept else {"fit_intercept": False}
+    for name, value in wrong.items():
+        raise ValueError(
+            f"{name}={value!r} is for two classes, and there are {classes}; leave it out"
+        )
+    prior = {} if estimator.prior_scale is None else {"prior_scale": estimator.prior_scale}
+    return OfClasses(
+        BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **prior),
+        DPVI(rows=estimator.expected_rows, draws=estimator.draws, steps=STEPS),
+    )
+
+
+def coefficients(release: Release, standard: Standard) -> tuple[Floats, Floats]:
+    """Return slopes on the scale of X, (k, K, d), and intercepts, (k, K), of each draw."""
+    weights = release.latents["w"].numpy()
+    slopes = np.swapaxes(weights[:, :-1], 1, 2) / standard.scale
+    return slopes, weights[:, -1] - slopes @ standard.center
+
+
+def places(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
+    """Return each label's place among the sorted classes, (N,)."""
+    return np.searchsorted(classes, labels).astype(np.float64)
