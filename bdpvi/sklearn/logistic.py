@@ -76,8 +76,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     ``noise_scale``, or for Bayesian DP, draws from a guide are; what is None is then as of
     :func:`bdpvi.recommended`. More than two classes are a multinomial regression, trained with
     noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``, ``noise_scale``, ``base_rate``,
-    ``guide`` and ``intervals`` are for two. All arguments count as public: choose them without looking at the
-    data. Few records are no error: bought constants are then rough, and a
+    ``guide`` and ``intervals`` are for two. All arguments count as public: choose them without
+    looking at the data. Few records are no error: bought constants are then rough, and a
     :class:`bdpvi.PrivacyUtilityWarning` says so.
 
     Attributes:
