@@ -85,6 +85,21 @@ def test_it_learns_and_its_covariance_knows_of_the_noise() -> None:
     assert float(spread[0]) > 1 / math.sqrt(3000)
 
 
+def test_intervals_know_of_the_noise() -> None:
+    # At this ε the noise is most of the error: without it z would be about 2.5.
+    truth, scores = torch.tensor([0.5, -0.3]).double(), []
+    route = DPVI(rows=4000, steps=150, batch=400, draws=1)
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(4000, 2, generator=generator, dtype=torch.float64)
+        y = x @ truth + torch.randn(4000, generator=generator, dtype=torch.float64)
+        release = bdpvi.fit_private(model, (x, y), epsilon=0.2, route=route)
+        assert release.guide is not None
+        law = release.guide.distribution
+        scores.append((law.mean[:2] - truth) / law.stddev[:2])
+    assert 0.4 < float(torch.stack(scores).square().mean().sqrt()) < 2.0
+
+
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
 def test_guides_of_pyro_and_of_the_library(kind: Any) -> None:
     guide = kind(model)
