@@ -52,6 +52,8 @@ _SHARE = 0.1
 _LONGER = 10.0
 """Records beyond C, over √D/(μN), where noise and clip do about equal harm."""
 _DECAY = 0.1
+_START = 4.0
+"""Times 1/√N: the default guide's scales at first, hardly below those of any posterior."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +251,9 @@ class DPVI:
             made_for = guide._model  # a copy drops it, in both
             fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
             guide._model = fresh._model = made_for
-            if self.rows is not None and hasattr(fresh, "_init_scale"):
+            if self.rows is not None and isinstance(fresh, _Usual):
                 # Noise hides a scale that is too large for longer than one that is too small.
-                fresh._init_scale = min(fresh._init_scale, 4 / math.sqrt(self.rows))
+                fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
@@ -302,6 +304,10 @@ def _described(guide: Any) -> str:
     return described(guide) if inspect.isroutine(guide) else type(guide).__name__
 
 
+class _Usual(AutoNormal):  # type: ignore[misc]
+    """The guide of those who give none."""
+
+
 def _usual(model: Model) -> AutoNormal:
     """Return a guide of independent normals for all continuous latents."""
 
@@ -309,7 +315,7 @@ def _usual(model: Model) -> AutoNormal:
         support = getattr(site["fn"], "support", None)  # a plate's subsample has none
         return support is not None and bool(support.is_discrete)
 
-    return AutoNormal(poutine.block(model, hide_fn=discrete))
+    return _Usual(poutine.block(model, hide_fn=discrete))
 
 
 def _values(program: Program, model: Model) -> dict[str, Tensor]:

@@ -45,7 +45,9 @@ def model(x: Tensor, y: Tensor | None = None) -> None:
 
 def fresh() -> tuple[Model, AutoNormal]:
     """Return the model and an untrained guide of all but the records' components."""
-    start = init_to_value(values={"locs": START.to(torch.get_default_dtype())})
+    first = {"locs": START, "scales": torch.ones(COMPONENTS, 2), "shares": torch.ones(3) / 3}
+    kind = torch.get_default_dtype()
+    start = init_to_value(values={name: value.to(kind) for name, value in first.items()})
     hidden = poutine.block(model, hide=["component"])
     return model, AutoNormal(hidden, init_loc_fn=start)
 
