@@ -41,7 +41,8 @@ _MINIMA = (
 )
 _TRAINED = (
     "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
-    "that the model is true, and that the posterior is about Gaussian"
+    "that the model is true and the posterior of the guide's shape: those of independent normals "
+    "are too narrow where latents move together, as an intercept and group effects do"
 )
 _LARGEST = 700.0
 
