@@ -6,6 +6,7 @@ import copy
 import hashlib
 import inspect
 import math
+import os
 import warnings
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from torch.distributions import transform_to
 
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
-from bdpvi._runtime.checkpoint import Begun, Checkpoint, settings_of
+from bdpvi._runtime.checkpoint import Begun, Checkpoint, always, settings_of
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
@@ -30,6 +31,7 @@ from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.course import Course
 from bdpvi.dp.programs.descent import Clip, Descent
+from bdpvi.dp.programs.moments import moments
 from bdpvi.dp.programs.program import Program
 from bdpvi.dp.programs.reading import read
 from bdpvi.inference.fingerprint import described
@@ -112,6 +114,7 @@ class DPVI:
     progress: bool = False
     guide: Any = field(default=None, repr=False)
     size: int = field(default=0, repr=False)
+    start: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("rows", "batch", "clip"):
@@ -145,8 +148,12 @@ class DPVI:
             own(data)
         guide = _usual(model) if guide is None else guide
         x, _ = self._arguments(model, guide, data).leaves
+        holder = Holder(modules_of(model, guide))
+        start = {name: value.clone() for name, value in holder.state_dict().items()}
         with isolated(x):
-            return replace(self, guide=guide, size=self._read(model, guide, data).size)
+            program = self._read(model, guide, data)
+            moments(program)  # refused before anything is charged
+            return replace(self, guide=guide, size=program.size, start=start)
 
     def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
         """Return the settings: a function of public numbers."""
@@ -193,8 +200,24 @@ class DPVI:
         """Return nothing: what its records pay is not computed."""
 
     def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
-        """Train, and return the posterior with its draws."""
-        kept = self._kept()
+        """Train, and return the posterior with its draws.
+
+        What a key has trained is kept in the checkpoint and returned again, so that one charge
+        pays for one training, whatever became of the model since.
+        """
+        name, once, kept = f"training-{key.work}", always, None
+        if self.checkpoint is not None:
+            folder = Checkpoint(self.checkpoint, settings_of(Path(self.checkpoint)))
+            once, kept = folder.once, folder.begun(name)
+        found = once(name, lambda: self._train(model, data, plan, key, kept))
+        parameters = {n.removeprefix("of "): v for n, v in found.items() if n.startswith("of ")}
+        return self._trained(found, parameters, model, data.x, key)
+
+    def _train(
+        self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: Begun | None
+    ) -> dict[str, Tensor]:
+        """Return the latents' mean and covariance, and the model's parameters."""
+        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
         with isolated(self._arguments(model, self.guide, data).leaves[0]):
             torch.manual_seed(int(key.child("start")) % 2**63)
             program = self._read(model, self.guide, data)
@@ -216,21 +239,33 @@ class DPVI:
                     f"for the owner only: {ignored} gradients of records were not finite, and "
                     "count as zero; look for NaN, infinities and values outside the support",
                     PrivacyUtilityWarning,
-                    stacklevel=5,
+                    stacklevel=7,
                 )
-            return self._trained(program, course, model, data.x, key)
+            mean, covariance = course.posterior()
+            values = {f"of {name}": one for name, one in _values(program, model).items()}
+            sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
+            return {"mean": mean, "covariance": covariance, **values, **sites}
 
     def _trained(
-        self, program: Program, course: Course, model: Model, like: Tensor, key: Key
+        self,
+        found: dict[str, Tensor],
+        parameters: dict[str, Tensor],
+        model: Model,
+        like: Tensor,
+        key: Key,
     ) -> Trained:
-        mean, found = course.posterior()
-        parameters = _values(program, model)
-        whole = found.ndim == 2
+        mean, spread = found["mean"], found["covariance"]
+        whole = spread.ndim == 2
+        sites = {
+            name.removeprefix("site "): tuple(shape.tolist())
+            for name, shape in found.items()
+            if name.startswith("site ")
+        }
         guide = Gaussian(
             mean=tuple(mean.tolist()),
-            variances=tuple((found.diagonal() if whole else found).tolist()),
-            covariance=tuple(map(tuple, ((found + found.mT) / 2).tolist())) if whole else (),
-            sites={site.name: tuple(site.shape) for site in program.sites},
+            variances=tuple((spread.diagonal() if whole else spread).tolist()),
+            covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
+            sites=sites,
         )
         flat = guide.draws(self.draws, key.child("draws")).to(like)
         trained = TrainedModel(model, parameters) if parameters else model
@@ -258,45 +293,32 @@ class DPVI:
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
 
-    def _kept(self) -> Begun | None:
-        if self.checkpoint is None:
-            return None
-        return Checkpoint(self.checkpoint, settings_of(Path(self.checkpoint))).begun("training")
-
     def purpose(self, model: Model, data: Dataset, epsilon: float, delta: float) -> str:
         """Return a digest of all that a training depends on, and begin its checkpoint.
 
-        One charge must not pay for two trainings by the same noise. So weights of modules are set
-        to what they were in the first call, or, where the checkpoint is gone, another start has
-        another digest, and is charged anew.
+        It has a random part, which lies in the checkpoint: where that is gone, the next call is
+        another training and is charged anew. Modules start as they did in the first call.
         """
         assert self.checkpoint is not None
-        settings = replace(self, checkpoint=None, progress=False, guide=None, loss=None)
+        settings = replace(self, checkpoint=None, progress=False, guide=None, loss=None, start={})
         parts = (
             *(settings, type(self.loss).__name__, described(model), _described(self.guide)),
             *(epsilon, delta, data.fingerprint(), str(data.x.dtype), str(data.y.dtype)),
-            *(torch.__version__, version("bdpvi"), self._tried(model, data)),
+            *(torch.__version__, version("bdpvi"), str(Path(self.checkpoint).resolve())),
         )
         run = hashlib.sha256(repr(parts).encode()).hexdigest()
-        holder = Holder(modules_of(model, self.guide))
 
         def now() -> dict[str, Tensor]:
-            return {"": torch.zeros(0), **{n: v.clone() for n, v in holder.state_dict().items()}}
+            nonce = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
+            return {_NONCE: nonce, **{name: one.clone() for name, one in self.start.items()}}
 
-        start = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
-        holder.load_state_dict({name: value for name, value in start.items() if name})
-        return hashlib.sha256(f"{run} {described(start)}".encode()).hexdigest()
+        begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
+        nonce = described(begun[_NONCE])
+        self.start.update({name: value for name, value in begun.items() if name != _NONCE})
+        return hashlib.sha256(f"{run} {nonce}".encode()).hexdigest()
 
-    def _tried(self, model: Model, data: Dataset) -> str:
-        """Return the model's densities for a record of zeros: what its text may not say."""
-        with isolated(self._arguments(model, self.guide, data).leaves[0]):
-            torch.manual_seed(0)
-            program = self._read(model, self.guide, data)
-            draw = program.draw()
-            losses = program.record_losses(draw, program.arguments.stand_in)
-        if modules_of(model, self.guide):  # they may start at random
-            return ""
-        return f"{losses.tolist()} {float(draw.public.detach())}"
+
+_NONCE = "nonce of the run"
 
 
 def _described(guide: Any) -> str:

@@ -32,6 +32,8 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from bdpvi import guides
+from bdpvi._runtime.isolation import stir
+from bdpvi._runtime.keys import Key
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.descent import Clip
 from bdpvi.dp.programs.moments import moments
@@ -518,3 +520,58 @@ def test_modules_are_found_where_scripts_keep_them() -> None:
     assert modules_of(partial(closing, torch.ones(1)), own) == [own]
     assert modules_of(holding.model) == [holding.net]
     assert modules_of(own.forward) == [own]
+
+
+def components(x: Tensor, y: Tensor | None = None) -> None:
+    with pyro.plate("others", N):  # as many as records, by chance
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+    pyro.factor("soft", -mu.square().sum())
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(mu[0] + x[:, 0], 1.0), obs=y)
+
+
+def test_a_plate_of_as_many_entries_by_chance_is_none_over_records() -> None:
+    x, y = table()
+    program = read(components, AutoNormal(components), Trace_ELBO(), argued(x, y))
+    assert program.plate == "records"
+    assert program.sites[0].shape == (N,)
+    draw = program.draw()
+    found = program.gradients(draw, (x, y))
+    # what lies outside the plate, a factor too, is no part of a record
+    expected = torch.zeros(N, N)
+    expected[:, 0] = -(y - draw.latents.detach()[0] - x[:, 0])
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_parameter_of_two_names_is_trained_once() -> None:
+    network = nn.Linear(2, 1)
+
+    def twice(x: Tensor, y: Tensor | None = None) -> None:
+        pyro.module("one", network)
+        pyro.module("other", network)
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(network(x[:, :2]).squeeze(-1), 1.0), obs=y)
+
+    program = read(twice, lambda x, y: None, Trace_ELBO(), argued(*table()))
+    assert len(program.parameters) == 2
+
+
+def test_constants_must_stay_as_they_were() -> None:
+    x, y = table()
+    first = Arguments.of((x, y, 0.5), {})
+    first.check_same(Arguments.of((x, y, 0.5), {}))
+    with pytest.raises(ValueError, match="other constants than at first"):
+        first.check_same(Arguments.of((x, y, 1.0), {}))
+
+
+def test_random_numbers_of_a_key_take_all_its_bits() -> None:
+    key = Key.of_seed(1)
+    drawn = []
+    for one in (key, key, Key.of_seed(2)):
+        with torch.random.fork_rng():
+            stir(one, torch.device("cpu"))
+            drawn.append(torch.randn(5000))
+    assert torch.equal(drawn[0], drawn[1])
+    assert abs(float(torch.corrcoef(torch.stack(drawn[1:]))[0, 1])) < 5 / math.sqrt(5000)
+    assert abs(float(drawn[0].mean())) < 5 / math.sqrt(5000)
+    assert float(drawn[0].std()) == pytest.approx(1, abs=0.06)

@@ -14,12 +14,21 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
 import bdpvi
-from bdpvi import DPVI, Budget, BudgetExceededError, Dataset, Ledger, PrivacyUtilityWarning, guides
+from bdpvi import (
+    DPVI,
+    Budget,
+    BudgetExceededError,
+    Dataset,
+    Ledger,
+    Prepared,
+    PrivacyUtilityWarning,
+    guides,
+)
 from bdpvi._runtime.keys import Key
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.programs.course import left_in_average
@@ -342,3 +351,48 @@ def test_one_charge_pays_for_one_training(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "unfinished")
     with pytest.raises(ValueError, match="epsilon=1 cannot be reached"):
         run()  # what it began with is gone, so it is another training
+
+
+def masked(out: float) -> Any:
+    def model_without(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(2), x.new_tensor(1.0)).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0).mask(x[:, 0] != out), obs=y)
+
+    return model_without
+
+
+def test_another_model_of_the_same_text_gets_what_was_trained(tmp_path: Path) -> None:
+    data, ledger = Dataset(*table()), Ledger.at(tmp_path / "ledger.jsonl")
+    route = DPVI(rows=2000, steps=5, batch=2000, draws=1, checkpoint=tmp_path / "unfinished")
+
+    def run(out: float) -> Any:
+        return bdpvi.fit_private(masked(out), data, epsilon=0.5, route=route, ledger=ledger)
+
+    # The difference of two trainings by one noise would show whether the record is there.
+    assert run(99.0).guide == run(float(data.x[0, 0])).guide
+    assert len(ledger.entries()) == 1
+
+
+def test_a_preview_is_no_part_of_a_release(tmp_path: Path) -> None:
+    data, network = Dataset(*table()), nn.Linear(2, 1, dtype=torch.float32)
+
+    def linear(x: Tensor, y: Tensor | None = None) -> None:
+        pyro.module("linear", network)
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(network(x).squeeze(-1), 1.0), obs=y)
+
+    start = network.weight.detach().clone()
+    route = DPVI(rows=2000, steps=1, batch=2000, draws=1, lr=1e-3)
+    prepared = Prepared.of(linear, data, route)
+    for _ in range(3):
+        prepared.preview(1, epsilon=1.0, delta=1e-5, key=Key.fresh())
+    moved = prepared.release(epsilon=1.0).parameters["held.0.weight"]
+    assert float((moved - start).abs().max()) <= 1.1e-3  # one step from the start, not four
+
+
+def test_guides_without_a_covariance_are_refused_before_a_charge() -> None:
+    data = Dataset(*table())
+    with pytest.raises(ValueError, match="its latents are not Gaussian"):
+        bdpvi.fit_private(model, data, epsilon=1.0, guide=AutoDelta(model), route=QUICK)
+    assert not data.ledger.entries()

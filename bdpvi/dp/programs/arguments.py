@@ -125,7 +125,16 @@ class Arguments:
                 "every step. The Poisson batches, which the price is of, are drawn here. "
                 "Nothing was charged"
             )
+        if self._constants() != other._constants():
+            raise ValueError(
+                "step was called with other constants than at first; make what changes an "
+                "attribute of the model. Nothing was charged"
+            )
         validate.same_length("records", range(other.length), "at first", range(self.length))
+
+    def _constants(self) -> list[str]:
+        pairs = zip(self.leaves, self.sampled, strict=True)
+        return [repr(one) for one, of_records in pairs if not of_records]
 
     def _places(self) -> list[Any]:
         if self.source is not None:

@@ -18,7 +18,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.isolation import seeded
+from bdpvi._runtime.isolation import seeded, stir
 from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.dp.programs.program import Program
 
@@ -88,7 +88,8 @@ class Clip:
     def next(self, bound: float, noisy: float) -> float:
         """Return C after the noisy count of a step."""
         excess = noisy / self.share / self.batch
-        return bound * math.exp(self.pace * min(max(excess, -1.0), 1.0))
+        changed = bound * math.exp(self.pace * min(max(excess, -1.0), 1.0))
+        return min(max(changed, 1e-100), 1e100)
 
 
 class Descent:
@@ -119,6 +120,8 @@ class Descent:
         program, mechanism = self.program, self.mechanism
         with seeded(mechanism.seed_of(number), program.device):
             draw = program.draw()
+            # The parameters may show the draw, and with it what would follow from the same seed.
+            stir(mechanism.key_of("records", number), program.device)
             total = torch.zeros(mechanism.size, dtype=torch.float64)
             for positions in self._pieces(mechanism.batch(number)):
                 found = program.gradients(draw, program.arguments.rows(positions)).detach().cpu()

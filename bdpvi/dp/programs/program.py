@@ -176,7 +176,7 @@ class Program:
             name: transform_to(constraint)(theta.get(name, self.parameters[name].detach()))
             for name, constraint in self.constraints.items()
         }
-        model, guide = (_without(one, known) for one in (self.model, self.guide))
+        model, guide = (_within(one, known, self.plate) for one in (self.model, self.guide))
         if not self.local:
             guide = _nothing
         with self.alone(), pyro.get_param_store().scope(), Parameters(free):
@@ -233,9 +233,15 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Have no sites."""
 
 
-def _without(program: Callable[..., Any], known: Mapping[str, Tensor]) -> Callable[..., Any]:
-    """Return the program with these values, which then are no sites of it."""
-    return poutine.block(poutine.condition(program, data=dict(known)), hide=list(known))  # type: ignore[no-any-return]
+def _within(
+    program: Callable[..., Any], known: Mapping[str, Tensor], plate: str
+) -> Callable[..., Any]:
+    """Return the program with these values, and with the sites in the plate alone."""
+
+    def outside(msg: dict[str, Any]) -> bool:
+        return msg["type"] == "sample" and not in_plate(msg, plate)
+
+    return poutine.block(poutine.condition(program, data=dict(known)), hide_fn=outside)  # type: ignore[no-any-return]
 
 
 def in_plate(site: Mapping[str, Any], plate: str) -> bool:

@@ -54,9 +54,10 @@ def read(
     holder = Holder(modules_of(model, guide))
     if mixing := list(_in_layers(holder)):
         raise MisfitError(mixing)
-    runs = _Runs(model, guide, arguments, plate)
+    found = plate or _found(model, guide, arguments)
+    runs = _Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
-    found = plate or _plate(modelled)
+    _observed(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
     misfits = [
@@ -84,6 +85,21 @@ def read(
     return _tried(made)
 
 
+def _found(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:
+    """Return the plate over the records, by runs of the model alone.
+
+    A plate that states N is looked for only where no other will do: one over other things may have
+    as many entries by chance.
+    """
+    alone = _Runs(model, guide, arguments, None)
+    with pyro.get_param_store().scope(), torch.random.fork_rng():
+        try:
+            return _plate(alone.alone())
+        except ValueError:
+            alone.by_size = True
+            return _plate(alone.alone())
+
+
 class _Runs:
     """Runs of a model and a guide on made-up records.
 
@@ -100,6 +116,11 @@ class _Runs:
     ) -> None:
         self.model, self.guide, self.arguments, self.plate = model, guide, arguments, plate
         self.sizes: dict[str, Any] = {}
+        self.by_size = False
+
+    def alone(self) -> poutine.Trace:
+        """Return the trace of the model on a record of zeros, its latents from the prior."""
+        return self._run("model", self.model, 0)
 
     def first(self) -> tuple[poutine.Trace, poutine.Trace, dict[str, Tensor]]:
         """Return both traces on a record of zeros, and the unconstrained parameters.
@@ -113,7 +134,8 @@ class _Runs:
             modelled = self._run("model", poutine.replay(self.model, guided), 0)
         nodes = captured.trace.nodes
         found = {name: _unconstrained(site["value"]) for name, site in nodes.items()}
-        found = {name: value for name, value in found.items() if value.requires_grad}
+        once = {id(value): name for name, value in reversed(found.items())}
+        found = {n: v for n, v in found.items() if v.requires_grad and once[id(v)] == n}
         if old := sorted(before & set(found)):
             raise ValueError(
                 f"parameter {old[0]!r} is in Pyro's store already: if it was trained on these "
@@ -173,7 +195,7 @@ class _Runs:
         self.sizes.setdefault(name, size)
         if self.plate is not None:
             return name == self.plate
-        return part or (size == self.arguments.length and size > 1)
+        return part or (self.by_size and size == self.arguments.length)
 
 
 def _failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
@@ -208,15 +230,21 @@ def _check_unused(guide: Any) -> None:
         )
 
 
+def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
+    """Return the sites that observe, or raise a MisfitError if there is none."""
+    observed = [site for site in split(modelled)[1] if not _is_factor(site)]
+    if not observed:
+        raise MisfitError([Misfit("model", "observes no site", _OBSERVE)])
+    return observed
+
+
 def _plate(modelled: poutine.Trace) -> str:
     """Return the plate that all observed sites are in.
 
     Raises:
         ValueError: if there is none, or several could be it.
     """
-    observed = [site for site in split(modelled)[1] if not _is_factor(site)]
-    if not observed:
-        raise MisfitError([Misfit("model", "observes no site", _OBSERVE)])
+    observed = _observed(modelled)
     stacks = [[f.name for f in site["cond_indep_stack"] if f.size == 1] for site in observed]
     common: list[str] = [name for name in stacks[0] if all(name in one for one in stacks)]
     if not common:
