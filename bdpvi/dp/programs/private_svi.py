@@ -194,6 +194,8 @@ class PrivateSVI:
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, the optimiser's state and what was charged, for ``torch.save``.
 
+        Secret: it has the number of records.
+
         Raises:
             ValueError: before the first step.
         """
