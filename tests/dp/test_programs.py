@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from bdpvi import guides
-from bdpvi._runtime.isolation import stir
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.streams import stir
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.descent import Clip
 from bdpvi.dp.programs.moments import moments

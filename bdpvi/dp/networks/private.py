@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.schema import require_same
+from bdpvi._runtime.streams import stir
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.cost import Bound, Cost, Exposure
 from bdpvi.accounting.events import NormCounts, SampledGaussian
@@ -107,7 +108,7 @@ class Private:
             # Coins are not drawn twice where a run went back to an earlier state.
             step = self.steps - 1 if self.mechanism.seed is None else self._place
             self._place += 1
-            torch.manual_seed(self.mechanism.seed_of(step))
+            stir(self.mechanism.key_of("records", step), device)
             self._count(device)
             self.batch = self.mechanism.batch(step)
             taken = self._data.take(self.batch, device)

@@ -18,7 +18,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.isolation import seeded, stir
+from bdpvi._runtime.streams import seeded, stir
 from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.dp.programs.program import Program
 
