@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -77,6 +77,20 @@ class DPVIPlan:
         return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))
 
 
+class Found(NamedTuple):
+    """What a model and a guide are, seen on made-up records.
+
+    Attributes:
+        guide: as given, or the usual one.
+        size: D.
+        start: the modules' weights before any training, by their place in a :class:`Holder`.
+    """
+
+    guide: Any
+    size: int
+    start: dict[str, Tensor]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DPVI:
     """Any Pyro model by variational inference with clipped, noisy gradients of single records.
@@ -100,6 +114,7 @@ class DPVI:
         checkpoint: new folder for the state of training, secret: after an interruption the same
             call goes on there, and nothing is charged twice. The ledger must be in a file.
         progress: whether to show a progress bar.
+        found: what :meth:`suited` finds; leave it out.
     """
 
     rows: float | None = None
@@ -112,9 +127,7 @@ class DPVI:
     plate: str | None = None
     checkpoint: str | Path | None = None
     progress: bool = False
-    guide: Any = field(default=None, repr=False)
-    size: int = field(default=0, repr=False)
-    start: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    found: Found | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("rows", "batch", "clip"):
@@ -153,7 +166,12 @@ class DPVI:
         with isolated(x):
             program = self._read(model, guide, data)
             moments(program)  # refused before anything is charged
-            return replace(self, guide=guide, size=program.size, start=start)
+            return replace(self, found=Found(guide, program.size, start))
+
+    @property
+    def _found(self) -> Found:
+        assert self.found is not None  # by suited()
+        return self.found
 
     def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
         """Return the settings: a function of public numbers."""
@@ -161,15 +179,15 @@ class DPVI:
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
         rate, distance = min(1.0, batch / self.rows), math.sqrt(variance)
-        longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
-        follows = self.clip is None
+        found, follows = self._found.size, self.clip is None
+        longer = min(0.5, _LONGER * math.sqrt(found) / (distance * self.rows))
         clip = Clip(
-            bound=math.sqrt(self.size) if self.clip is None else self.clip,
+            bound=math.sqrt(found) if self.clip is None else self.clip,
             longer=longer,
             share=_SHARE * follows,
             batch=rate * self.rows,
         )
-        size = self.size + follows
+        size = found + follows
         event = SampledGaussian(
             noise_multiplier=rate * math.sqrt(self.steps) / distance,
             rate=rate,
@@ -206,21 +224,24 @@ class DPVI:
         pays for one training, whatever became of the model since.
         """
         name, once, kept = f"training-{key.work}", always, None
-        if self.checkpoint is not None:
-            folder = Checkpoint(self.checkpoint, settings_of(Path(self.checkpoint)))
+        begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
+        if self.checkpoint is not None and begun:  # by purpose()
+            folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
         found = once(name, lambda: self._train(model, data, plan, key, kept))
         parameters = {n.removeprefix("of "): v for n, v in found.items() if n.startswith("of ")}
+        Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
         return self._trained(found, parameters, model, data.x, key)
 
     def _train(
         self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: Begun | None
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
-        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
-        with isolated(self._arguments(model, self.guide, data).leaves[0]):
+        guide = self._found.guide
+        Holder(modules_of(model, guide)).load_state_dict(self._found.start)
+        with isolated(self._arguments(model, guide, data).leaves[0]):
             torch.manual_seed(int(key.child("start")) % 2**63)
-            program = self._read(model, self.guide, data)
+            program = self._read(model, guide, data)
             mechanism = NoisySum(
                 rate=plan.event.rate,
                 clip=1.0,
@@ -300,9 +321,10 @@ class DPVI:
         another training and is charged anew. Modules start as they did in the first call.
         """
         assert self.checkpoint is not None
-        settings = replace(self, checkpoint=None, progress=False, guide=None, loss=None, start={})
+        settings = replace(self, checkpoint=None, progress=False, loss=None)
+        guide, _, start = self._found
         parts = (
-            *(settings, type(self.loss).__name__, described(model), _described(self.guide)),
+            *(settings, type(self.loss).__name__, described(model), _described(guide)),
             *(epsilon, delta, data.fingerprint(), str(data.x.dtype), str(data.y.dtype)),
             *(torch.__version__, version("bdpvi"), str(Path(self.checkpoint).resolve())),
         )
@@ -310,11 +332,11 @@ class DPVI:
 
         def now() -> dict[str, Tensor]:
             nonce = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
-            return {_NONCE: nonce, **{name: one.clone() for name, one in self.start.items()}}
+            return {_NONCE: nonce, **{name: one.clone() for name, one in start.items()}}
 
         begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
         nonce = described(begun[_NONCE])
-        self.start.update({name: value for name, value in begun.items() if name != _NONCE})
+        start.update({name: value for name, value in begun.items() if name != _NONCE})
         return hashlib.sha256(f"{run} {nonce}".encode()).hexdigest()
 
 

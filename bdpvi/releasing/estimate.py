@@ -76,12 +76,10 @@ class Estimate:
             key: of the draws; a fresh one by default.
         """
         key = key or Key.fresh()
-        values, vectors = torch.linalg.eigh(self.spread)
         noise = secure.standard_normal(
             (validate.positive_int("draws", number), len(self.mean)), key.child("w")
         )
-        moved = (noise * values.clamp(min=0).sqrt()) @ vectors.T
-        found = {"w": torch.tensor(self.mean, dtype=torch.float64) + moved}
+        found = {"w": torch.tensor(self.mean, dtype=torch.float64) + _shaped(noise, self.spread)}
         found["w"][:, self.spread.diagonal() == 0] = 0.0
         if self.log_scale is not None:
             mean, sd = self.log_scale
@@ -145,9 +143,7 @@ class Gaussian:
         mean = torch.tensor(self.mean, dtype=torch.float64)
         if not self.covariance:
             return mean + noise * torch.tensor(self.variances, dtype=torch.float64).sqrt()
-        values, vectors = torch.linalg.eigh(torch.tensor(self.covariance, dtype=torch.float64))
-        moved: Tensor = (noise * values.clamp(min=0).sqrt()) @ vectors.T
-        return mean + moved
+        return mean + _shaped(noise, torch.tensor(self.covariance, dtype=torch.float64))
 
     def latents(self, model: Model, flat: Tensor, columns: int) -> dict[str, Tensor]:
         """Return draws as the model's latent variables, each (k, ...).
@@ -161,6 +157,13 @@ class Gaussian:
         maps = transforms(model, flat.new_zeros(1, columns))
         named = zip(self.sites.items(), pieces, strict=True)
         return {name: maps[name](one.reshape(-1, *shape)) for (name, shape), one in named}
+
+
+def _shaped(noise: Tensor, covariance: Tensor) -> Tensor:
+    """Return standard normals, (k, d), with this covariance, which may be singular."""
+    values, vectors = torch.linalg.eigh(covariance)
+    shaped: Tensor = (noise * values.clamp(min=0).sqrt()) @ vectors.T
+    return shaped
 
 
 def _check_covariance(full: Tensor) -> None:

@@ -51,7 +51,8 @@ def settings(estimator: Any, classes: int) -> OfClasses:
     wrong = {name: value for name, value in given.items() if value is not None}
     wrong |= {"intervals": True} if estimator.intervals else {}
     wrong |= {} if estimator.fit_intercept else {"fit_intercept": False}
-    for name, value in wrong.items():
+    if wrong:
+        name, value = next(iter(wrong.items()))
         raise ValueError(
             f"{name}={value!r} is for two classes, and there are {classes}; leave it out"
         )

@@ -77,14 +77,15 @@ class Arguments:
         sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 for v in leaves)
         return cls(tuple(leaves), form, sampled, source, rows if source is None else length)
 
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """The leaves that are of records; of a Dataset those of its first one."""
+        return tuple(one for one, of in zip(self.leaves, self.sampled, strict=True) if of)
+
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the records at these positions, (B, ...) for each leaf that is of records."""
         if self.source is None:
-            return tuple(
-                one[positions.to(one.device)]
-                for one, of_records in zip(self.leaves, self.sampled, strict=True)
-                if of_records
-            )
+            return tuple(one[positions.to(one.device)] for one in self.tables)
         if not len(positions):
             return tuple(torch.zeros_like(one)[:0] for one in self.stand_in)
         read = []
@@ -100,11 +101,7 @@ class Arguments:
     @property
     def stand_in(self) -> tuple[Tensor, ...]:
         """One record of zeros: for whatever must not see a record."""
-        return tuple(
-            one.new_zeros(1, *one.shape[1:])
-            for one, of_records in zip(self.leaves, self.sampled, strict=True)
-            if of_records
-        )
+        return tuple(one.new_zeros(1, *one.shape[1:]) for one in self.tables)
 
     def call(self, rows: tuple[Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments with these rows, (n, ...) each."""
@@ -139,11 +136,7 @@ class Arguments:
     def _places(self) -> list[Any]:
         if self.source is not None:
             return [id(self.source)]
-        return [
-            (one.data_ptr(), one.shape)
-            for one, of_records in zip(self.leaves, self.sampled, strict=True)
-            if of_records
-        ]
+        return [(one.data_ptr(), one.shape) for one in self.tables]
 
 
 def _check_kind(name: int | str, value: Any) -> None:

@@ -28,22 +28,18 @@ def moments(program: Program) -> tuple[Tensor, Tensor]:
         ValueError: if they are not Gaussian, or one site's draw has a part in another's.
     """
     args, kwargs = program.arguments.call(program.arguments.stand_in)
-    runs = []
-    for _ in range(2):
-        with program.alone(), torch.no_grad():
-            runs.append(poutine.trace(program.guide).get_trace(*args, **kwargs))
-    parts = [
-        _normal(site["fn"], site["value"])
-        for site in split(runs[0])[0]
-        if not in_plate(site, program.plate) and type(_base(site["fn"])).__name__ != "Delta"
-    ]
-    again = [
-        _normal(site["fn"], site["value"])
-        for site in split(runs[1])[0]
-        if not in_plate(site, program.plate) and type(_base(site["fn"])).__name__ != "Delta"
-    ]
+    with program.alone(), torch.no_grad():
+        run, other = (poutine.trace(program.guide).get_trace(*args, **kwargs) for _ in range(2))
+    parts, again = (
+        [
+            _normal(site["fn"], site["value"])
+            for site in split(trace)[0]
+            if not in_plate(site, program.plate) and type(_base(site["fn"])).__name__ != "Delta"
+        ]
+        for trace in (run, other)
+    )
     values = torch.cat([value for value, _, _ in parts]) if parts else torch.zeros(0)
-    drawn = [s.transform.inv(runs[0].nodes[s.name]["value"]).flatten() for s in program.sites]
+    drawn = [s.transform.inv(run.nodes[s.name]["value"]).flatten() for s in program.sites]
     latents = torch.cat(drawn) if drawn else torch.zeros(0)
     same = all(
         torch.equal(a[1], b[1]) and torch.equal(a[2], b[2])
