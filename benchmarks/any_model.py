@@ -27,7 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "private"))
 
-from _example import FRESH, Draws, Example, Fitted, non_private, private, score, share
+from _example import DELTA, FRESH, Draws, Example, Fitted, non_private, private, score, share
 from _regressions import REGRESSIONS
 
 import bdpvi
@@ -85,7 +85,9 @@ def main() -> None:
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     print(f"versions: python {platform.python_version()}", end="")
     print("", *(f"{name} {version(name)}" for name in ("torch", "pyro-ppl", "numpy")))
-    print(f"ε = {given.epsilon:g}, {given.seeds} private fits of each\n")
+    print(
+        f"worst-case DP ε = {given.epsilon:g} at δ = {DELTA:g}, {given.seeds} private fits of each\n"
+    )
     print(
         "| example | N | baseline | non-private | private | share | deviation | lowest | s a fit |"
     )

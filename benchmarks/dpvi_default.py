@@ -163,6 +163,7 @@ def main() -> None:
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     names = ("torch", "pyro-ppl", "numpy")
     print("versions: python", platform.python_version(), *(f"{n} {version(n)}" for n in names))
+    print("worst-case DP ε = 1 at δ = 1e-05")
     if given.tables:
         of_tables(given.tables, given.seeds)
     if given.coverage:

@@ -133,6 +133,8 @@ def left_in_average(covariance: Tensor, rate: float, noise: float, steps: int) -
 
     >>> left_in_average(torch.tensor([0.1]), 0.5, 4.0, 10)  # 0.1/10 + 0.1² · 4/10
     tensor([0.0140])
+    >>> left_in_average(torch.tensor([2.0]), 1.0, 5.0, 2)  # all records in each: 2² · 5/2
+    tensor([10.])
     """
     square = covariance @ covariance if covariance.ndim == 2 else covariance.square()
     return covariance * ((1 / rate - 1) / steps) + square * (noise / steps)

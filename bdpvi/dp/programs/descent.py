@@ -86,7 +86,12 @@ class Clip:
         return torch.cat([total, self.share * longer.sum().unsqueeze(0)])
 
     def next(self, bound: float, noisy: float) -> float:
-        """Return C after the noisy count of a step."""
+        """Return C after the noisy count of a step.
+
+        >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.2)
+        >>> round(clip.next(2.0, 2.5), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
+        2.2103
+        """
         excess = noisy / self.share / self.batch
         changed = bound * math.exp(self.pace * min(max(excess, -1.0), 1.0))
         return min(max(changed, 1e-100), 1e100)
