@@ -85,9 +85,8 @@ def main() -> None:
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     print(f"versions: python {platform.python_version()}", end="")
     print("", *(f"{name} {version(name)}" for name in ("torch", "pyro-ppl", "numpy")))
-    print(
-        f"worst-case DP ε = {given.epsilon:g} at δ = {DELTA:g}, {given.seeds} private fits of each\n"
-    )
+    promised = f"worst-case DP ε = {given.epsilon:g} at δ = {DELTA:g}"
+    print(f"{promised}, {given.seeds} private fits of each\n")
     print(
         "| example | N | baseline | non-private | private | share | deviation | lowest | s a fit |"
     )

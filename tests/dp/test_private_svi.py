@@ -85,6 +85,9 @@ def test_the_noise_is_what_is_charged() -> None:
     spread = float(torch.stack(moved).double().std())
     wanted = noise * clip / rate
     assert spread == pytest.approx(wanted, rel=5 / math.sqrt(2 * steps * WIDE))
+    descent = svi._descent
+    assert descent is not None
+    assert descent.deviation == pytest.approx(wanted, rel=1e-3)  # what intervals are widened by
     event = NoisySum(rate=rate, clip=1.0, noise_multiplier=noise, size=WIDE, records=1).event(steps)
     own = Ledger()
     own.charge(Entry(kind="steps", of="one", events=(event,)))

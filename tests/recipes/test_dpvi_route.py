@@ -361,6 +361,9 @@ def test_a_gaussian_says_what_it_is() -> None:
     drawn = one.draws(400_000, Key.of_seed(0))
     # 1 % off a deviation is 2 % of a variance; its error is 0.2 %
     torch.testing.assert_close(torch.cov(drawn.T), torch.tensor(cov).double(), rtol=0.01, atol=5e-3)
+    apart = Gaussian(mean=(1.0, -1.0), variances=(2.0, 1.0), sites={"w": (2,)})
+    spread = apart.draws(400_000, Key.of_seed(0)).var(0)
+    torch.testing.assert_close(spread, torch.tensor([2.0, 1.0]).double(), rtol=0.01, atol=5e-3)
     with pytest.raises(ValueError, match="must be of 2 coordinates"):
         Gaussian(mean=(1.0,), variances=(2.0, 1.0), sites={"w": (2,)})
 
