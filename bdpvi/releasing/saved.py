@@ -168,6 +168,46 @@ class Shared:
         return schema.from_json(cls, {"estimate": None, "guide": None, **content})
 
 
+ORIGINS = {
+    "format": "a constant",
+    "samples": "the mechanism's output",
+    "latents": "the samples, as the model's latent variables",
+    "receipt.about": "where constants and the number of rows that settings are for come from, and "
+    "of which part of a table",
+    "receipt.source": "how ε was found: one of three constants",
+    "receipt.draws": "the owner's choice",
+    "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
+    "receipt.noise_scale": "the guide's public number and the temperature",
+    "receipt.step": "public constants and the temperature",
+    **{
+        f"receipt.{bound}.{name}": origin
+        for bound in ("worst_case", "bayesian")
+        for name, origin in {
+            "kind": "a constant",
+            "epsilon": "aimed at; or from public constants; or from the data, up to two digits",
+            "delta": "the owner's choice",
+            "by": "names of methods: constants",
+            "relation": "the neighbours that were asked for",
+            "unit": "the owner's choice, who is protected",
+            "observer": "a constant",
+            "reliable": "from the data, one bit, for a Bayesian ε only",
+            "reason": "empty",
+            "assumptions": "constants: which of them hold follows from how the table was read",
+            "distance": "empty",
+            "rounding": "zero",
+            "evidence": "empty",
+        }.items()
+    },
+    "estimate": "the mechanism's output, or null",
+    "guide": "the mechanism's output, or null",
+    "parameters": "the mechanism's output; none for most models",
+    "model": "hyper-parameters, chosen without looking at the data",
+    "feature_names": "public constants of the encoding",
+    "preprocessing": "public constants of the encoding",
+}
+"""Where each field of a release's file comes from. Nothing else is in it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Numbers:
     """The tensors of a saved fit."""

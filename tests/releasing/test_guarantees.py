@@ -36,7 +36,7 @@ from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee, re
 from bdpvi.datasets import Encoding, Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.releasing import storage
+from bdpvi.releasing import saved, storage
 from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP, on_grid
 from bdpvi.types import People
 
@@ -290,7 +290,7 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
 
 def fields(value: object, path: str = "") -> list[str]:
     """Return the paths of all fields, down to those whose origin is given as a whole."""
-    if isinstance(value, dict) and path not in storage.ORIGINS:
+    if isinstance(value, dict) and path not in saved.ORIGINS:
         return [f for k, v in value.items() for f in fields(v, f"{path}.{k}" if path else k)]
     return [path]
 
@@ -304,7 +304,7 @@ def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: 
         content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
         del content["receipt"]["worst_case" if number else "bayesian"]
         found |= set(fields(content))
-    assert found == set(storage.ORIGINS)
+    assert found == set(saved.ORIGINS)
 
 
 def test_the_public_file_is_the_same_for_neighbours_but_for_its_samples(
