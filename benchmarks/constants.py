@@ -30,8 +30,9 @@ from bdpvi._runtime.keys import Key
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
+from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.metrics import auc, log_score
-from bdpvi.recipes.pipeline import Encoded, Pipeline, encode
+from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.recommended import LIMIT
 from bdpvi.recipes.rows import Rows

@@ -40,7 +40,8 @@ from bdpvi.dp.networks.private import Private
 from bdpvi.guides import MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
-from bdpvi.recipes.pipeline import Pipeline, encode
+from bdpvi.recipes.encoded import encode
+from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import intent, storage
 

@@ -33,6 +33,7 @@ from torch import Tensor
 import bdpvi
 from bdpvi.commands.options import PUBLIC_SEED, Table
 
+RARE = (0.3, 0.1, 0.03, 0.01)
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
 TABLES: dict[str, dict[str, Any]] = {
     "abalone": {},
@@ -97,11 +98,15 @@ def poisson(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Poisson((x @ w[:-1] + w[-1]).clamp(max=10).exp()), obs=y)
 
 
-def simulated(model: Any, records: int, columns: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return features, targets and the true weights."""
+def simulated(
+    model: Any, records: int, columns: int, seed: int, rare: tuple[float, ...] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features, those of ``rare`` 1 in such a part of the records, targets and weights."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(records, columns, generator=generator, dtype=torch.float64)
-    w = torch.randn(columns, generator=generator, dtype=torch.float64) / columns**0.5
+    chances = torch.rand(records, len(rare), generator=generator, dtype=torch.float64)
+    x = torch.cat([x, (chances < torch.tensor(rare)).double()], dim=1)
+    w = torch.randn(x.shape[1], generator=generator, dtype=torch.float64) / columns**0.5
     w = torch.cat([w, torch.tensor([-0.5]).double()])
     mean = x @ w[:-1] + w[-1]
     if model is linear:
@@ -114,24 +119,29 @@ def simulated(model: Any, records: int, columns: int, seed: int) -> tuple[Tensor
 
 
 def coverage(tables: int) -> None:
-    """Print a line for each model and size."""
-    print("\n| model | N | weights | coverage | error | spread of z |")
+    """Print a line for each model and size: which weights are measured, their coverage."""
+    print(f"\nfeatures: five of unit size, then 1 in {RARE} of the records, then the intercept\n")
+    print("| model | N | measured, % | coverage | error | spread of z |")
     print("| --- | --- | --- | --- | --- | --- |")
     for model in (linear, logistic, poisson):
         for records in (10_000, 100_000):
-            found = []
+            found, measured = [], []
             for seed in range(tables):
-                x, y, w = simulated(model, records, 5, seed)
+                x, y, w = simulated(model, records, 5, seed, RARE)
                 route = bdpvi.DPVI(rows=records, draws=1)
                 release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=route)
                 assert release.guide is not None
                 law = release.guide.distribution
                 found.append((law.mean[: len(w)] - w) / law.stddev[: len(w)])
-            z = torch.stack(found)
+                measured.append(torch.tensor(release.guide.measured[: len(w)]))
+            z, known = torch.stack(found), torch.stack(measured)
             hit = (z.abs() < 1.96).double()
+            each = torch.stack([one[seen].mean() for one, seen in zip(hit, known, strict=True)])
+            shares = [100 * known[:, :5].double().mean(), *(100 * known[:, 5:].double().mean(0))]
             print(
-                f"| {model.__name__} | {records} | {z.numel()} | {hit.mean():.3f} | "
-                f"{hit.mean(1).std() / len(z) ** 0.5:.3f} | {z.std():.2f} |",
+                f"| {model.__name__} | {records} | {' '.join(f'{one:.0f}' for one in shares)} | "
+                f"{hit[known].mean():.3f} | {each.std() / len(z) ** 0.5:.3f} | "
+                f"{z[known].std():.2f} |",
                 flush=True,
             )
 

@@ -32,13 +32,21 @@ from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
     from bdpvi import Release
+    from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.recipes.private import Work
-    from bdpvi.recipes.recipe import OfNumbers
     from bdpvi.recipes.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
-MODELS = ("logistic", "linear", "poisson")
+OPTIONS = {
+    "logistic": (),
+    "linear": ("target_bounds",),
+    "poisson": ("largest",),
+    "negative-binomial": ("largest",),
+    "multinomial": ("classes",),
+    "ordinal": ("classes",),
+}
+"""Models, and the options that each needs."""
 
 
 Epsilon = Annotated[
@@ -77,9 +85,10 @@ For = Annotated[
 Model = Annotated[
     str,
     typer.Option(
-        help="logistic, of a yes/no target; linear, of numbers, which wants --target-bounds; or "
-        "poisson, of counts, which wants --largest. The latter two have intervals. Rows in which "
-        "the target is no such number are left out."
+        help="logistic, of a yes/no target; linear, of numbers, which wants --target-bounds; "
+        "poisson or negative-binomial, of counts, which want --largest; multinomial or ordinal, of "
+        "several --classes. All but the first have intervals. Rows in which the target is none of "
+        "these are left out."
     ),
 ]
 TargetBounds = Annotated[
@@ -91,8 +100,21 @@ TargetBounds = Annotated[
 ]
 Largest = Annotated[
     int | None,
+    typer.Option(help="Public bound of counts; larger ones are cut.", show_default=False),
+]
+Classes = Annotated[
+    list[str] | None,
     typer.Option(
-        help="Public bound of a Poisson model's counts; larger ones are cut.", show_default=False
+        help="Public value of the target that is a class; once for each, of an ordinal model in "
+        "order.",
+        show_default=False,
+    ),
+]
+Exposure = Annotated[
+    str,
+    typer.Option(
+        help="Column with each row's exposure, such as years at risk, of a model of counts.",
+        show_default=False,
     ),
 ]
 Plan = Annotated[
@@ -122,9 +144,11 @@ def private(
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
-    model: Model = MODELS[0],
+    model: Model = "logistic",
     target_bounds: TargetBounds = None,
     largest: Largest = None,
+    classes: Classes = None,
+    exposure: Exposure = "",
     purpose: For = PURPOSES[0],
     guarantee: Guarantee = "",
     draws: Draws = None,
@@ -138,8 +162,9 @@ def private(
 
     ε covers all that is shared, and is a worst-case one. Constants of columns that --constants
     does not name are bought, a fifth of the price. The model is a logistic regression by objective
-    perturbation, which goes to the one without privacy as rows are added; or a linear or Poisson
-    one, with intervals. After an interruption the same command goes on and pays nothing twice.
+    perturbation, which goes to the one without privacy as rows are added; or one of numbers, counts
+    or several classes, with intervals. After an interruption the same command goes on and pays
+    nothing twice.
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
@@ -158,7 +183,11 @@ def private(
         "base_rate": base_rate,
         "expected_rows": rows,
         "intervals": purpose == PURPOSES[1],
-        "model": _model(model, target_bounds, largest),
+        "model": _model(
+            model, target_bounds=target_bounds, largest=largest, classes=tuple(classes or ())
+        ),
+        "classes": tuple(classes or ()),
+        "exposure": exposure,
         "guarantee": kind,
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],
@@ -216,19 +245,25 @@ def _carry_out(
         print(f"For the owner only: {found}")
 
 
-def _model(name: str, bounds: tuple[float, float] | None, largest: int | None) -> OfNumbers | None:
-    """Return the regression of numbers that options ask for, None for yes and no."""
-    from bdpvi import BayesianLinearRegression, BayesianPoissonRegression
+def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
+    """Return the regression that options ask for, None for yes and no."""
+    import bdpvi
 
-    validate.choice("model", name, MODELS)
-    wanted = {"linear": "target_bounds", "poisson": "largest"}.get(name)
-    for option, value in {"target_bounds": bounds, "largest": largest}.items():
-        if (value is not None) != (option == wanted):
-            goes = "is needed, and must be public" if value is None else "does not go with it"
+    validate.choice("model", name, OPTIONS)
+    for option, value in given.items():
+        if bool(value) != (option in OPTIONS[name]):
+            goes = "does not go with it" if value else "is needed, and must be public"
             raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
-    if bounds is not None:
-        return BayesianLinearRegression.of_bounds(*bounds)
-    return None if largest is None else BayesianPoissonRegression(largest=largest)
+    if name == "linear":
+        return bdpvi.BayesianLinearRegression.of_bounds(*given["target_bounds"])
+    if name == "poisson":
+        return bdpvi.BayesianPoissonRegression(largest=given["largest"])
+    if name == "negative-binomial":
+        return bdpvi.BayesianNegativeBinomialRegression(largest=given["largest"])
+    classes = len(given["classes"])
+    if name == "multinomial":
+        return bdpvi.BayesianMultinomialRegression(classes=classes)
+    return bdpvi.BayesianOrdinalRegression(classes=classes) if name == "ordinal" else None
 
 
 def _check_options(table: Table, from_data: bool) -> None:
@@ -253,7 +288,9 @@ def _given(table: Table, from_data: bool) -> dict[str, Any]:
     if table.data in options.TABLES:
         return {}
     if not table.target:
-        raise ValueError(f"target is needed for data={table.data!r}: the name of the yes/no column")
+        raise ValueError(
+            f"target is needed for data={table.data!r}: the name of the column to predict"
+        )
     given: dict[str, Any] = {
         "target": table.target,
         "positive": table.positive,
@@ -293,15 +330,19 @@ def _scores(work: Work, released: Release) -> Scores | None:
 def _report(released: Release, where: dict[str, Path]) -> None:
     print(f"Public: {released.receipt}")
     print(f"  {released.receipt.meaning}")
-    if released.estimate is not None:
+    if _has_intervals(released):
         print(released.summary(odds=True))
     print(f"For the owner only: {released.cost}")
     print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret", flush=True)
 
 
+def _has_intervals(released: Release) -> bool:
+    return released.estimate is not None or released.guide is not None
+
+
 def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
     public: dict[str, Any] = {"out": where["out"], "receipt": released.receipt.to_dict()}
-    if released.estimate is not None:
+    if _has_intervals(released):
         public["summary"] = released.summary().to_dict()
     secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:

@@ -19,6 +19,7 @@ from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unk
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from bdpvi import Fit, Prepared, Release
     from bdpvi.releasing.guarantees import Guarantee as Promise
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 USELESS = 10.0
 """Noise beyond this many of the prior's standard deviations drowns what the records say."""
+_AT_A_TIME = 10_000
+"""Rows that are predicted at once."""
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 
 Temperature = Annotated[
@@ -223,9 +226,10 @@ def predict(
 ) -> None:
     """Predict the likelier class of each row of a file, and the probability of the positive class.
 
-    Of a model of numbers or counts it is the expected target. The spread is the standard deviation
-    of that probability or expectation over the released samples: how far the model, its privacy
-    noise included, is unsure. It is blank if there is one sample.
+    Of several classes each has a column with its probability, and of a model of numbers or counts
+    it is the expected target. The spread is the standard deviation of the positive class's or the
+    likeliest class's probability, or of the expectation, over the released samples: how far the
+    model, its privacy noise included, is unsure. It is blank if there is one sample.
     """
     from bdpvi._runtime import store
 
@@ -248,7 +252,7 @@ def _predicted(
     import numpy as np
     import pandas as pd
 
-    from bdpvi import BayesianLogisticRegression, datasets
+    from bdpvi import datasets
     from bdpvi.datasets.encoding import said
     from bdpvi.releasing import storage
 
@@ -263,19 +267,41 @@ def _predicted(
     features, counts = encoding.counted(datasets.read_table(data, separator=separator))
     if counts:
         print(f"bdpvi: not known, taken for the column's mean: {said(counts)}", file=sys.stderr)
-    draws = loaded.predict_draws(features).numpy()
-    spread = draws.std(0, ddof=1) if len(draws) > 1 else np.nan
-    if isinstance(loaded.model, BayesianLogisticRegression):
-        target = loaded.preprocessing.get("target")
-        names = target if isinstance(target, dict) else {}
-        positive = draws.mean(0) > 0.5
-        classes = np.where(positive, names.get("positive", "1"), names.get("negative", "0"))
-        columns = {"class": classes, "probability": draws.mean(0), "spread": spread}
-    else:
-        columns = {"expected": draws.mean(0), "spread": spread}
+    parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]
+    columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
     return loaded, pd.DataFrame(
         {**_identifiers(data, ids, separator, {*columns, "receipt"}), **columns}
     )
+
+
+def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
+    """Return what is predicted of each row, by the name of the column."""
+    import numpy as np
+
+    from bdpvi import BayesianLogisticRegression
+    from bdpvi.models.contract import class_probabilities
+    from bdpvi.models.kinds import OfClasses
+
+    def spread(draws: Any) -> Any:
+        return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1], np.nan)
+
+    target = loaded.preprocessing.get("target")
+    names = target if isinstance(target, dict) else {}
+    if isinstance(loaded.model, OfClasses):
+        labels = np.array(names.get("classes", range(loaded.model.classes)), dtype=str)
+        every = class_probabilities(loaded.model, loaded.latents, features).numpy()
+        likeliest = every.mean(0).argmax(1)
+        chosen = np.take_along_axis(every, likeliest[None, :, None], 2)[..., 0]
+        each = {
+            f"probability of {label}": p for label, p in zip(labels, every.mean(0).T, strict=True)
+        }
+        return {"class": labels[likeliest], **each, "spread": spread(chosen)}
+    draws = loaded.predict_draws(features).numpy()
+    mean = draws.mean(0)
+    if not isinstance(loaded.model, BayesianLogisticRegression):
+        return {"expected": mean, "spread": spread(draws)}
+    classes = np.where(mean > 0.5, names.get("positive", "1"), names.get("negative", "0"))
+    return {"class": classes, "probability": mean, "spread": spread(draws)}
 
 
 def _identifiers(

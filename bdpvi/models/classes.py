@@ -34,10 +34,15 @@ class _Classes(Design):
         super().__post_init__()
         validate.positive_int("classes", self.classes, least=2)
 
+    def fits(self, y: Tensor) -> Tensor:
+        """Return which numbers are classes."""
+        return (y >= 0) & (y < self.classes) & (y == y.round())
+
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless every target is a whole number from 0 to K − 1."""
-        known = (data.y >= 0) & (data.y < self.classes) & (data.y == data.y.round())
-        validate.every("y", data.y, known, f"be whole numbers from 0 to {self.classes - 1}")
+        validate.every(
+            "y", data.y, self.fits(data.y), f"be whole numbers from 0 to {self.classes - 1}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from bdpvi.datasets.bought import SOURCE
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
-from bdpvi.recipes.pipeline import Encoded, Pipeline, encode
+from bdpvi.recipes.encoded import Encoded, encode
+from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.rows import Rows
 
 Floats = NDArray[np.float64]

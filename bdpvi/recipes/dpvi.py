@@ -2,93 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import inspect
-import math
-import os
-import warnings
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from pyro import poutine
-from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoGuide, AutoNormal
-from torch import Tensor
-from torch.distributions import transform_to
-
-from bdpvi._runtime import progress as bars
-from bdpvi._runtime import secure, validate
-from bdpvi._runtime.checkpoint import Begun, Checkpoint, always, settings_of
-from bdpvi._runtime.isolation import isolated
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.gaussian import largest_variance
-from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.programs.arguments import Arguments
-from bdpvi.dp.programs.course import Course
-from bdpvi.dp.programs.descent import Clip, Descent
-from bdpvi.dp.programs.moments import moments
-from bdpvi.dp.programs.program import Program
-from bdpvi.dp.programs.reading import read
-from bdpvi.inference.fingerprint import described
-from bdpvi.inference.optimisers import fused
-from bdpvi.inference.svi import default_optimiser
+from bdpvi._runtime import validate
 from bdpvi.models.contract import Model
-from bdpvi.models.parameters import Holder, TrainedModel, modules_of
-from bdpvi.releasing.estimate import Gaussian, Trained
-from bdpvi.types import Dataset, PrivacyUtilityWarning
+from bdpvi.types import Dataset
 
-if TYPE_CHECKING:
-    from bdpvi.releasing.route import Left
+if TYPE_CHECKING:  # settings are known before what trains is loaded
+    from typing_extensions import Self
+
+    from bdpvi.recipes.training import Training
 
 COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
-_BATCH, _PASSES = 500, 5
-"""A batch has so many records, or as many as make so many passes over the table."""
-_SHARE = 0.1
-"""β of the clip's count: it costs the gradient half a percent."""
-_LONGER = 10.0
-"""Records beyond C, over √D/(μN), where noise and clip do about equal harm."""
-_DECAY = 0.1
-_START = 4.0
-"""Times 1/√N: the default guide's scales at first, hardly below those of any posterior."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DPVIPlan:
-    """Public settings of a training.
-
-    Attributes:
-        event: all its steps.
-        clip: the rule for C.
-        size: D, number of coordinates of a record's gradient.
-    """
-
-    event: SampledGaussian
-    clip: Clip
-    size: int
-
-    def with_noise(self, noise_multiplier: float) -> DPVIPlan:
-        """Return the settings with another noise multiplier."""
-        return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))
-
-
-class Found(NamedTuple):
-    """What a model and a guide are, seen on made-up records.
-
-    Attributes:
-        guide: as given, or the usual one.
-        size: D.
-        start: the modules' weights before any training, by their place in a :class:`Holder`.
-    """
-
-    guide: Any
-    size: int
-    start: dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +42,9 @@ class DPVI:
         checkpoint: new folder for the state of training, secret: after an interruption the same
             call goes on there, and nothing is charged twice. The ledger must be in a file.
         progress: whether to show a progress bar.
-        found: what :meth:`suited` finds; leave it out.
     """
+
+    kind: ClassVar[str] = "variational inference"
 
     rows: float | None = None
     draws: int = 1000
@@ -127,7 +56,6 @@ class DPVI:
     plate: str | None = None
     checkpoint: str | Path | None = None
     progress: bool = False
-    found: Found | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("rows", "batch", "clip"):
@@ -142,234 +70,20 @@ class DPVI:
         """Share of μ² for a noisy number of records."""
         return COUNT if self.rows is None else 0.0
 
-    def of_rows(self, rows: float) -> DPVI:
+    def of_rows(self, rows: float) -> Self:
         """Return the route for a table of about so many records."""
         return replace(self, rows=max(rows, 1.0))
 
-    def with_draws(self, draws: int) -> DPVI:
+    def with_draws(self, draws: int) -> Self:
         """Return the route with so many draws a release."""
         return replace(self, draws=draws)
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> DPVI:
+    def suited(self, model: Model, data: Dataset, guide: object) -> Training:
         """Return the route with guide and size, after model and guide ran on made-up records.
 
         Raises:
             ValueError: naming the site that cannot be protected and the remedy.
         """
-        own = getattr(model, "check", None)
-        if own is not None:
-            own(data)
-        guide = _usual(model) if guide is None else guide
-        x, _ = self._arguments(model, guide, data).leaves
-        holder = Holder(modules_of(model, guide))
-        start = {name: value.clone() for name, value in holder.state_dict().items()}
-        with isolated(x):
-            program = self._read(model, guide, data)
-            moments(program)  # refused before anything is charged
-            return replace(self, found=Found(guide, program.size, start))
+        from bdpvi.recipes.training import Training
 
-    @property
-    def _found(self) -> Found:
-        assert self.found is not None  # by suited()
-        return self.found
-
-    def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
-        """Return the settings: a function of public numbers."""
-        assert self.rows is not None
-        variance = largest_variance(left.epsilon, left.delta) - left.variance
-        batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
-        rate, distance = min(1.0, batch / self.rows), math.sqrt(variance)
-        found, follows = self._found.size, self.clip is None
-        longer = min(0.5, _LONGER * math.sqrt(found) / (distance * self.rows))
-        clip = Clip(
-            bound=math.sqrt(found) if self.clip is None else self.clip,
-            longer=longer,
-            share=_SHARE * follows,
-            batch=rate * self.rows,
-        )
-        size = found + follows
-        event = SampledGaussian(
-            noise_multiplier=rate * math.sqrt(self.steps) / distance,
-            rate=rate,
-            steps=self.steps,
-            rounding=self.steps * secure.sum_rounding(size),
-        )
-        return DPVIPlan(event=event, clip=clip, size=size)
-
-    def predicting(self, model: Model, plan: DPVIPlan) -> Model:
-        """Return the model."""
-        return model
-
-    def said(self, plan: DPVIPlan) -> str:
-        """Return nothing."""
-        return ""
-
-    def caution(self, plan: DPVIPlan, delta: float) -> str:
-        """Return that noise outweighs the records, if it does."""
-        noise = plan.event.noise_multiplier * math.sqrt(plan.size / self.steps)
-        if noise < plan.event.rate * self.rows / 4:  # type: ignore[operator]
-            return ""
-        return (
-            f"about {self.rows:,.0f} records say little of {plan.size} coordinates at this ε: a "
-            "larger ε, fewer latents and parameters, or more records would help"
-        )
-
-    def shares(self, model: Model, data: Dataset) -> None:
-        """Return nothing: what its records pay is not computed."""
-
-    def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
-        """Train, and return the posterior with its draws.
-
-        What a key has trained is kept in the checkpoint and returned again, so that one charge
-        pays for one training, whatever became of the model since.
-        """
-        name, once, kept = f"training-{key.work}", always, None
-        begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
-        if self.checkpoint is not None and begun:  # by purpose()
-            folder = Checkpoint(self.checkpoint, begun)
-            once, kept = folder.once, folder.begun(name)
-        found = once(name, lambda: self._train(model, data, plan, key, kept))
-        parameters = {n.removeprefix("of "): v for n, v in found.items() if n.startswith("of ")}
-        Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
-        return self._trained(found, parameters, model, data.x, key)
-
-    def _train(
-        self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: Begun | None
-    ) -> dict[str, Tensor]:
-        """Return the latents' mean and covariance, and the model's parameters."""
-        guide = self._found.guide
-        Holder(modules_of(model, guide)).load_state_dict(self._found.start)
-        with isolated(self._arguments(model, guide, data).leaves[0]):
-            torch.manual_seed(int(key.child("start")) % 2**63)
-            program = self._read(model, guide, data)
-            mechanism = NoisySum(
-                rate=plan.event.rate,
-                clip=1.0,
-                noise_multiplier=plan.event.noise_multiplier,
-                size=plan.size,
-                records=1,
-                length=len(data),
-                seed=int(key.child("steps")),
-            )
-            optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
-            course = Course(Descent(program, optim, mechanism, plan.clip), self.steps)
-            track = bars.bar if self.progress else bars.silent
-            course.run(track(range(self.steps), "private fit"), kept)
-            if ignored := course.descent.ignored:
-                warnings.warn(
-                    f"for the owner only: {ignored} gradients of records were not finite, and "
-                    "count as zero; look for NaN, infinities and values outside the support",
-                    PrivacyUtilityWarning,
-                    stacklevel=7,
-                )
-            mean, covariance = course.posterior()
-            values = {f"of {name}": one for name, one in _values(program, model).items()}
-            sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
-            return {"mean": mean, "covariance": covariance, **values, **sites}
-
-    def _trained(
-        self,
-        found: dict[str, Tensor],
-        parameters: dict[str, Tensor],
-        model: Model,
-        like: Tensor,
-        key: Key,
-    ) -> Trained:
-        mean, spread = found["mean"], found["covariance"]
-        whole = spread.ndim == 2
-        sites = {
-            name.removeprefix("site "): tuple(shape.tolist())
-            for name, shape in found.items()
-            if name.startswith("site ")
-        }
-        guide = Gaussian(
-            mean=tuple(mean.tolist()),
-            variances=tuple((spread.diagonal() if whole else spread).tolist()),
-            covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
-            sites=sites,
-        )
-        flat = guide.draws(self.draws, key.child("draws")).to(like)
-        trained = TrainedModel(model, parameters) if parameters else model
-        latents = guide.latents(trained, flat, like.shape[1])
-        return Trained(trained, guide, parameters, flat, latents)
-
-    def _arguments(self, model: Model, guide: object, data: Dataset) -> Arguments:
-        """Return x and y, in the type of the modules' weights where there are some."""
-        weights = (w for one in modules_of(model, guide) for w in one.parameters())
-        first = next(weights, None)
-        kind = data.x.dtype if first is None else first.dtype
-        y = data.y.to(kind) if data.y.is_floating_point() else data.y
-        return Arguments.of((data.x.to(kind), y), {})
-
-    def _read(self, model: Model, guide: Any, data: Dataset) -> Program:
-        """Return the program; of one of Pyro's guides of a copy, as each is trained once."""
-        if isinstance(guide, AutoGuide):
-            made_for = guide._model  # a copy drops it, in both
-            fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
-            guide._model = fresh._model = made_for
-            if self.rows is not None and isinstance(fresh, _Usual):
-                # Noise hides a scale that is too large for longer than one that is too small.
-                fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
-            guide = fresh
-        loss = Trace_ELBO() if self.loss is None else self.loss
-        return read(model, guide, loss, self._arguments(model, guide, data), self.plate)
-
-    def purpose(self, model: Model, data: Dataset, epsilon: float, delta: float) -> str:
-        """Return a digest of all that a training depends on, and begin its checkpoint.
-
-        It has a random part, which lies in the checkpoint: where that is gone, the next call is
-        another training and is charged anew. Modules start as they did in the first call.
-        """
-        assert self.checkpoint is not None
-        settings = replace(self, checkpoint=None, progress=False, loss=None)
-        guide, _, start = self._found
-        parts = (
-            *(settings, type(self.loss).__name__, described(model), _described(guide)),
-            *(epsilon, delta, data.fingerprint(), str(data.x.dtype), str(data.y.dtype)),
-            *(torch.__version__, version("bdpvi"), str(Path(self.checkpoint).resolve())),
-        )
-        run = hashlib.sha256(repr(parts).encode()).hexdigest()
-
-        def now() -> dict[str, Tensor]:
-            nonce = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
-            return {_NONCE: nonce, **{name: one.clone() for name, one in start.items()}}
-
-        begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
-        nonce = described(begun[_NONCE])
-        start.update({name: value for name, value in begun.items() if name != _NONCE})
-        return hashlib.sha256(f"{run} {nonce}".encode()).hexdigest()
-
-
-_NONCE = "nonce of the run"
-
-
-def _described(guide: Any) -> str:
-    """Return a guide's text, or of one of Pyro's or the library's its kind."""
-    return described(guide) if inspect.isroutine(guide) else type(guide).__name__
-
-
-class _Usual(AutoNormal):  # type: ignore[misc]
-    """The guide of those who give none."""
-
-
-def _usual(model: Model) -> AutoNormal:
-    """Return a guide of independent normals for all continuous latents."""
-
-    def discrete(site: dict[str, Any]) -> bool:
-        support = getattr(site["fn"], "support", None)  # a plate's subsample has none
-        return support is not None and bool(support.is_discrete)
-
-    return _Usual(poutine.block(model, hide_fn=discrete))
-
-
-def _values(program: Program, model: Model) -> dict[str, Tensor]:
-    """Return the values of the model's parameters, named as :class:`TrainedModel` has them."""
-    places = {id(one): name for name, one in Holder(modules_of(model)).named_parameters()}
-    values = {}
-    for name in program.direct:
-        value = program.parameters[name].detach()
-        if name in program.constraints:
-            values[name] = transform_to(program.constraints[name])(value).clone()
-        elif id(program.parameters[name]) in places:
-            values[places[id(program.parameters[name])]] = value.clone()
-    return values
+        return Training.of(self, model, data, guide)

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Priced
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
+from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
-from bdpvi.datasets.columns import OneHot
+from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.dp.objective_plan import FEWEST, MOST, magnitude
 from bdpvi.guides import GaussianGuide, MeanField
-from bdpvi.recipes.noisy_scores import NoisyScores, family_of
+from bdpvi.models.kinds import OfClasses, OfNumbers
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.objective import ObjectivePerturbation
+from bdpvi.recipes.recipe import Recipe
 from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
-from bdpvi.recipes.rows import Rows
 from bdpvi.releasing.guarantees import BAYESIAN, SPENT, Guarantee
-from bdpvi.types import BudgetExceededError, TooFewRecordsError
+from bdpvi.types import BudgetExceededError
 
 if TYPE_CHECKING:
-    from bdpvi.recipes.recipe import OfNumbers, Recipe
+    from bdpvi.recipes.encoded import Encoded
 
 _DRAWS = 1000
 
@@ -40,7 +39,8 @@ class Pipeline:
     """What is done with a table. All of it counts as public: it must not be chosen by the rows.
 
     Attributes:
-        target: the yes/no column. Rows in which it is blank are left out, each by itself.
+        target: the column to predict, yes or no unless there is a ``model``. Rows in which it is
+            blank are left out, each by itself.
         positive: its value that counts as 1; every other one counts as 0.
         epsilon, delta: of everything together: constants and draws.
         draws: number of posterior samples.
@@ -56,11 +56,16 @@ class Pipeline:
             records says that few names would be counted.
         settings: of the fit; those of :func:`bdpvi.recommended` by default.
         guide: kind of a guide to draw from, in place of objective perturbation.
-        model: a regression of numbers or counts in place of yes and no; its target is the column's
-            number, and rows in which that is none are left out, each by itself. It goes by
-            :class:`bdpvi.NoisyScores`.
+        model: a regression of numbers, counts or classes in place of yes and no. Rows in which the
+            target is none of these are left out, each by itself. Linear and Poisson regression go
+            by :class:`bdpvi.NoisyScores`, the others, and any with an exposure, by
+            :class:`bdpvi.DPVI`.
+        classes: the target's values that are classes, public, in the order of an ordinal model.
+        exposure: column with each row's exposure, such as years at risk, for a model of counts. It
+            is used as it is and costs nothing; rows in which it is not positive are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.NoisyScores`; the number of draws has no price then, and 1 means 1,000.
+            by :class:`bdpvi.NoisyScores`. The number of draws has no price then, nor with a
+            ``model``, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.
         measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
@@ -82,7 +87,9 @@ class Pipeline:
     hashed: bool | None = None
     settings: Recipe | None = None
     guide: type[GaussianGuide] | None = None
-    model: OfNumbers | None = None
+    model: OfNumbers | OfClasses | None = None
+    classes: Sequence[object] = ()
+    exposure: str = ""
     intervals: bool = False
     guarantee: Guarantee | None = None
     name: str = "data"
@@ -103,29 +110,60 @@ class Pipeline:
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
                 "is not taken from the rows"
             )
-        of_guide = {"settings": self.settings, "guide": self.guide}
-        for name, value in of_guide.items() if self.scored else ():
-            if value is not None:
-                raise ValueError(f"{name}={value!r:.80}: a release for intervals takes none")
-        if self.scored and self.guarantee is not None and self.guarantee.name == BAYESIAN:
-            raise ValueError(f"guarantee={BAYESIAN}: a release for intervals has a worst case")
+        if self.intervals or self.model is not None:
+            for name in ("settings", "guide"):
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(f"{name}={value!r:.80}: this release takes none; leave it out")
+            if self.guarantee is not None and self.guarantee.name == BAYESIAN:
+                raise ValueError(
+                    f"guarantee={BAYESIAN}: this release has a worst case; leave it out"
+                )
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
     def _check_model(self) -> None:
-        """Refuse what goes with yes and no alone."""
+        """Refuse what the model does not go with."""
         assert self.model is not None
-        family_of(self.model)
         for name in ("positive", "base_rate", "from_data"):
             if (value := getattr(self, name)) not in (None, "", False):
                 raise ValueError(
                     f"{name}={value!r}: a {self.model.kind} regression takes none; leave it out"
                 )
+        wanted = self.model.classes if isinstance(self.model, OfClasses) else 0
+        labels = [read_cell(one)[1] for one in self.classes]
+        if len(labels) != wanted or len({*labels} - {""}) != wanted:
+            raise ValueError(
+                f"classes={[*self.classes]!r}: a {self.model.kind} regression wants "
+                + (f"{wanted} different values of {self.target!r}" if wanted else "none")
+            )
+        if self.exposure and getattr(self.model, "exposure", 0) is not None:
+            raise ValueError(
+                f"exposure={self.exposure!r}: it goes with a model of counts that has no exposure "
+                f"of its own, not with {self.model!r:.80}"
+            )
 
     @property
     def scored(self) -> bool:
-        """Whether the release is by noisy scores, which have intervals."""
-        return self.intervals or self.model is not None
+        """Whether the release is by noisy scores."""
+        if self.model is None:
+            return self.intervals
+        usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
+        return usual and not self.exposure and getattr(self.model, "exposure", None) is None
+
+    @property
+    def trained(self) -> bool:
+        """Whether the release is by private variational inference."""
+        return self.model is not None and not self.scored
+
+    @cached_property
+    def public(self) -> Encoding | None:
+        """The public constants, the exposure's column as it is among them."""
+        if not self.exposure:
+            return self.constants
+        exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
+        if self.constants is None:
+            return Encoding((exposure,), "The exposure is used as it is.")
+        return replace(self.constants, columns=(*self.constants.columns, exposure))
 
     @cached_property
     def distance(self) -> float:
@@ -165,11 +203,18 @@ class Pipeline:
         return Left(math.sqrt(rest) / ledger.rows_per_unit, ledger.rows_per_unit, bool(spent))
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
-        """Return what has to be bought for a table with this header."""
+        """Return what has to be bought for a table with this header.
+
+        Raises:
+            ValueError: naming the option that names a column which is not there.
+        """
+        names = [str(name).strip() for name in header]
+        if self.exposure and (self.exposure == self.target or self.exposure not in names):
+            raise ValueError(f"exposure={self.exposure!r} must be a column besides the target")
         return bought.Purchase.of(
             header,
             target=self.target,
-            public=self.constants,
+            public=self.public,
             drop=self.drop,
             categorical=self.categorical,
             numeric=self.numeric,
@@ -196,8 +241,15 @@ class Pipeline:
         known = self.expected_rows
         if known is None and found is not None and found.records is not None:
             known = min(max(found.records, FEWEST), MOST)
-        if self.scored:
+        if self.scored or self.trained:
             more["draws"] = _DRAWS if self.draws == 1 else self.draws
+        if self.trained:
+            model: Any = self.model
+            if self.exposure and found is not None:
+                place = found.encoding.feature_names.index(self.exposure)
+                model = replace(model, exposure=place)
+            return Recipe(model=model, route=DPVI(rows=known, draws=more["draws"]))
+        if self.scored:
             usual = for_intervals(expected_rows=known, **more)
             return usual if self.model is None else replace(usual, model=self.model)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
@@ -236,137 +288,3 @@ class Left:
     distance: float
     rows: int = 1
     spent: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """Records, and what was paid for their constants.
-
-    Attributes:
-        encoding: how cells become features.
-        paid: distances μ of a row, of what was bought and charged.
-        records: noisy number of records, None where nothing was bought.
-        need: records from which on bought constants cost little.
-    """
-
-    encoding: Encoding
-    paid: tuple[float, ...] = ()
-    records: float | None = None
-    need: int = 0
-
-    def caution(self, epsilon: float) -> str:
-        """Return what is to be said where records are few for what was bought, else nothing."""
-        if self.records is None or self.records >= bought.FEW * self.need:
-            return ""
-        return (
-            f"about {max(self.records, 0):.0f} records, and ε = {epsilon:g} wants about "
-            f"{math.ceil(bought.FEW * self.need)} for these columns: their constants are rough. "
-            "Public bounds, fewer columns or a larger epsilon would help"
-        )
-
-    def nameless(self, declared: Sequence[str]) -> str:
-        """Return what is to be said of columns that were bought as text without a name."""
-        found = [
-            repr(column.name)
-            for column in self.encoding.columns
-            if isinstance(column, OneHot) and not column.categories and column.name not in declared
-        ]
-        if not found:
-            return ""
-        return (
-            f"{', '.join(found)}: mostly text, of which no value is common enough to be named. "
-            "Numbers with thousands separators (1,234) and dates are such text: make them numbers, "
-            "or leave the column out (--drop)"
-        )
-
-
-Pay = Callable[[tuple[Priced, ...]], None]
-"""Charges what is about to be drawn."""
-
-
-def unpaid(events: tuple[Priced, ...]) -> None:
-    """Charge nothing: for the owner's eyes only."""
-
-
-def encode(
-    rows: Rows,
-    pipeline: Pipeline,
-    key: Key,
-    *,
-    left: Left | None = None,
-    pay: Pay = unpaid,
-    feasible: bool = True,
-) -> Encoded:
-    """Return the constants of a table: public or bought.
-
-    Args:
-        rows: of the table.
-        pipeline: what is done.
-        key: that all randomness follows from.
-        left: what a ledger leaves of ε; None is all.
-        pay: called before anything is drawn.
-        feasible: whether to refuse where there are too few records. That is decided by their noisy
-            number, which is paid for.
-
-    Raises:
-        TooFewRecordsError: saying what would do.
-    """
-    purchase = pipeline.purchase([*rows.columns, pipeline.target])
-    if purchase.empty:
-        assert pipeline.constants is not None
-        return Encoded(bought.public_encoding(pipeline.constants))
-    left = left or Left(pipeline.distance)
-    mine = left.distance * math.sqrt(bought.SHARE)
-    distance = mine * math.sqrt(bought.COUNTS)
-    pay((_gaussian(distance, bought.count_rounding(purchase, distance)),))
-    first = bought.count(rows.columns, purchase, distance=distance, key=key.child("count"))
-    need = first.purchase.need(left.distance)
-    if feasible and pipeline.scored:
-        _promising(pipeline, first.records, len(rows.columns), left.distance)
-    if feasible and first.records < bought.TOO_FEW * need:
-        raise TooFewRecordsError(_too_few(pipeline, first, need))
-    price: dict[str, Any] = {
-        "distance": mine * math.sqrt(1 - bought.COUNTS),
-        "delta": bought.NAMES * pipeline.delta,
-        "rows": left.rows,
-    }
-    wanted = first.purchase
-    if pipeline.hashed is None:
-        wanted = bought.hashed_if_few(wanted, first.records, **price)
-    paid: tuple[float, ...] = (distance,)
-    if wanted.queries:  # nothing is bought where all columns are hashed
-        rounding = bought.rounding(wanted, price["distance"])
-        pay((_gaussian(price["distance"], rounding), *_names(wanted, price)))
-        paid += (price["distance"],)
-    second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
-    return Encoded(second, paid, first.records, need)
-
-
-def _promising(pipeline: Pipeline, records: float, features: int, distance: float) -> None:
-    """Raise TooFewRecordsError if intervals would not pass; categories have more features yet."""
-    settings = replace(pipeline, expected_rows=None).chosen()
-    assert isinstance(settings.route, NoisyScores)
-    rest = distance**2 * (1 - bought.SHARE)
-    settings.route.of_rows(records).promise(settings.model, features, rest, pipeline.epsilon)
-
-
-def _gaussian(distance: float, rounding: float) -> SampledGaussian:
-    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
-
-
-def _names(wanted: bought.Purchase, price: Mapping[str, Any]) -> tuple[Priced, ...]:
-    return (Threshold(price["delta"]),) if wanted.named else ()
-
-
-def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:
-    enough = bought.NEED * math.sqrt(first.purchase.queries) / max(first.records, 1.0)
-    epsilon = gaussian_epsilon(enough**2, (1 - bought.NAMES) * pipeline.delta)
-    spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
-    assert spent is not None
-    return (
-        f"about {max(first.records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} "
-        f"for the constants of these {len(first.purchase.bought)} columns. Three ways: public "
-        "constants for the numeric columns, which cost nothing (--constants FILE); fewer columns "
-        f"(--drop COLUMN); or epsilon={epsilon:.2g} (--epsilon {epsilon:.2g}). Nothing was fitted: "
-        f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
-    )

@@ -26,14 +26,8 @@ from bdpvi.datasets.units import at_most
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes import files
-from bdpvi.recipes.pipeline import (
-    Encoded,
-    Left,
-    Pay,
-    Pipeline,
-    encode,
-    unpaid,
-)
+from bdpvi.recipes.encoded import Encoded, Pay, encode, unpaid
+from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
@@ -78,7 +72,7 @@ def private(
 
     Args:
         table: a data frame, a CSV or Parquet file, or records encoded by public constants.
-        target: the yes/no column.
+        target: the column to predict, yes or no unless ``model=`` is given.
         positive: its value that counts as 1.
         epsilon: ε of everything that is spent on this table, what was spent before included.
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
@@ -183,7 +177,12 @@ class Work:
             table = read_table(table, separator=separator, text=raw, least=0 if raw else 1)
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
-            pipeline |= {} if pipeline.get("model") else {"positive": 1}
+            model = pipeline.get("model")
+            pipeline |= {} if model else {"positive": 1}
+            if classes := getattr(model, "classes", 0):
+                pipeline["classes"] = tuple(range(classes))
+            if pipeline.get("exposure"):
+                raise ValueError("exposure: of encoded records it is the model's, by its place")
             people = table.people
         elif unit != ROW:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
@@ -238,6 +237,11 @@ class Work:
         Raises:
             ValueError: naming it.
         """
+        if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
+            raise ValueError(
+                f"rows_per_unit={rows}: training on Poisson batches has a price for one row of a "
+                "person; keep one, or take a linear or Poisson model without exposure"
+            )
         if self.records is not None:
             return
         assert not isinstance(self.table, Dataset)
@@ -257,10 +261,12 @@ class Work:
         if self.records is not None:
             return self.records, None
         found = encode(self.rows, pipeline, key, left=left, pay=pay)
-        meaning = {"column": pipeline.target}
+        meaning: dict[str, Any] = {"column": pipeline.target}
         if pipeline.model is None:
             positive = read_cell(pipeline.positive)[1]
             meaning |= {"positive": positive, "negative": f"not {positive}"}
+        elif pipeline.classes:
+            meaning["classes"] = [read_cell(one)[1] for one in pipeline.classes]
         data = Dataset(
             found.encoding.whole(self.rows.columns),
             torch.from_numpy(self.rows.y),

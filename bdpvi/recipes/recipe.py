@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.models.kinds import Known
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 
@@ -27,10 +28,6 @@ GUIDES: Mapping[str, type[GaussianGuide]] = {
 }
 NAMED = {"names": GUIDES}
 """Metadata of a field that holds a kind of guide: JSON says its name."""
-
-
-OfNumbers = BayesianLinearRegression | BayesianPoissonRegression
-"""Regressions of a target that is no label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +51,8 @@ class Recipe:
     0.5
     """
 
-    model: BayesianLogisticRegression | OfNumbers = field(
-        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
-    )
-    route: ObjectivePerturbation | NoisyScores | None = None
+    model: Known = field(default_factory=lambda: BayesianLogisticRegression(clip=0.5))
+    route: ObjectivePerturbation | NoisyScores | DPVI | None = None
     guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None
     ridge: float = 0.0
@@ -93,6 +88,8 @@ class Recipe:
             )
         if isinstance(self.route, NoisyScores):
             return "noisy scores: worst-case, with intervals that know of sampling and of the noise"
+        if isinstance(self.route, DPVI):
+            return "variational inference with noisy gradients: worst-case, and draws cost nothing"
         return (
             "objective perturbation: worst-case, and nearer to the fit without privacy with every "
             "row"
@@ -114,7 +111,10 @@ class Recipe:
         if self.route is not None:
             from bdpvi.releasing.prepared import Prepared
 
-            return Prepared.of(self.model, train, self.route, ledger=ledger)
+            route = self.route
+            if isinstance(route, DPVI):
+                route = replace(route, progress=progress)
+            return Prepared.of(self.model, train, route, ledger=ledger)
         return self.fit_guide(train, neighbours=neighbours, ledger=ledger, progress=progress)
 
     def fit_guide(

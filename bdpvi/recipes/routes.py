@@ -14,6 +14,7 @@ from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
+from bdpvi.recipes.training import Training
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Route
@@ -76,7 +77,7 @@ def fit_private(
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
     found, purpose = prepared.route, ""
-    if isinstance(found, DPVI) and found.checkpoint is not None:
+    if isinstance(found, Training) and found.checkpoint is not None:
         if prepared.ledger.path is None:
             raise ValueError(
                 f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "

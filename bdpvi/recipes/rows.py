@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from bdpvi.datasets.cells import Columns, read_cell, read_columns
+from bdpvi.datasets.cells import Cells, Columns, read_cell, read_columns
 from bdpvi.datasets.encoding import with_text_names
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Rows:
     Attributes:
         columns: all but the target.
         y: (N,) 1 where the target is the positive class, else 0; of a pipeline with a ``model`` the
-            target's number.
+            target's number, or its place among the classes.
     """
 
     columns: Columns
@@ -35,15 +36,15 @@ class Rows:
         """Return the rows of a table."""
         columns = dict(read_columns(with_text_names(frame)))
         target = columns.pop(pipeline.target)
-        if pipeline.model is not None:
-            y = target.numbers
-            kept = np.flatnonzero(pipeline.model.fits(torch.from_numpy(y)).numpy())
+        if pipeline.model is None:
+            y = np.asarray(_places(target, [pipeline.positive]) == 0, dtype=np.float64)
+            kept = ~target.blank
         else:
-            place = dict(zip(target.names, range(len(target.names)), strict=True))
-            positive = place.get(read_cell(pipeline.positive)[1], -2)
-            y = np.asarray(target.codes == positive, dtype=np.float64)
-            kept = np.flatnonzero(~target.blank)
-        return cls(columns, y).select(kept)
+            y = _places(target, pipeline.classes) if pipeline.classes else target.numbers
+            kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
+        if pipeline.exposure:
+            kept = kept & (columns[pipeline.exposure].numbers > 0)
+        return cls(columns, y).select(np.flatnonzero(kept))
 
     def select(self, rows: np.ndarray[Any, Any]) -> Rows:
         """Return some of them."""
@@ -51,3 +52,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.y)
+
+
+def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return each cell's place among some values, (N,), -1 where it is none of them."""
+    at = {read_cell(value)[1]: float(place) for place, value in enumerate(values)}
+    of_names = np.array([*(at.get(name, -1.0) for name in cells.names), -1.0])
+    return of_names[cells.codes]  # a blank is -1, the last

@@ -23,8 +23,8 @@ from bdpvi._runtime.progress import Track, silent
 from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
 from bdpvi.neighbours.optimum.elbo import Records
+from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
-from bdpvi.recipes.pipeline import Encoded, encode
 from bdpvi.recipes.private import Work
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Left, latents_of

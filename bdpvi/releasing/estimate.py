@@ -96,6 +96,8 @@ class Gaussian:
         variances: (d,).
         covariance: (d, d); () where coordinates are independent.
         sites: shapes of the latent variables, unconstrained, in their order.
+        measured: of which coordinates the records say enough to be seen through privacy's noise,
+            (d,); of others the variance says nothing. () is all.
 
     Raises:
         ValueError: if shapes disagree, or the covariance is none.
@@ -109,14 +111,16 @@ class Gaussian:
     variances: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...] = ()
     sites: Mapping[str, tuple[int, ...]]
+    measured: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         d = sum(math.prod(shape) for shape in self.sites.values())
         rows = self.covariance
-        if any(len(one) != d for one in (self.mean, self.variances, *rows)) or len(rows) % max(
-            d, 1
-        ):
-            raise ValueError(f"mean, variances and covariance must be of {d} coordinates")
+        if not self.measured:
+            object.__setattr__(self, "measured", (True,) * d)
+        parts = (self.mean, self.variances, self.measured, *rows)
+        if any(len(one) != d for one in parts) or len(rows) % max(d, 1):
+            raise ValueError(f"mean, variances, covariance, measured: must be of {d} coordinates")
         for one in self.variances:
             validate.non_negative("variances", one)
         if rows:

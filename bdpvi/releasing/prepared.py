@@ -42,7 +42,7 @@ from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.estimate import Drawn, Trained
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
-from bdpvi.releasing.route import Plan, Route, as_of, latents_of, planned, room
+from bdpvi.releasing.route import Plan, Route, Suited, as_of, latents_of, planned, room
 from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 _MANY = 1e12
@@ -65,7 +65,7 @@ class Prepared:
 
     model: Model
     data: Dataset
-    route: Route[Any]
+    route: Suited[Any]
     kept: Kept
 
     @classmethod
@@ -250,7 +250,7 @@ class Prepared:
         route, plan = self._exact(1, epsilon, delta)
         return route.predicting(self.model, plan)
 
-    def _exact(self, draws: int, epsilon: float, delta: float) -> tuple[Route[Any], Any]:
+    def _exact(self, draws: int, epsilon: float, delta: float) -> tuple[Suited[Any], Any]:
         """Return route and settings for the owner's eyes: N need not be counted with noise."""
         route = self.route.with_draws(draws)
         if route.count:
@@ -282,7 +282,7 @@ class Prepared:
         epsilon: float,
         delta: float,
         key: Key | None,
-    ) -> Route[Any]:
+    ) -> Suited[Any]:
         """Return the route with the number of rows, which is counted, charged first, if need be."""
         route, ledger = self.route, self.ledger
         if draws is not None:
@@ -317,12 +317,13 @@ class Prepared:
         assert entry.events
         (event,) = entry.events  # type: ignore[assignment]
         noise = exact.count_noise(1, event.noise_multiplier, Key(bytes.fromhex(entry.key)))
-        return route.of_rows(self.records + float(noise[0]))
+        route = route.of_rows(self.records + float(noise[0]))
+        return route
 
     def _released(
         self,
         latents: Mapping[str, Tensor],
-        route: Route[Any],
+        route: Suited[Any],
         plan: Plan,
         total: Cost,
         epsilon: float,

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -21,6 +21,9 @@ from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees
 from bdpvi.releasing.estimate import Drawn, Trained
 from bdpvi.types import Dataset
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _HIGHEST = 50.0
 """Settings for a larger ε are those for this one: rounding would cost more than they gain."""
@@ -43,11 +46,7 @@ P = TypeVar("P", bound=Plan)
 
 @runtime_checkable
 class Route(Protocol[P]):
-    """A mechanism whose noise is part of the fit.
-
-    What it charges follows from public settings, and is charged before :meth:`draw` looks at a
-    record.
-    """
+    """A mechanism whose noise is part of the fit, by its public settings."""
 
     @property
     def draws(self) -> int:
@@ -57,18 +56,26 @@ class Route(Protocol[P]):
     def count(self) -> float:
         """Share of μ² that buys a noisy number of records before there is a plan; 0 for none."""
 
-    def of_rows(self, rows: float) -> Route[P]:
+    def of_rows(self, rows: float) -> Self:
         """Return the route for about so many records, which were counted with noise."""
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> Route[P]:
-        """Return the route with what the data's public constants say.
+    def with_draws(self, draws: int) -> Self:
+        """Return the route with so many draws a release."""
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> Suited[P]:
+        """Return the route with what model, guide and the data's public constants say.
 
         Raises:
             ValueError: if this model, data or guide cannot go this way.
         """
 
-    def with_draws(self, draws: int) -> Route[P]:
-        """Return the route with so many draws a release."""
+
+class Suited(Route[P], Protocol[P]):
+    """A route for a model.
+
+    What it charges follows from public settings, and is charged before :meth:`draw` looks at a
+    record.
+    """
 
     def plan(self, model: Model, features: int, left: Left) -> P:
         """Return the settings: a function of public numbers."""
@@ -125,7 +132,7 @@ def room(book: Book, epsilon: float, delta: float) -> float:
 
 
 def planned(
-    route: Route[P], model: Model, features: int, book: Book, epsilon: float, delta: float
+    route: Suited[P], model: Model, features: int, book: Book, epsilon: float, delta: float
 ) -> P:
     """Return settings with which everything in the book and they cost at most ε, within 0.2 %.
 

@@ -18,13 +18,7 @@ from bdpvi.accounting.panel import Panel
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence
-from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
-from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.regression import (
-    BayesianLinearRegression,
-    BayesianNegativeBinomialRegression,
-    BayesianPoissonRegression,
-)
+from bdpvi.models.kinds import Known
 from bdpvi.releasing.estimate import Estimate, Gaussian
 from bdpvi.releasing.released import Receipt
 
@@ -123,15 +117,6 @@ class OfGuide:
 
 
 RELEASE_FORMAT = 4
-Known = (
-    BayesianLogisticRegression
-    | BayesianLinearRegression
-    | BayesianPoissonRegression
-    | BayesianNegativeBinomialRegression
-    | BayesianMultinomialRegression
-    | BayesianOrdinalRegression
-)
-"""Models that a release's file can say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,13 @@ from bdpvi._runtime import schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model, latent_sites
+from bdpvi.models.kinds import Known
 from bdpvi.models.parameters import TrainedModel
 from bdpvi.releasing import receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Route
-from bdpvi.releasing.saved import About, Known, Numbers, OfGuide, Place, Shared, rows
+from bdpvi.releasing.saved import About, Numbers, OfGuide, Place, Shared, rows
 from bdpvi.types import Dataset, People
 
 ROOM = 2**20

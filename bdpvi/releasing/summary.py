@@ -44,6 +44,7 @@ _TRAINED = (
     "that the model is true and the posterior of the guide's shape: those of independent normals "
     "are too narrow where latents move together, as an intercept and group effects do"
 )
+_HIDDEN = "hardly measured: privacy's noise hides what the records say"
 _LARGEST = 700.0
 
 
@@ -54,7 +55,7 @@ class Coefficient:
     Attributes:
         name: of the feature.
         mean, sd, low, high: of the coefficient, per public scale of the feature.
-        positive: P(coefficient > 0).
+        positive: P(coefficient > 0). All these are 0 where a note says that there is no estimate.
         privacy: share of the sd that privacy's noise added, None where it is not known.
         scale: units of the raw column in one public scale; 1 where there is none.
         note: such as that it is the base level, or hardly measured; or "".
@@ -239,10 +240,31 @@ def _of_draws(
         scales,
         strict=True,
     )
-    return [
+    found = [
         Coefficient(name=n, mean=m, sd=s, low=lo, high=hi, positive=p, scale=u)
         for n, m, s, lo, hi, p, u in rows
     ]
+    none = {"mean": 0.0, "sd": 0.0, "low": 0.0, "high": 0.0, "positive": 0.0}
+    return [
+        one if measured else Coefficient(name=one.name, **none, scale=one.scale, note=_HIDDEN)
+        for one, measured in zip(found, _measured(release), strict=True)
+    ]
+
+
+def _measured(release: Release) -> list[bool]:
+    """Return of which coefficients the records say enough, as far as a guide knows."""
+    guide = release.guide
+    if guide is None:
+        return [True] * _weights(release).shape[1]
+    sizes = [math.prod(shape) for shape in guide.sites.values()]
+    pieces = torch.tensor(guide.measured, dtype=torch.bool).split(sizes)
+    of_sites = dict(zip(guide.sites, pieces, strict=True))
+    if _of_features(release):
+        return list(of_sites["w"].tolist())
+    wanted = {name: value[0].numel() for name, value in release.latents.items()}
+    same = ((of_sites[name], number) for name, number in wanted.items())
+    each = (one if len(one) == number else one.all().expand(number) for one, number in same)
+    return list(torch.cat(list(each)).tolist())
 
 
 def _of_features(release: Release) -> bool:
@@ -283,7 +305,14 @@ def _names(release: Release) -> tuple[list[str], list[float]]:
     for column in encoding.columns if encoding else ():
         if hasattr(column, "sd"):
             known[column.features[0]] = column.sd
-    each = range(getattr(model, "classes", 0)) if release.latents["w"].ndim == 3 else ()
+    each = _classes(release) if release.latents["w"].ndim == 3 else ()
     labels = [f"{name}[{label}]" for name in names for label in each] or names
     repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
     return labels, repeated
+
+
+def _classes(release: Release) -> Sequence[object]:
+    """Return the classes' labels, or their numbers."""
+    target = release.preprocessing.get("target")
+    labels = target.get("classes") if isinstance(target, dict) else None
+    return labels or range(getattr(release.model, "classes", 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from bdpvi.sklearn.base import Floats
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import DPVI, BayesianMultinomialRegression, Dataset, Prepared, Release
+    from bdpvi import Recipe, Release
     from bdpvi.recipes.arrays import Standard
 
 STEPS = 1000
@@ -20,32 +19,13 @@ _OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
 """Arguments that only two classes have."""
 
 
-@dataclass(frozen=True)
-class OfClasses:
-    """A multinomial regression and its route, as a recipe is one."""
-
-    model: BayesianMultinomialRegression
-    route: DPVI
-
-    @property
-    def released(self) -> int:
-        """Number of draws that a release has."""
-        return self.route.draws
-
-    def fit(self, data: Dataset, *, neighbours: object, progress: bool) -> Prepared:
-        """Return what is trained and released in one go."""
-        from bdpvi import Prepared
-
-        return Prepared.of(self.model, data, self.route)
-
-
-def settings(estimator: Any, classes: int) -> OfClasses:
+def settings(estimator: Any, classes: int) -> Recipe:
     """Return model and route by the estimator's arguments.
 
     Raises:
         ValueError: naming an argument that only two classes have.
     """
-    from bdpvi import DPVI, BayesianMultinomialRegression
+    from bdpvi import DPVI, BayesianMultinomialRegression, Recipe
 
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}
@@ -57,9 +37,9 @@ def settings(estimator: Any, classes: int) -> OfClasses:
             f"{name}={value!r} is for two classes, and there are {classes}; leave it out"
         )
     prior = {} if estimator.prior_scale is None else {"prior_scale": estimator.prior_scale}
-    return OfClasses(
-        BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **prior),
-        DPVI(rows=estimator.expected_rows, draws=estimator.draws, steps=STEPS),
+    return Recipe(
+        model=BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **prior),
+        route=DPVI(rows=estimator.expected_rows, draws=estimator.draws, steps=STEPS),
     )
 
 

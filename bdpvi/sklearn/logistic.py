@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
     from bdpvi._runtime.keys import Key
     from bdpvi.recipes.arrays import Standard
-    from bdpvi.recipes.pipeline import Encoded, Pipeline
+    from bdpvi.recipes.encoded import Encoded
+    from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.guarantees import Guarantee
 

@@ -19,8 +19,9 @@ from bdpvi.sklearn.base import Floats, PrivateEstimator, validate_data
 
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
+    from bdpvi.models.kinds import OfNumbers
     from bdpvi.recipes.arrays import Standard
-    from bdpvi.recipes.recipe import OfNumbers, Recipe
+    from bdpvi.recipes.recipe import Recipe
 
 _DEVIATIONS = 4.0
 """Bought bounds on the target are its centre and this many of its scales to either side."""

@@ -138,7 +138,7 @@ def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:
     settings: Any = bdpvi.recommended(0.1, base_rate=0.05)
     assert settings.model.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
     assert replace(settings.model, intercept_mean=0.0) == bdpvi.recommended(0.1).model
-    guided = bdpvi.recommended(0.1, base_rate=0.05, guide=MeanField).model
+    guided: Any = bdpvi.recommended(0.1, base_rate=0.05, guide=MeanField).model
     assert guided.intercept_mean == settings.model.intercept_mean
     with pytest.raises(ValueError, match="base_rate must"):
         bdpvi.recommended(0.1, base_rate=1.0)

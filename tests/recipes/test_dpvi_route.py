@@ -284,11 +284,11 @@ def test_an_interrupted_training_goes_on_and_pays_once(tmp_path: Path, monkeypat
     monkeypatch.setattr("bdpvi._runtime.checkpoint._EVERY", 0.0)
     step, seen = Descent.step, []
 
-    def stopping(self: Descent, number: int) -> None:
+    def stopping(self: Descent, number: int) -> Any:
         seen.append(number)
         if len(seen) == 21:
             raise Stopped
-        step(self, number)
+        return step(self, number)
 
     monkeypatch.setattr(Descent, "step", stopping)
     with pytest.raises(Stopped):

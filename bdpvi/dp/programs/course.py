@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,28 @@ from bdpvi.inference.optimisers import decay
 from bdpvi.inference.svi import Kept
 
 _WINDOWS = 10
+_EARLY = 20
+"""One part in so many of the steps is too early for a slope."""
+_SIGNAL = 3.5
+"""Standard errors that a slope must be away from 0: of a random walk one in 100 is."""
+_DRIFT = 1.5
+"""Standard errors by which the slope of a random walk is too large on average."""
 _MARGIN = 2.0
 """Times what windows show: their own error, at nine degrees of freedom, halves a number rarely."""
+
+
+class Posterior(NamedTuple):
+    """What a training says of the latents.
+
+    Attributes:
+        mean: (d,).
+        covariance: (d, d), or (d,) where coordinates are independent.
+        measured: of which coordinates the records say enough to be seen through the noise, (d,).
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    measured: Tensor
 
 
 class Course:
@@ -29,6 +49,8 @@ class Course:
         taken: how many there were.
         variance: mean of the squared deviation of the noise in the steps that are averaged.
         sums: of the parameters in consecutive windows of these, (W, ...) each.
+        moments: sums of 1, u, g, u² and ug over the steps, each weighted by one over the noise's
+            variance, of latents u and noisy gradients g, (5, d).
     """
 
     def __init__(self, descent: Descent, steps: int) -> None:
@@ -38,6 +60,7 @@ class Course:
         self.windows = min(_WINDOWS, self.averaged)
         values = descent.program.parameters.items()
         self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
+        self.moments = torch.zeros(5, descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: Kept | None = None) -> None:
         """Take these steps, from the state on that was kept last.
@@ -58,7 +81,9 @@ class Course:
     def _step(self, number: int) -> None:
         descent = self.descent
         noise = descent.deviation**2
-        descent.step(number)
+        u, g = (one.cpu() for one in descent.step(number))
+        if number >= self.steps // _EARLY:
+            self.moments += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
         decay(descent.optim)
         self.taken = number + 1
         if number < self.first:
@@ -71,15 +96,14 @@ class Course:
     def _window(self, number: int) -> int:
         return (number - self.first) * self.windows // self.averaged
 
-    def posterior(self) -> tuple[Tensor, Tensor]:
-        """Set the parameters to their average, and return the latents' mean and covariance.
+    def posterior(self) -> Posterior:
+        """Set the parameters to their average, and return what that says of the latents.
 
-        The guide's covariance is widened by what batches and noise leave in the average, and not by
-        more than twice what the averages of the windows show: where the records say little, the
-        steps are too short for the noise to do what :func:`left_in_average` says.
-
-        Returns:
-            (d,), and (d, d), or (d,) where coordinates are independent.
+        A guide's variance is learned slowly under noise, so it is widened to one over the curvature
+        where that is measured and smaller than the guide says. What batches and noise leave in the
+        average is added, but not more than twice what the averages of the windows show: where the
+        records say little, the steps are too short for the noise to do what
+        :func:`left_in_average` says.
         """
         counts = torch.zeros(self.windows)
         for number in range(self.first, self.steps):
@@ -90,14 +114,17 @@ class Course:
             centres.append(moments(program)[0])
         self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
         mean, covariance = moments(program)
+        slope, error = slopes(self.moments)
+        measured = slope > _SIGNAL * error
+        least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
+        covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
         rate, noise = self.descent.mechanism.rate, self.variance
         left = left_in_average(covariance, rate, noise, self.averaged)
         if self.windows > 1 and len(mean):
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
-            sizes = left if left.ndim == 1 else left.diagonal()
-            shrunk = (seen / sizes.clamp(min=1e-300)).clamp(max=1.0).sqrt()
-            left = left * (shrunk.square() if left.ndim == 1 else torch.outer(shrunk, shrunk))
-        return mean, covariance + left
+            shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
+            left = _scaled(left, shrunk)
+        return Posterior(mean, covariance + left, measured)
 
     def _set(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
@@ -107,6 +134,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """Return all that the steps to come depend on."""
         own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
+        own["moments"] = self.moments
         return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
 
     def load_state_dict(self, state: Any) -> None:
@@ -114,7 +142,37 @@ class Course:
         self.descent.load_state_dict(state)
         self.descent.ignored = state["ignored"]
         self.taken, self.variance = state["taken"], state["variance"]
-        self.sums = dict(state["sums"])
+        self.sums, self.moments = dict(state["sums"]), state["moments"]
+
+
+def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each coordinate's curvature by weighted least squares, and its standard error, (d,).
+
+    Latents u move about by the guide's draws and by the noise of earlier steps, and gradients of
+    all records follow them: g = F (u − w) + noise, of known variances. Where there is no F, u is a
+    random walk, and the estimate over its error has the law of Dickey and Fuller, "Distribution of
+    the Estimators for Autoregressive Time Series With a Unit Root", 1979, not the normal one.
+
+    Args:
+        moments: as of :class:`Course`.
+
+    >>> u, g = torch.tensor([[0.0, 1.0, 2.0]]).double(), torch.tensor([[-1.0, 2.0, 5.0]]).double()
+    >>> sums = torch.stack([torch.ones_like(u), u, g, u * u, u * g]).sum(2) / 2  # variance 2
+    >>> slopes(sums)  # 3, and √(2/2)
+    (tensor([3.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
+    """
+    weight, u, g, uu, ug = moments
+    spread = (uu - u * u / weight).clamp(min=1e-300)
+    return (ug - u * g / weight) / spread, spread.rsqrt()
+
+
+def _diagonal(covariance: Tensor) -> Tensor:
+    return covariance if covariance.ndim == 1 else covariance.diagonal()
+
+
+def _scaled(covariance: Tensor, by: Tensor) -> Tensor:
+    """Return the covariance with each variance multiplied, correlations kept."""
+    return covariance * (by if covariance.ndim == 1 else torch.outer(by.sqrt(), by.sqrt()))
 
 
 def left_in_average(covariance: Tensor, rate: float, noise: float, steps: int) -> Tensor:

@@ -113,11 +113,14 @@ class Descent:
         self.program, self.optim, self.mechanism, self.clip = program, optim, mechanism, clip
         self.bound, self.ignored = clip.bound, 0
 
-    def step(self, number: int) -> None:
+    def step(self, number: int) -> tuple[Tensor, Tensor]:
         """Take the step with this number: Poisson batch, clipped gradients, noise, optimiser.
 
         The sum over the batch is divided by the rate; its own size would give away who is in it,
         and qN how many records there are.
+
+        Returns:
+            The latents that were drawn, and the noisy gradient of all records in them, (d,) each.
 
         Raises:
             FloatingPointError: if a parameter is not finite after it.
@@ -144,6 +147,7 @@ class Descent:
                     f"parameter {name!r} is not finite after step {number + 1}; use a lower "
                     "learning rate"
                 )
+        return draw.latents.detach().double(), gradient[: program.dim]
 
     def _pieces(self, positions: Tensor) -> Iterator[Tensor]:
         rows = max(1, min(_MOST_ROWS, _AT_A_TIME // max(self.program.size, 1)))
