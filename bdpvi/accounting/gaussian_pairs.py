@@ -174,8 +174,8 @@ class GaussianPairs:
         """Return ``δ_i(ε) = sup_S P_i(S) - e^ε Q_i(S)``, or a certified upper bound on it.
 
         The closed form where the covariances agree to rounding (`equal_covariance`); elsewhere a
-        bound that is not below the truth and, for δ from 1e-12 to 1e-3, within 1 % of it
-        (`hockey_stick_bound`).
+        bound that is not below the truth and, for δ from 1e-12 to 1e-3, within 1 % of it, or 2 %
+        for ε below 0 (`hockey_stick_bound`).
 
         Args:
             epsilon: ε.

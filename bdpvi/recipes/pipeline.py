@@ -162,7 +162,7 @@ class Pipeline:
             return self.constants
         exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
         if self.constants is None:
-            return Encoding((exposure,), "The exposure is used as it is.")
+            return Encoding((exposure,), "The exposure as it is")
         return replace(self.constants, columns=(*self.constants.columns, exposure))
 
     @cached_property

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Predictive, TraceEnum_ELBO, config_enumerate
+from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from pyro.optim import Adam
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
@@ -31,9 +34,12 @@ from bdpvi import (
 )
 from bdpvi._runtime.keys import Key
 from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.programs.course import left_in_average
-from bdpvi.dp.programs.descent import Descent
-from bdpvi.releasing.estimate import Gaussian
+from bdpvi.dp.programs.arguments import Arguments
+from bdpvi.dp.programs.course import Course, left_in_average, slopes
+from bdpvi.dp.programs.descent import Clip, Descent
+from bdpvi.dp.programs.reading import read
+from bdpvi.releasing.estimate import Gaussian, Trained
+from bdpvi.releasing.route import planned
 
 QUICK = DPVI(rows=2000, steps=60, batch=200, draws=50)
 
@@ -324,6 +330,64 @@ def test_what_batches_and_noise_leave_in_an_average() -> None:
         left_in_average(sizes, rate, 2.0, steps),
         left_in_average(sizes.diag(), rate, 2.0, steps).diagonal(),
     )
+
+
+def test_curvature_is_found_in_the_noisy_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    steps, curvature, centre = 200_000, torch.tensor([3.0, 0.5, 0.0]).double(), 0.7
+    u = torch.randn(steps, 3, generator=generator, dtype=torch.float64)
+    noise = 0.5 + torch.rand(steps, 1, generator=generator, dtype=torch.float64)
+    g = curvature * (u - centre)
+    g += noise * torch.randn(steps, 3, generator=generator, dtype=torch.float64)
+    sums = torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise**2
+    slope, error = slopes(sums.sum(1))
+    assert bool(((slope - curvature).abs() < 4 * error).all())
+    assert float(4 * error.max()) < 0.01
+    weights = (1 / noise).squeeze(1)
+    for one in range(3):
+        fit, covariance = np.polyfit(u[:, one], g[:, one], 1, w=weights, cov="unscaled")
+        assert float(slope[one]) == pytest.approx(fit[0], rel=1e-9)
+        assert float(error[one]) == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-3)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> None:
+    x, y = table()
+    guide = (AutoMultivariateNormal if whole else AutoNormal)(model, init_scale=0.1)
+    program = read(model, guide, Trace_ELBO(), Arguments.of((x, y), {}))
+    settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 2000, "seed": 0}
+    mechanism = NoisySum(rate=0.5, size=3, **settings)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0)), 4)
+    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+    slope, error = torch.tensor([10.0, 200.0, 3.0]).double(), 1.0
+    one = torch.ones(3, dtype=torch.float64)
+    course.moments = torch.stack([one, 0 * one, 0 * one, one / error**2, slope / error**2])
+    found = course.posterior()
+    assert found.measured.tolist() == [True, True, False]
+    sizes = found.covariance.diagonal() if whole else found.covariance
+    # windows are equal, so nothing is left of the noise: 0.1² stays unless the curvature says more
+    expected = torch.tensor([1 / (10 - 1.5), 0.01, 0.01]).double()
+    torch.testing.assert_close(sizes, expected, rtol=1e-5, atol=0.0)
+
+
+def test_a_summary_says_what_the_noise_hides() -> None:
+    x, _ = table()
+    x = torch.cat([x[:, :1], 0 * x[:, :1], x[:, 1:]], dim=1).double()
+    y = x[:, 0] + 0.1 * x[:, 2]
+    linear = bdpvi.BayesianLinearRegression(largest=5.0)
+    prepared = Prepared.of(linear, Dataset(x, y), DPVI(rows=2000, draws=100))
+    route = prepared.route
+    plan = planned(route, linear, 3, prepared.ledger.book(), 3.0, 1e-5)
+    trained = route.draw(linear, prepared.data, plan, Key.of_seed(0))
+    assert isinstance(trained, Trained)
+    assert trained.guide.measured[:2] == (True, False)
+    release = bdpvi.fit_private(linear, (x, y), epsilon=3.0, route=QUICK)
+    release = replace(release, guide=trained.guide).with_draws(100)
+    first, empty, *_ = release.summary().coefficients
+    assert first.low < 1 < first.high
+    assert not first.note
+    assert (empty.sd, empty.note) == (0.0, "hardly measured: privacy's noise hides what the "
+                                           "records say")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
