@@ -23,6 +23,7 @@ from bdpvi._runtime.progress import Track, silent
 from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
 from bdpvi.neighbours.optimum.elbo import Records
+from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
 from bdpvi.recipes.private import Work
@@ -120,13 +121,13 @@ def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent
         track: shows progress.
 
     Returns:
-        None where samples have the guide's own covariance, which takes too long to preview.
+        None where a preview takes too long: of training, or of the guide's own covariance.
     """
     model, noise = release.model, release.receipt.noise_scale
     if not isinstance(model, BayesianLogisticRegression):
         return None
     route = work.pipeline.chosen(work.whole).route
-    if noise is None and route is None:
+    if isinstance(route, DPVI) or (noise is None and route is None):
         return None
     given = work.records
     size = len(given) if given is not None else len(work.rows)
