@@ -111,13 +111,12 @@ class Pipeline:
                 "is not taken from the rows"
             )
         if self.intervals or self.model is not None:
+            what = "intervals" if self.model is None else f"{self.model.kind} regression"
             for name in ("settings", "guide"):
                 if (value := getattr(self, name)) is not None:
-                    raise ValueError(f"{name}={value!r:.80}: this release takes none; leave it out")
+                    raise ValueError(f"{name}={value!r:.80}: a release for {what} takes none")
             if self.guarantee is not None and self.guarantee.name == BAYESIAN:
-                raise ValueError(
-                    f"guarantee={BAYESIAN}: this release has a worst case; leave it out"
-                )
+                raise ValueError(f"guarantee={BAYESIAN}: a release for {what} has a worst case")
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
