@@ -42,7 +42,8 @@ _MINIMA = (
 _TRAINED = (
     "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
     "that the model is true and the posterior of the guide's shape: those of independent normals "
-    "are too narrow where latents move together, as an intercept and group effects do"
+    "are too narrow where latents move together, as an intercept and group effects do. Levels of a "
+    "category say something by their differences alone"
 )
 _HIDDEN = "hardly measured: privacy's noise hides what the records say"
 _LARGEST = 700.0
