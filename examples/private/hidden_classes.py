@@ -27,7 +27,7 @@ from bdpvi.models.contract import Model
 CLASSES, QUESTIONS, MISSING = 3, 8, 0.1
 SHARES = torch.tensor([0.5, 0.3, 0.2])
 YES = torch.tensor([[0.9] * 8, [0.15] * 8, [0.85] * 4 + [0.1] * 4])
-START = torch.tensor([[0.6] * 8, [0.4] * 8, [0.6] * 4 + [0.4] * 4])
+START = torch.tensor([[0.8] * 8, [0.2] * 8, [0.8] * 4 + [0.2] * 4])
 LOSS = TraceEnum_ELBO(max_plate_nesting=1)
 
 
