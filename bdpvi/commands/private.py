@@ -183,9 +183,7 @@ def private(
         "base_rate": base_rate,
         "expected_rows": rows,
         "intervals": purpose == PURPOSES[1],
-        "model": _model(
-            model, target_bounds=target_bounds, largest=largest, classes=tuple(classes or ())
-        ),
+        "model": _model(model, target_bounds=target_bounds, largest=largest, classes=classes),
         "classes": tuple(classes or ()),
         "exposure": exposure,
         "guarantee": kind,

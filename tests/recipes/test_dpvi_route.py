@@ -350,6 +350,19 @@ def test_curvature_is_found_in_the_noisy_gradients() -> None:
         assert float(error[one]) == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-3)
 
 
+def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
+    x, y = table()
+    program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
+    settings: Any = {"clip": 1.0, "noise_multiplier": 3.0, "records": 1, "length": 2000, "seed": 0}
+    mechanism = NoisySum(rate=0.5, size=3, **settings)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=2.0)), 4)
+    u, g = torch.tensor([[1.0, 2.0, 3.0], [5.0, -4.0, 0.5]]).double()
+    monkeypatch.setattr(Descent, "step", lambda *_: (u, g))
+    course.run(range(4))
+    expected = 4 * torch.stack([torch.ones(3).double(), u, g, u**2, u * g]) / (3 * 2 / 0.5) ** 2
+    torch.testing.assert_close(course.moments, expected, rtol=1e-6, atol=0.0)
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> None:
     x, y = table()
