@@ -258,10 +258,11 @@ def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
         return bdpvi.BayesianPoissonRegression(largest=given["largest"])
     if name == "negative-binomial":
         return bdpvi.BayesianNegativeBinomialRegression(largest=given["largest"])
-    classes = len(given["classes"])
     if name == "multinomial":
-        return bdpvi.BayesianMultinomialRegression(classes=classes)
-    return bdpvi.BayesianOrdinalRegression(classes=classes) if name == "ordinal" else None
+        return bdpvi.BayesianMultinomialRegression(classes=len(given["classes"]))
+    if name == "ordinal":
+        return bdpvi.BayesianOrdinalRegression(classes=len(given["classes"]))
+    return None
 
 
 def _check_options(table: Table, from_data: bool) -> None:
