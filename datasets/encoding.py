@@ -79,6 +79,12 @@ class Encoding:
             distinct("feature_names", self.feature_names)
 
     @property
+    def base_levels(self) -> tuple[str, ...]:
+        """Names of the features of categories' first levels, which the other levels count from."""
+        some = (one.features[:1] for one in self.columns if isinstance(one, OneHot))
+        return tuple(name for first in some for name in first)
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the d features."""
         every = self.unknown == "other"

@@ -25,7 +25,7 @@ class _Classes(Design):
 
     Args:
         classes: their number K, public.
-        prior_scale, limit: as of :class:`Design`.
+        prior_scale, limit, without: as of :class:`Design`.
     """
 
     classes: int
@@ -58,6 +58,7 @@ class BayesianMultinomialRegression(_Classes):
         classes: number K of classes, public. Targets are 0 to K − 1.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
+        without: numbers of columns that have no weight, such as base levels.
 
     >>> model = BayesianMultinomialRegression(classes=3)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -87,6 +88,7 @@ class BayesianOrdinalRegression(_Classes):
         classes: number K of classes, public, at least 3. Targets are 0 to K − 1, in order.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
+        without: numbers of columns that have no weight, such as base levels.
 
     >>> model = BayesianOrdinalRegression(classes=4)
     >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))

@@ -28,10 +28,16 @@ class Design:
     Args:
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are. Public, as all is.
+        without: numbers of columns, from 0 on, that have no weight, such as base levels of
+            categories: one level's indicator follows from the others' and the intercept.
+
+    >>> Design(without=(1,)).design(torch.tensor([[0.3, 1.0, 0.0]]))
+    tensor([[0.3000, 0.0000, 1.0000]])
     """
 
     prior_scale: float = 5.0
     limit: float | None = None
+    without: tuple[int, ...] = ()
 
     intercept: ClassVar[bool] = True
 
@@ -39,9 +45,28 @@ class Design:
         validate.positive("prior_scale", self.prior_scale)
         if self.limit is not None:
             validate.positive("limit", self.limit)
+        object.__setattr__(self, "without", tuple(self.without))  # JSON has lists
+        for at in self.without:
+            validate.positive_int("without", at, least=0)
+
+    @property
+    def weightless(self) -> frozenset[int]:
+        """Numbers of the columns that have no weight."""
+        return frozenset(self.without)
 
     def design(self, x: Tensor) -> Tensor:
-        """Return the features, cut, and a column of ones, (N, d + 1)."""
+        """Return the features that have weights, cut, and a column of ones, (N, k + 1).
+
+        Raises:
+            ValueError: if ``x`` lacks a column that the model names.
+        """
+        if dropped := self.weightless:
+            if max(dropped) >= x.shape[1]:
+                raise ValueError(
+                    f"{self!r:.80} names column {max(dropped)}, counted from 0, and x has "
+                    f"{x.shape[1]}"
+                )
+            x = x[:, [at for at in range(x.shape[1]) if at not in dropped]]
         x = x if self.limit is None else x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
@@ -59,7 +84,7 @@ class _Regression(Design):
 
     Args:
         largest: bound on the size of targets, public; what lies beyond is cut to it.
-        prior_scale, limit: as of :class:`Design`.
+        prior_scale, limit, without: as of :class:`Design`.
     """
 
     largest: float
@@ -95,6 +120,7 @@ class BayesianLinearRegression(_Regression):
             prior means are 0.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
+        without: numbers of columns that have no weight, such as base levels.
 
     >>> model = BayesianLinearRegression(largest=5.0)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -123,8 +149,9 @@ class BayesianLinearRegression(_Regression):
         Raises:
             ValueError: unless ``low`` is below ``high``.
 
-        >>> BayesianLinearRegression.of_bounds(80, 200)
-        BayesianLinearRegression(prior_scale=150.0, limit=None, largest=60.0, middle=140.0)
+        >>> found = BayesianLinearRegression.of_bounds(80, 200)
+        >>> found.middle, found.largest, found.prior_scale
+        (140.0, 60.0, 150.0)
         """
         half = (validate.finite_number("high", high) - validate.finite_number("low", low)) / 2
         if not half > 0:
@@ -151,7 +178,7 @@ class _Counts(_Regression):
     Args:
         largest: whole number; larger counts are cut to it.
         exposure: number of the column that holds exposures; see the models.
-        prior_scale, limit: as of :class:`Design`.
+        prior_scale, limit, without: as of :class:`Design`.
     """
 
     exposure: int | None = None
@@ -162,14 +189,11 @@ class _Counts(_Regression):
         if self.exposure is not None:
             validate.positive_int("exposure", self.exposure, least=0)
 
-    def design(self, x: Tensor) -> Tensor:
-        """Return the features but for the exposure, cut, and a column of ones."""
-        at = self.exposure
-        if at is None:
-            return super().design(x)
-        if at >= x.shape[1]:
-            raise ValueError(f"exposure={at} is the number of no column: x has {x.shape[1]}")
-        return super().design(torch.cat([x[:, :at], x[:, at + 1 :]], dim=1))
+    @property
+    def weightless(self) -> frozenset[int]:
+        """Numbers of the columns that have no weight, the exposure's among them."""
+        own = () if self.exposure is None else (self.exposure,)
+        return super().weightless.union(own)
 
     def log_means(self, x: Tensor) -> Tensor:
         """Sample the weights; return logarithms of means, cut at ±20, exposure included, (N,)."""
@@ -205,6 +229,7 @@ class BayesianPoissonRegression(_Counts):
             is added to the linear predictor with the coefficient 1, and it has no weight.
         prior_scale: standard deviation of the prior N(0, s²I) of the weights ``w``.
         limit: features are cut off at ± limit; None leaves them as they are.
+        without: numbers of columns that have no weight, such as base levels.
 
     >>> model = BayesianPoissonRegression(largest=10)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -237,6 +262,7 @@ class BayesianNegativeBinomialRegression(_Counts):
         exposure: as of :class:`bdpvi.BayesianPoissonRegression`.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
+        without: numbers of columns that have no weight, such as base levels.
 
     >>> model = BayesianNegativeBinomialRegression(largest=10)
     >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))

@@ -155,6 +155,11 @@ def family_of(model: Model) -> Family:
     """
     if getattr(model, "exposure", None) is not None:
         raise ValueError(f"exposure={model.exposure!r}: route=NoisyScores() has none; DPVI() does")  # type: ignore[attr-defined]
+    if without := getattr(model, "without", ()):
+        raise ValueError(
+            f"without={without!r}: route=NoisyScores() leaves base levels out itself; DPVI() does "
+            "as the model says"
+        )
     if isinstance(model, BayesianLinearRegression):
         return Linear(model.largest)
     if isinstance(model, BayesianPoissonRegression):
@@ -176,15 +181,14 @@ def family_of(model: Model) -> Family:
 def _used(data: Dataset) -> Tensor:
     """Return which columns of the design are used: all but base levels, (d + 1,)."""
     used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
-    from bdpvi.datasets.columns import OneHot  # late: settings need no table
-    from bdpvi.datasets.encoding import Encoding
+    from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 
     written = data.preprocessing.get("encoding")
     encoding = None if written is None else Encoding.from_dict(written)
     places = {name: at for at, name in enumerate(data.feature_names)}
-    for column in encoding.columns if encoding else ():
-        if isinstance(column, OneHot) and column.features and column.features[0] in places:
-            used[places[column.features[0]]] = False
+    for name in encoding.base_levels if encoding else ():
+        if name in places:
+            used[places[name]] = False
     return used
 
 

@@ -244,9 +244,11 @@ class Pipeline:
             more["draws"] = _DRAWS if self.draws == 1 else self.draws
         if self.trained:
             model: Any = self.model
-            if self.exposure and found is not None:
-                place = found.encoding.feature_names.index(self.exposure)
-                model = replace(model, exposure=place)
+            if found is not None:
+                place = found.encoding.feature_names.index
+                model = replace(model, without=tuple(map(place, found.encoding.base_levels)))
+                if self.exposure:
+                    model = replace(model, exposure=place(self.exposure))
             return Recipe(model=model, route=DPVI(rows=known, draws=more["draws"]))
         if self.scored:
             usual = for_intervals(expected_rows=known, **more)

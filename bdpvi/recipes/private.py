@@ -244,10 +244,11 @@ class Work:
             )
         if self.records is not None:
             return
-        if getattr(self.pipeline.model, "exposure", None) is not None:
+        if getattr(self.pipeline.model, "weightless", ()):
             raise ValueError(
                 f"model={self.pipeline.model!r:.80}: columns get their places when they are "
-                "encoded, so say exposure=NAME and leave it out of the model"
+                "encoded, base levels of categories among them, so leave without= out, and for an "
+                "exposure say exposure=NAME"
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))

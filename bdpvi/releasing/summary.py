@@ -43,7 +43,7 @@ _TRAINED = (
     "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
     "that the model is true and the posterior of the guide's shape: those of independent normals "
     "are too narrow where latents move together, as an intercept and group effects do. Levels of a "
-    "category say something by their differences alone"
+    "category count by their differences: from the level that has no line, where one is left out"
 )
 _HIDDEN = "hardly measured: privacy's noise hides what the records say"
 _LARGEST = 700.0
@@ -297,9 +297,8 @@ def _names(release: Release) -> tuple[list[str], list[float]]:
             for at in range(value[0].numel())
         ]
         return names, [1.0] * len(names)
-    names = list(release.feature_names)
-    if (exposure := getattr(model, "exposure", None)) is not None:
-        del names[exposure]
+    dropped = getattr(model, "weightless", ())
+    names = [name for at, name in enumerate(release.feature_names) if at not in dropped]
     names += ["intercept"] if getattr(model, "intercept", False) else []
     encoding = release.encoding
     known: dict[str, float] = {}

@@ -115,6 +115,28 @@ def test_intervals_know_of_the_noise() -> None:
     assert 0.4 < float(torch.stack(scores).square().mean().sqrt()) < 2.0
 
 
+def test_intervals_of_rare_columns_cover_or_are_not_given(monkeypatch: Any) -> None:
+    # A scale that stays where it began missed the truth here by up to 50 of its deviations.
+    monkeypatch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(0)))
+    generator = torch.Generator().manual_seed(0)
+    often = torch.tensor([0.3] * 6 + [0.02] * 4 + [0.0] * 2).double()
+    x = (torch.rand(10_000, len(often), generator=generator) < often).double()
+    truth = torch.randn(len(often), generator=generator).double()
+    y = x @ truth + torch.randn(len(x), generator=generator)
+    release = bdpvi.fit_private(
+        bdpvi.BayesianLinearRegression(largest=9.0),
+        (x, y),
+        epsilon=1.0,
+        route=DPVI(rows=len(x), steps=500, draws=1),
+    )
+    assert release.guide is not None
+    law, measured = release.guide.distribution, torch.tensor(release.guide.measured)[:-2]
+    z = ((law.mean[:-2] - truth) / law.stddev[:-2]).abs()
+    assert bool((measured & (z < 4.5)).sum() == measured.sum() >= 4)
+    assert not measured[-2:].any()
+    assert z[~measured].max() > 4.5  # which is why they are named
+
+
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
 def test_guides_of_pyro_and_of_the_library(kind: Any) -> None:
     guide = kind(model)

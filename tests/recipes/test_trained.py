@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from bdpvi.recipes.training import Training
 
 ROWS = 8_000
 GRADES = ("mild", "moderate", "severe")
-PUBLIC = constants_of({"source": "By law.", "age": [20, 80]})
+PUBLIC = constants_of({"source": "By law.", "age": [20, 80], "smoker": ["no", "yes"]})
 CLASSES = tuple(part for grade in GRADES for part in ("--classes", grade))
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "multinomial": ("--target", "grade", *CLASSES, "--drop", "visits", "--drop", "years"),
@@ -49,11 +50,15 @@ def people(rows: int = ROWS) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     age = rng.uniform(20, 80, rows)
     z = (age - 50) / 17.3
-    latent = 1.2 * z + rng.logistic(size=rows)
+    smokes = rng.random(rows) < 0.3
+    latent = 1.2 * z + 0.9 * smokes + rng.logistic(size=rows)
     grade = np.select([latent < -1, latent < 1], GRADES[:2], GRADES[2])
     years = rng.uniform(0.5, 4, rows).round(3)
-    visits = rng.poisson(years * np.exp(0.5 * z) * rng.gamma(2, 0.5, rows))
-    frame = pd.DataFrame({"age": age, "grade": grade, "years": years, "visits": visits})
+    visits = rng.poisson(years * np.exp(0.5 * z + 0.9 * smokes) * rng.gamma(2, 0.5, rows))
+    smoker = np.where(smokes, "yes", "no")
+    frame = pd.DataFrame(
+        {"age": age, "smoker": smoker, "grade": grade, "years": years, "visits": visits}
+    )
     frame = frame.astype(object)
     frame.loc[0, "grade"], frame.loc[1, "grade"] = "", "unknown"
     frame.loc[2, "years"], frame.loc[3, "years"], frame.loc[4, "visits"] = 0, None, -1
@@ -76,11 +81,15 @@ def test_one_command_trains_predicts_and_summarises(
     said = capsys.readouterr().out
     assert "worst-case DP ε = 2 (aimed at)" in said
     assert "hardly measured" in said  # no age is missing
+    assert "smoker=yes" in said
+    assert "smoker=no" not in said  # the base level
     total = Ledger.at(table.with_name("people.csv.ledger.jsonl")).worst_case(1e-5)
     assert total is not None
     assert 0.98 * 2 < total.epsilon <= 2
     assert run("summary", out / "release.json", "--json") == 0
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["coefficients"]}
+    if name != "multinomial":
+        assert abs(found["smoker=yes"]["mean"] - 0.9) < min(0.3, 4 * found["smoker=yes"]["sd"])
     assert run("predict", out / "release.json", "--data", table, "--json") == 0
     predicted = json.loads(capsys.readouterr().out)
     frame = people()
@@ -137,6 +146,25 @@ def test_the_exposure_is_used_as_it_is_and_costs_nothing() -> None:
     assert years.tolist() == frame["years"].drop(index=[2, 3, 4]).astype(float).tolist()
 
 
+def test_base_levels_have_no_weight() -> None:
+    frame = people(50)
+    for of in (of_grades, of_visits):
+        work = of(frame, constants=PUBLIC, expected_rows=50)
+        data, found = work.dataset(Key.of_seed(0))
+        plain: Any = work.pipeline.model
+        model: Any = work.pipeline.chosen(found=found).model
+        names = [data.feature_names[at] for at in model.weightless]
+        assert sorted(names) == ["smoker=no", *["years"] * (of is of_visits)]
+        assert model.design(data.x).shape[1] == data.x.shape[1] - len(names) + 1
+        assert from_json(type(model), to_json(model)) == model
+        with pytest.raises(ValueError, match="names column"):
+            model.design(data.x[:, :1])
+        with pytest.raises(ValueError, match="columns get their places when they are encoded"):
+            of(frame, constants=PUBLIC, model=replace(plain, without=(0,))).check()
+        with pytest.raises(ValueError, match="without must be a whole number of at least 0"):
+            replace(model, without=(-1,))
+
+
 def test_the_route_that_suits_the_model_is_taken() -> None:
     for work in (of_grades(people(9)), of_visits(people(9))):
         assert isinstance(work.pipeline.chosen().route, DPVI)
@@ -172,8 +200,6 @@ def test_a_killed_command_goes_on_and_pays_once(
 
 
 def quick(recipe: Recipe) -> Recipe:
-    from dataclasses import replace
-
     assert isinstance(recipe.route, DPVI)
     return replace(recipe, route=replace(recipe.route, steps=20))
 
