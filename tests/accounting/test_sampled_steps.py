@@ -108,7 +108,7 @@ def test_composition_against_the_closed_form() -> None:
 
 
 def test_mixed_levels_against_dp_accounting() -> None:
-    """Between a distribution rounded down and one rounded up, on a grid 50 times as fine."""
+    """Between a distribution rounded down and one rounded up, on a grid 20 times as fine."""
     event = run([[30, 20], [50, 0], [0, 50]], [0.5, 1.0], rate=0.05)
 
     def theirs(pessimistic: bool, direction: str) -> Callable[[float], float]:
@@ -117,7 +117,7 @@ def test_mixed_levels_against_dp_accounting() -> None:
                 NOISE,
                 sensitivity=level,
                 sampling_prob=0.05,
-                value_discretization_interval=2e-5,
+                value_discretization_interval=5e-5,
                 pessimistic_estimate=pessimistic,
                 use_connect_dots=pessimistic,
             )

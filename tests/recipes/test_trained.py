@@ -74,6 +74,7 @@ def test_one_command_trains_predicts_and_summarises(
 ) -> None:
     numbers = count()  # of a column that is always 0, one run in 100 takes noise for a slope
     monkeypatch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(next(numbers))))
+    shorter(monkeypatch, 600)
     table, out = tmp_path / "people.csv", tmp_path / "shared"
     people().to_csv(table, index=False)
     given = ("--model", name, *OPTIONS[name], "--epsilon", 2, "--out", out, "--quiet")
@@ -187,8 +188,7 @@ def test_a_killed_command_goes_on_and_pays_once(
     people(500).to_csv(table, index=False)
     given = ("--model", "ordinal", *OPTIONS["ordinal"], "--epsilon", 9, "--quiet", "--no-scores")
     command = ("private", "--data", table, *given, "--out", tmp_path / "shared")
-    chosen = Pipeline.chosen
-    monkeypatch.setattr(Pipeline, "chosen", lambda *a, **k: quick(chosen(*a, **k)))
+    shorter(monkeypatch, 20)
     train = Training.draw
     monkeypatch.setattr(Training, "draw", killed)
     assert run(*command) != 0
@@ -199,16 +199,26 @@ def test_a_killed_command_goes_on_and_pays_once(
     assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == paid
 
 
-def quick(recipe: Recipe) -> Recipe:
-    assert isinstance(recipe.route, DPVI)
-    return replace(recipe, route=replace(recipe.route, steps=20))
+def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Let the command train for fewer steps than by default."""
+    chosen = Pipeline.chosen
+
+    def with_steps(self: Pipeline, *given: Any, **more: Any) -> Recipe:
+        recipe = chosen(self, *given, **more)
+        assert isinstance(recipe.route, DPVI)
+        return replace(recipe, route=replace(recipe.route, steps=steps))
+
+    monkeypatch.setattr(Pipeline, "chosen", with_steps)
 
 
 def killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_table_without_any_such_row_is_fitted_as_any_other() -> None:
+def test_a_table_without_any_such_row_is_fitted_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shorter(monkeypatch, 20)
     frame = people(9).assign(grade="unknown")
     work = of_grades(frame, constants=PUBLIC, expected_rows=1000)
     fit, _ = work.fitted(Key.of_seed(0))
@@ -216,7 +226,8 @@ def test_a_table_without_any_such_row_is_fitted_as_any_other() -> None:
     assert len(work.drawn(fit).samples) == 1000
 
 
-def test_encoded_records_have_their_classes_by_number() -> None:
+def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch, 20)
     x = torch.randn(40, 2, dtype=torch.float64)
     data = Dataset(x, torch.arange(40.0) % 3)
     model = BayesianMultinomialRegression(classes=3)
