@@ -79,24 +79,20 @@ class Encoding:
             distinct("feature_names", self.feature_names)
 
     @property
-    def base_levels(self) -> tuple[str, ...]:
-        """Names of the features of categories' first levels, which the other levels count from."""
-        some = (one.features[:1] for one in self.columns if isinstance(one, OneHot))
-        return tuple(name for first in some for name in first)
-
-    @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the d features."""
+        return tuple(name for column in self.columns for name in self._features(column))
+
+    @property
+    def levels(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the features of each one-hot category, which sum to 1."""
+        return tuple(self._features(one) for one in self.columns if isinstance(one, OneHot))
+
+    def _features(self, column: Column) -> tuple[str, ...]:
         every = self.unknown == "other"
-        return tuple(
-            name
-            for column in self.columns
-            for name in (
-                *column.features,
-                *([f"{column.name}={OTHER}"] * (every and isinstance(column, OneHot))),
-                *([f"{column.name} is {MISSING}"] * (every or column.missing)),
-            )
-        )
+        other = f"{column.name}={OTHER}" if every and isinstance(column, OneHot) else ""
+        missing = f"{column.name} is {MISSING}" if every or column.missing else ""
+        return (*column.features, *filter(None, (other, missing)))
 
     def apply(self, frame: pd.DataFrame) -> Tensor:
         """Return the features of raw rows, (N, d) float64; columns not known are ignored.

@@ -25,7 +25,7 @@ class _Classes(Design):
 
     Args:
         classes: their number K, public.
-        prior_scale, limit, without: as of :class:`Design`.
+        prior_scale, limit, levels: as of :class:`Design`.
     """
 
     classes: int
@@ -58,7 +58,7 @@ class BayesianMultinomialRegression(_Classes):
         classes: number K of classes, public. Targets are 0 to K − 1.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
-        without: numbers of columns that have no weight, such as base levels.
+        levels: column numbers of the levels of each category.
 
     >>> model = BayesianMultinomialRegression(classes=3)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -66,6 +66,11 @@ class BayesianMultinomialRegression(_Classes):
     """
 
     kind: ClassVar[str] = "multinomial"
+
+    def known(self, features: int) -> Tensor:
+        """Return of which sums of weights the records know: less the mean of all classes."""
+        less = torch.eye(self.classes, dtype=torch.float64) - 1 / self.classes
+        return torch.kron(super().known(features), less)
 
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the weights and observe the records."""
@@ -88,7 +93,7 @@ class BayesianOrdinalRegression(_Classes):
         classes: number K of classes, public, at least 3. Targets are 0 to K − 1, in order.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
-        without: numbers of columns that have no weight, such as base levels.
+        levels: column numbers of the levels of each category.
 
     >>> model = BayesianOrdinalRegression(classes=4)
     >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))

@@ -118,7 +118,7 @@ class BayesianLogisticRegression:
 
     def __post_init__(self) -> None:
         if self.groups is not None:
-            object.__setattr__(self, "groups", _disjoint(self.groups))
+            object.__setattr__(self, "groups", disjoint("groups", self.groups))
         validate.positive("prior_scale", self.prior_scale)
         if self.clip is not None:
             validate.positive("clip", self.clip)
@@ -193,12 +193,12 @@ class BayesianLogisticRegression:
             raise ValueError(f"y must be 0 or 1, got {values[:5].tolist()}")
 
 
-def _disjoint(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return groups of column numbers as tuples."""
+def disjoint(name: str, groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return groups of column numbers as tuples; ``name`` is the argument's."""
     columns = [column for group in groups for column in group]
     whole = all(isinstance(column, int) and column >= 0 for column in columns)
     if not whole or not all(groups) or len(set(columns)) < len(columns):
         raise ValueError(
-            f"groups must hold column numbers from 0 on, each at most once, got {groups!r}"
+            f"{name} must hold column numbers from 0 on, each at most once, got {groups!r}"
         )
     return tuple(tuple(group) for group in groups)

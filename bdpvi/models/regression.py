@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.models.logistic import departure
+from bdpvi.models.logistic import departure, disjoint
 from bdpvi.types import Dataset
 
 _REACH = 20.0
@@ -28,16 +28,14 @@ class Design:
     Args:
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are. Public, as all is.
-        without: numbers of columns, from 0 on, that have no weight, such as base levels of
-            categories: one level's indicator follows from the others' and the intercept.
-
-    >>> Design(without=(1,)).design(torch.tensor([[0.3, 1.0, 0.0]]))
-    tensor([[0.3000, 0.0000, 1.0000]])
+        levels: column numbers, from 0 on, of the levels of each category: of these columns one is
+            1 in each row. :class:`bdpvi.DPVI` measures what the records say of each level by them,
+            and a summary compares the levels of a category.
     """
 
     prior_scale: float = 5.0
     limit: float | None = None
-    without: tuple[int, ...] = ()
+    levels: tuple[tuple[int, ...], ...] = ()
 
     intercept: ClassVar[bool] = True
 
@@ -45,28 +43,43 @@ class Design:
         validate.positive("prior_scale", self.prior_scale)
         if self.limit is not None:
             validate.positive("limit", self.limit)
-        object.__setattr__(self, "without", tuple(self.without))  # JSON has lists
-        for at in self.without:
-            validate.positive_int("without", at, least=0)
+        object.__setattr__(self, "levels", disjoint("levels", self.levels))
 
-    @property
-    def weightless(self) -> frozenset[int]:
-        """Numbers of the columns that have no weight."""
-        return frozenset(self.without)
+    def weighted(self, features: int) -> list[int]:
+        """Return the numbers of the columns that have weights, in their order."""
+        return list(range(features))
 
-    def design(self, x: Tensor) -> Tensor:
-        """Return the features that have weights, cut, and a column of ones, (N, k + 1).
+    def known(self, features: int) -> Tensor:
+        """Return of which sums of weights the records know, one for each of p weights, (p, p).
+
+        A record of a level sees its weight and the intercept's together, and what one gains the
+        other may lose: so it is for the intercept and all weights of a category. A level's weight
+        is taken with the intercept and the mean of each other category's weights, the intercept
+        with all such means.
 
         Raises:
-            ValueError: if ``x`` lacks a column that the model names.
+            ValueError: if there are fewer columns than ``levels`` names.
+
+        >>> Design(levels=((1, 2),)).known(3)
+        tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+                [0.0000, 1.0000, 0.0000, 1.0000],
+                [0.0000, 0.0000, 1.0000, 1.0000],
+                [0.0000, 0.5000, 0.5000, 1.0000]], dtype=torch.float64)
         """
-        if dropped := self.weightless:
-            if max(dropped) >= x.shape[1]:
-                raise ValueError(
-                    f"{self!r:.80} names column {max(dropped)}, counted from 0, and x has "
-                    f"{x.shape[1]}"
-                )
-            x = x[:, [at for at in range(x.shape[1]) if at not in dropped]]
+        columns = self.weighted(features)
+        sums = torch.eye(len(columns) + 1, dtype=torch.float64)
+        if missing := sorted({at for group in self.levels for at in group} - set(columns)):
+            raise ValueError(f"levels={self.levels!r}: column {missing[0]} has no weight")
+        groups = [[columns.index(at) for at in group] for group in self.levels]
+        for places in groups:
+            sums[-1, places] = 1 / len(places)
+        for places in groups:
+            rest = sums[-1].index_fill(0, torch.tensor(places), 0.0)
+            sums[places] += rest
+        return sums
+
+    def design(self, x: Tensor) -> Tensor:
+        """Return the features, cut, and a column of ones, (N, d + 1)."""
         x = x if self.limit is None else x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
@@ -84,7 +97,7 @@ class _Regression(Design):
 
     Args:
         largest: bound on the size of targets, public; what lies beyond is cut to it.
-        prior_scale, limit, without: as of :class:`Design`.
+        prior_scale, limit, levels: as of :class:`Design`.
     """
 
     largest: float
@@ -120,7 +133,7 @@ class BayesianLinearRegression(_Regression):
             prior means are 0.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
-        without: numbers of columns that have no weight, such as base levels.
+        levels: column numbers of the levels of each category.
 
     >>> model = BayesianLinearRegression(largest=5.0)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -178,7 +191,7 @@ class _Counts(_Regression):
     Args:
         largest: whole number; larger counts are cut to it.
         exposure: number of the column that holds exposures; see the models.
-        prior_scale, limit, without: as of :class:`Design`.
+        prior_scale, limit, levels: as of :class:`Design`.
     """
 
     exposure: int | None = None
@@ -189,11 +202,18 @@ class _Counts(_Regression):
         if self.exposure is not None:
             validate.positive_int("exposure", self.exposure, least=0)
 
-    @property
-    def weightless(self) -> frozenset[int]:
-        """Numbers of the columns that have no weight, the exposure's among them."""
-        own = () if self.exposure is None else (self.exposure,)
-        return super().weightless.union(own)
+    def weighted(self, features: int) -> list[int]:
+        """Return the numbers of the columns that have weights: all but the exposure's."""
+        return [at for at in range(features) if at != self.exposure]
+
+    def design(self, x: Tensor) -> Tensor:
+        """Return the features but for the exposure, cut, and a column of ones."""
+        at = self.exposure
+        if at is None:
+            return super().design(x)
+        if at >= x.shape[1]:
+            raise ValueError(f"exposure={at} is the number of no column: x has {x.shape[1]}")
+        return super().design(torch.cat([x[:, :at], x[:, at + 1 :]], dim=1))
 
     def log_means(self, x: Tensor) -> Tensor:
         """Sample the weights; return logarithms of means, cut at ±20, exposure included, (N,)."""
@@ -229,7 +249,7 @@ class BayesianPoissonRegression(_Counts):
             is added to the linear predictor with the coefficient 1, and it has no weight.
         prior_scale: standard deviation of the prior N(0, s²I) of the weights ``w``.
         limit: features are cut off at ± limit; None leaves them as they are.
-        without: numbers of columns that have no weight, such as base levels.
+        levels: column numbers of the levels of each category.
 
     >>> model = BayesianPoissonRegression(largest=10)
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
@@ -262,7 +282,7 @@ class BayesianNegativeBinomialRegression(_Counts):
         exposure: as of :class:`bdpvi.BayesianPoissonRegression`.
         prior_scale: the prior's standard deviation s.
         limit: features are cut off at ± limit; None leaves them as they are.
-        without: numbers of columns that have no weight, such as base levels.
+        levels: column numbers of the levels of each category.
 
     >>> model = BayesianNegativeBinomialRegression(largest=10)
     >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))

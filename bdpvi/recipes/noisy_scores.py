@@ -19,7 +19,7 @@ from bdpvi.dp.score_posterior import FAR, Posterior, Prior
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
-from bdpvi.releasing.estimate import Drawn, Estimate
+from bdpvi.releasing.estimate import BASE, Drawn, Estimate
 from bdpvi.types import Dataset, TooFewRecordsError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ ASSUMED = (
     "intervals assume that the model is true: of a wrong one they are about its best fit, with "
     "records far out weighted down"
 )
-_BASE = "base level"
 _UNSEEN = "hardly measured: mostly the prior"
 
 
@@ -155,11 +154,6 @@ def family_of(model: Model) -> Family:
     """
     if getattr(model, "exposure", None) is not None:
         raise ValueError(f"exposure={model.exposure!r}: route=NoisyScores() has none; DPVI() does")  # type: ignore[attr-defined]
-    if without := getattr(model, "without", ()):
-        raise ValueError(
-            f"without={without!r}: route=NoisyScores() leaves base levels out itself; DPVI() does "
-            "as the model says"
-        )
     if isinstance(model, BayesianLinearRegression):
         return Linear(model.largest)
     if isinstance(model, BayesianPoissonRegression):
@@ -181,14 +175,15 @@ def family_of(model: Model) -> Family:
 def _used(data: Dataset) -> Tensor:
     """Return which columns of the design are used: all but base levels, (d + 1,)."""
     used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
-    from bdpvi.datasets.encoding import Encoding  # late: settings need no table
+    from bdpvi.datasets.columns import OneHot  # late: settings need no table
+    from bdpvi.datasets.encoding import Encoding
 
     written = data.preprocessing.get("encoding")
     encoding = None if written is None else Encoding.from_dict(written)
     places = {name: at for at, name in enumerate(data.feature_names)}
-    for name in encoding.base_levels if encoding else ():
-        if name in places:
-            used[places[name]] = False
+    for column in encoding.columns if encoding else ():
+        if isinstance(column, OneHot) and column.features and column.features[0] in places:
+            used[places[column.features[0]]] = False
     return used
 
 
@@ -211,7 +206,7 @@ def _estimate(found: Posterior, used: Tensor) -> Estimate:
     sizes = whole.covariance.diagonal()
     unseen = whole.unseen.diagonal() > _MOSTLY * sizes
     notes = [
-        _UNSEEN if blind else "" if one else _BASE
+        _UNSEEN if blind else "" if one else BASE
         for one, blind in zip(used.tolist(), unseen.tolist(), strict=True)
     ]
     if 2 * found.measured < len(found.mean):

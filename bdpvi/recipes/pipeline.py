@@ -246,7 +246,8 @@ class Pipeline:
             model: Any = self.model
             if found is not None:
                 place = found.encoding.feature_names.index
-                model = replace(model, without=tuple(map(place, found.encoding.base_levels)))
+                levels = tuple(tuple(map(place, group)) for group in found.encoding.levels)
+                model = replace(model, levels=levels)
                 if self.exposure:
                     model = replace(model, exposure=place(self.exposure))
             return Recipe(model=model, route=DPVI(rows=known, draws=more["draws"]))

@@ -244,11 +244,11 @@ class Work:
             )
         if self.records is not None:
             return
-        if getattr(self.pipeline.model, "weightless", ()):
+        model: Any = self.pipeline.model
+        if model is not None and (model.levels or getattr(model, "exposure", None) is not None):
             raise ValueError(
-                f"model={self.pipeline.model!r:.80}: columns get their places when they are "
-                "encoded, base levels of categories among them, so leave without= out, and for an "
-                "exposure say exposure=NAME"
+                f"model={model!r:.80}: columns get their places when they are encoded, so leave "
+                "levels= and exposure= out of the model, and say exposure=NAME"
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))

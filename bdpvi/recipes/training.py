@@ -37,8 +37,9 @@ from bdpvi.dp.programs.reading import read
 from bdpvi.inference.fingerprint import described
 from bdpvi.inference.optimisers import fused
 from bdpvi.inference.svi import default_optimiser
-from bdpvi.models.contract import Model
+from bdpvi.models.contract import Model, Site
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of
+from bdpvi.models.regression import Design
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.releasing.estimate import Gaussian, Trained
 from bdpvi.types import Dataset, PrivacyUtilityWarning
@@ -185,7 +186,8 @@ class Training(DPVI):
                 seed=int(key.child("steps")),
             )
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
-            course = Course(Descent(program, optim, mechanism, plan.clip), self.steps)
+            descent = Descent(program, optim, mechanism, plan.clip)
+            course = Course(descent, self.steps, _known(program, model, data.x.shape[1]))
             track = bars.bar if self.progress else bars.silent
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
@@ -281,6 +283,19 @@ class Training(DPVI):
 
 
 _NONCE = "nonce of the run"
+
+
+def _known(program: Program, model: Model, features: int) -> Tensor | None:
+    """Return of which sums of latents the records know, where a regression says so of weights."""
+    if not isinstance(model, Design):
+        return None
+
+    def of_site(site: Site) -> Tensor:
+        if site.name == "w":
+            return model.known(features)
+        return torch.eye(site.shape.numel(), dtype=torch.float64)
+
+    return torch.block_diag(*map(of_site, program.sites))
 
 
 def _described(guide: Any) -> str:

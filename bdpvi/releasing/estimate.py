@@ -17,6 +17,8 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.models.contract import Model, transforms
 
+BASE = "base level"
+"""Note on a level that the others are compared with."""
 REST = 1e-9
 """Negative eigenvalues of a covariance that rounding may leave, over the largest."""
 

@@ -13,6 +13,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.releasing.estimate import BASE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +44,7 @@ _TRAINED = (
     "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
     "that the model is true and the posterior of the guide's shape: those of independent normals "
     "are too narrow where latents move together, as an intercept and group effects do. Levels of a "
-    "category count by their differences: from the level that has no line, where one is left out"
+    "category are compared with the one that is known best, and classes with the first"
 )
 _HIDDEN = "hardly measured: privacy's noise hides what the records say"
 _LARGEST = 700.0
@@ -228,7 +229,9 @@ def _of_draws(
             "needed, and those do not know of privacy's noise. fit_private(..., "
             "route=NoisyScores()), or bdpvi private --for intervals, gives intervals that cover"
         )
-    values = _weights(release)
+    contrasts = _contrasts(release)
+    measured = torch.tensor(_measured(release))
+    values = _weights(release) @ contrasts.T
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     low, high = values.quantile(ends.to(values), dim=0).tolist()
     rows = zip(
@@ -246,10 +249,40 @@ def _of_draws(
         for n, m, s, lo, hi, p, u in rows
     ]
     none = {"mean": 0.0, "sd": 0.0, "low": 0.0, "high": 0.0, "positive": 0.0}
-    return [
-        one if measured else Coefficient(name=one.name, **none, scale=one.scale, note=_HIDDEN)
-        for one, measured in zip(found, _measured(release), strict=True)
+    notes = [
+        _HIDDEN if bool(((row != 0) & ~measured).any()) else "" if bool(row.any()) else BASE
+        for row in contrasts
     ]
+    return [
+        Coefficient(name=one.name, **none, scale=one.scale, note=note) if note else one
+        for one, note in zip(found, notes, strict=True)
+    ]
+
+
+def _contrasts(release: Release) -> Tensor:
+    """Return what is shown of p weights: sums of their multiples, (rows, p).
+
+    Of levels of a category, and of several classes, the records know differences alone. A guide of
+    independent normals has the right spread for differences of levels that all have weights; with
+    a base level that has none, and is rare, it is far too narrow. The level that the others are
+    compared with follows from the draws: the one that varies least. Classes are compared with the
+    first.
+    """
+    weights = _weights(release)
+    if not _of_features(release):
+        return torch.eye(weights.shape[1]).to(weights)
+    names, classes = _columns(release), max(1, len(_classes(release)))
+    of_features, of_classes = (torch.eye(n).to(weights) for n in (len(names), classes))
+    if classes > 1:
+        of_classes = of_classes[1:] - of_classes[0]
+    hidden = ~torch.tensor(_measured(release)).view(-1, classes)
+    varying = weights.var(0).view(-1, classes).masked_fill(hidden, math.inf).sum(1)
+    for levels in getattr(release.model, "levels", ()):
+        places = [names.index(release.feature_names[level]) for level in levels]
+        base = places[int(varying[places].argmin())]
+        of_features[places, base] -= 1
+        of_features[-1, base] += 1
+    return torch.kron(of_features, of_classes)
 
 
 def _measured(release: Release) -> list[bool]:
@@ -289,7 +322,6 @@ def _weights(release: Release) -> Tensor:
 
 def _names(release: Release) -> tuple[list[str], list[float]]:
     """Return the names of the coefficients, and units of the raw columns in one of theirs."""
-    model = release.model
     if not _of_features(release):
         names = [
             name if value.ndim == 1 else f"{name}[{at}]"
@@ -297,22 +329,30 @@ def _names(release: Release) -> tuple[list[str], list[float]]:
             for at in range(value[0].numel())
         ]
         return names, [1.0] * len(names)
-    dropped = getattr(model, "weightless", ())
-    names = [name for at, name in enumerate(release.feature_names) if at not in dropped]
-    names += ["intercept"] if getattr(model, "intercept", False) else []
+    names = _columns(release)
     encoding = release.encoding
     known: dict[str, float] = {}
     for column in encoding.columns if encoding else ():
         if hasattr(column, "sd"):
             known[column.features[0]] = column.sd
-    each = _classes(release) if release.latents["w"].ndim == 3 else ()
+    each = _classes(release)[1:]
     labels = [f"{name}[{label}]" for name in names for label in each] or names
     repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
     return labels, repeated
 
 
+def _columns(release: Release) -> list[str]:
+    """Return the names of the columns that have weights."""
+    names = list(release.feature_names)
+    if (exposure := getattr(release.model, "exposure", None)) is not None:
+        del names[exposure]
+    return names + ["intercept"] * bool(getattr(release.model, "intercept", False))
+
+
 def _classes(release: Release) -> Sequence[object]:
-    """Return the classes' labels, or their numbers."""
+    """Return the classes' labels, or their numbers; none where weights are of all classes."""
+    if release.latents["w"].ndim < 3:
+        return ()
     target = release.preprocessing.get("target")
     labels = target.get("classes") if isinstance(target, dict) else None
     return labels or range(getattr(release.model, "classes", 0))

@@ -180,9 +180,12 @@ def test_releases_are_kept_whole_and_say_what_weights_are(
     said = [one.name for one in back.summary().coefficients]
     expected = ["a", "b", "intercept"] if name in COUNTS else ["a", "time", "b", "intercept"]
     if name == "multinomial":
-        expected = [f"{one}[{label}]" for one in expected for label in range(3)]
+        expected = [f"{one}[{label}]" for one in expected for label in (1, 2)]
     assert said == expected
-    middle = values["w"].flatten(1).mean(0)
+    w = values["w"]
+    if name == "multinomial":  # classes are compared with the first
+        w = w[:, :, 1:] - w[:, :, :1]
+    middle = w.flatten(1).mean(0)
     assert [one.mean for one in back.summary().coefficients] == pytest.approx(middle.tolist())
 
 
@@ -235,3 +238,26 @@ def test_bad_arguments_are_named(make: Any, message: str) -> None:
 def test_noisy_scores_have_no_exposure() -> None:
     with pytest.raises(ValueError, match=r"exposure=1: route=NoisyScores\(\) has none"):
         fit_private(MODELS["poisson"], table("poisson"), epsilon=1.0, route=NoisyScores())
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_sums_of_weights_that_are_known_know_nothing_of_others(classes: int) -> None:
+    """Directions of the weights that no prediction changes with are those of the sums' null."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(n, (200,), generator=generator) for n in (3, 2))
+    x = torch.randn(200, 7, generator=generator, dtype=torch.float64)
+    x[:, 1:4], x[:, 5:] = torch.eye(3).double()[a], torch.eye(2).double()[b]
+    x[:, 4] = 1.0  # the exposure, where there is one
+    levels = ((1, 2, 3), (5, 6))
+    model: Any = BayesianPoissonRegression(largest=9, exposure=4, levels=levels)
+    design = model.design(x)
+    if classes:
+        x = x[:, [0, 1, 2, 3, 5, 6]]
+        model = BayesianMultinomialRegression(classes=classes, levels=((1, 2, 3), (4, 5)))
+        # Of the logarithms of chances, which do not change where those of all classes do.
+        design = torch.kron(model.design(x), torch.eye(classes).double() - 1 / classes)
+    known = model.known(7 if not classes else 6)
+    _, sizes, right = torch.linalg.svd(design, full_matrices=True)
+    rank = int((sizes > 1e-9).sum())
+    assert len(known) - rank == (2 if not classes else 2 * (classes - 1) + 7)
+    assert float((known @ right[rank:].T).abs().max()) < 1e-9

@@ -38,7 +38,7 @@ from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.course import Course, left_in_average, slopes
 from bdpvi.dp.programs.descent import Clip, Descent
 from bdpvi.dp.programs.reading import read
-from bdpvi.releasing.estimate import Gaussian, Trained
+from bdpvi.releasing.estimate import BASE, Gaussian, Trained
 from bdpvi.releasing.route import planned
 
 QUICK = DPVI(rows=2000, steps=60, batch=200, draws=50)
@@ -135,6 +135,43 @@ def test_intervals_of_rare_columns_cover_or_are_not_given(monkeypatch: Any) -> N
     assert bool((measured & (z < 4.5)).sum() == measured.sum() >= 4)
     assert not measured[-2:].any()
     assert z[~measured].max() > 4.5  # which is why they are named
+
+
+def test_levels_are_compared_with_the_one_that_is_known_best(monkeypatch: Any) -> None:
+    # Beside a base level without a weight, which is rare, z was 4 to 8 here.
+    monkeypatch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(0)))
+    generator = torch.Generator().manual_seed(0)
+    often = torch.tensor([0.05, 0.25, 0.3, 0.4, 0.0])
+    level = torch.multinomial(often, 20_000, True, generator=generator)
+    x = torch.eye(5, dtype=torch.float64)[level]
+    truth = torch.tensor([0.0, 0.5, -0.5, 1.0, 0.0]).double()
+    y = x @ truth + torch.randn(len(x), generator=generator)
+    release = bdpvi.fit_private(
+        bdpvi.BayesianLinearRegression(largest=9.0, levels=(tuple(range(5)),)),
+        (x, y),
+        epsilon=1.0,
+        route=DPVI(rows=len(x), steps=500),
+    )
+    rows = release.summary().coefficients
+    (base,) = (at for at in range(5) if rows[at].note == BASE)
+    w, guide = release.latents["w"], release.guide
+    assert guide is not None
+    shown = 0
+    for at, row in enumerate(rows[:5]):
+        if at == base:
+            continue
+        measured = guide.measured[at] and guide.measured[base]
+        assert measured == (not row.note)
+        if measured:
+            assert row.mean == pytest.approx(float((w[:, at] - w[:, base]).mean()))
+            assert row.sd == pytest.approx(float((w[:, at] - w[:, base]).std()))
+            assert abs(row.mean - (truth[at] - truth[base])) < 4 * row.sd
+            shown += 1
+    assert shown >= 2
+    assert rows[4].note == "hardly measured: privacy's noise hides what the records say"
+    intercept = w[:, 5] + w[:, base]
+    assert rows[5].mean == pytest.approx(float(intercept.mean()))
+    assert abs(rows[5].mean - truth[base]) < 4 * rows[5].sd
 
 
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
