@@ -84,7 +84,7 @@ def test_coupled_neighbours_are_compared_as_they_would_be_released() -> None:
 
 def test_a_ridge_evens_out_what_records_cost() -> None:
     """A clipped score of norm C, seen through Σ + κΣ², shows at most about C²/κ."""
-    data, clip = logistic_data(300, 4), 0.1
+    data, clip = logistic_data(120, 4), 0.1
     plain, ridged = (fitted(FullRank, data, ridge, clip).panels[0].pairs for ridge in (0.0, 1e4))
     spread = [float(p.b2.sum(1).max() / p.b2.sum(1).mean()) for p in (plain, ridged)]
     assert spread[1] < spread[0]
