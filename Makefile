@@ -9,13 +9,13 @@ NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
 
-test: $(VENV)/installed  ## run every test
+test: $(VENV)/installed  ## run the tests, all but the slow ones of make reliability
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(NUMERICS)
 
-ranges:  ## every test with the oldest and with the newest releases that are supported; downloads CUDA builds of torch
+ranges:  ## the tests with the oldest and with the newest releases that are supported; downloads CUDA builds of torch
 	$(PYTHON) -m venv build/uv
 	build/uv/bin/python -m pip install -q uv
 	for end in lowest-direct highest; do \
@@ -56,7 +56,8 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/bdpvi compare --data adult --out comparisons/adult
 	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
 
-reliability: $(VENV)/installed  ## when the estimators hold, and a control of one that does not: docs/studies
+reliability: $(VENV)/installed  ## slow tests; when the estimators hold, and a control of one that does not: docs/studies
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 	PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
 	PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
 

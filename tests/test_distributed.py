@@ -106,6 +106,7 @@ def assert_same(two: Fit, one: Fit) -> None:
     torch.testing.assert_close(a.pairs.r, b.pairs.r, rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_job_and_the_same_command_then_goes_on(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def patients(folder: Path) -> None:
         (folder / name).write_text("\n".join(["age,weight,pressure,sick", *rows]) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "prefix"), [("draw_figures.py", "epsilon"), ("draw_settings.py", "setting")]
 )

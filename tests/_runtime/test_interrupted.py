@@ -487,6 +487,7 @@ def test_an_interrupted_release_says_whether_it_was_charged(
     assert out.exists() == ("whole" in said)
 
 
+@pytest.mark.slow
 def test_kills_and_full_disks_at_any_point_cost_nothing() -> None:
     """A dozen points of the hundreds that the benchmark tries."""
     script = Path(__file__).parents[2] / "benchmarks" / "interruptions.py"

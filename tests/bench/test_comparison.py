@@ -599,6 +599,7 @@ cli_comparison.compare(out=Path(sys.argv[1]), settings=Path(sys.argv[2]), **{COM
 """
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_to_the_same_table(tmp_path: Path) -> None:
     settings = tmp_path / "h.json"
     entries = {name: ENTRIES[name] for name in ("dp-gd", "dp-sgld-pld", "dpvi-ma")}

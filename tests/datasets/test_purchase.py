@@ -68,6 +68,7 @@ def bought_draws(values: list[float], of: Callable[[Numeric], float], seed: int)
 ROWS = [20.0, 30.0, 35.0, 41.0, 50.0]
 
 
+@pytest.mark.slow
 def test_an_attack_finds_no_more_than_the_price_and_exact_constants_are_caught() -> None:
     """The row that makes most of a difference: one extreme value beside few others."""
     tables = [*ROWS, 1e300], ROWS
@@ -87,6 +88,7 @@ def names(counts: dict[str, int]) -> dict[str, Cells]:
     return {"ward": Cells(np.full(len(codes), np.nan), labels, codes)}
 
 
+@pytest.mark.slow
 def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> None:
     purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
     table = names({"surgery": 5_000, "hospice": 1})

@@ -628,6 +628,7 @@ def digits(seed: int) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple(zip(x[order].split([1100, 347, 350]), y.split([1100, 347, 350]), strict=True))
 
 
+@pytest.mark.slow
 def test_digits_as_published_in_the_design() -> None:
     accuracies = []
     for seed in range(3):

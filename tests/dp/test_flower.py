@@ -425,6 +425,7 @@ run_simulation(server, fed.client_app(settings), 10, backend_config=resources)
 """
 
 
+@pytest.mark.slow
 def test_flowers_own_simulation_runs_it(tmp_path: Path) -> None:
     """In processes of Flower's and Ray's own, telemetry off."""
     pytest.importorskip("ray")

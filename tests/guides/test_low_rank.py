@@ -119,6 +119,7 @@ def known_noise(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_it_learns_a_correlation_that_a_diagonal_lacks() -> None:
     x = logistic_data(30, 1).x.expand(-1, 2)
     data = bdpvi.Dataset(x, 2 * x[:, 0])

@@ -51,6 +51,7 @@ def findings(folder: Path) -> dict[str, Finding]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(STUDIES))
 def test_every_study_writes_table_figure_and_text(
     findings: dict[str, Finding], folder: Path, name: str
@@ -75,6 +76,7 @@ def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(first.table, second.table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["weibull-clipping", "steps", "orders", "composition", "networks"])
 def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: str) -> None:
     table = findings[name].table
@@ -84,6 +86,7 @@ def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: st
         assert (table["guarantee"][unsound] == "none").all()
 
 
+@pytest.mark.slow
 def test_without_clipping_there_is_no_worst_case(findings: dict[str, Finding]) -> None:
     table = findings["weibull-clipping"].table
     assert (table[~table["clipped"]]["guarantee"] == "Bayesian DP").all()
@@ -91,6 +94,7 @@ def test_without_clipping_there_is_no_worst_case(findings: dict[str, Finding]) -
     assert (clipped["Bayesian DP"] < clipped["DP"]).all()
 
 
+@pytest.mark.slow
 def test_panel_never_exceeds_hoelder(findings: dict[str, Finding]) -> None:
     table = findings["composition"].table
     every = table.pivot(
@@ -141,6 +145,7 @@ def test_coverage_counts_what_the_public_estimator_and_rule_say() -> None:
         assert row["reliable_misses"] == int((missed & trusted).sum())
 
 
+@pytest.mark.slow
 def test_betting_is_said_to_miss_where_the_wealth_at_the_truth_is_above_the_odds() -> None:
     population, m = gaussian_square(0.3, clip=2.0), 64
     rows = coverage.bounded_rows(population, m, 500 * m, np.random.default_rng(7))
@@ -275,6 +280,7 @@ def test_the_leakage_check_finds_differences_where_there_are_none() -> None:
     assert check["t, nothing"] > 0.2
 
 
+@pytest.mark.slow
 def test_digits_cost_what_they_did_elsewhere(tmp_path: Path) -> None:
     """The worst case is exact; the path's ε of another program was 3.98."""
     rows = networks._dp_sgd(networks._digits(0), 1.0, 1.0, 300, 0)
