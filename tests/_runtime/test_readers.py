@@ -226,10 +226,10 @@ def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_everything_that_is_read_is_refused_or_read() -> None:
-    """Twenty damaged inputs of each reader; the benchmark takes more than a thousand."""
+    """Forty damaged inputs of each reader; the benchmark takes more than a thousand."""
     script = Path(__file__).parents[2] / "benchmarks" / "damage.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--inputs", "320"],
+        [sys.executable, str(script), "--inputs", "640"],
         capture_output=True,
         text=True,
         check=False,

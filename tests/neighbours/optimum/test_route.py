@@ -755,7 +755,7 @@ def test_enclosing_pairs_are_harder_to_hide_than_anything_within_the_errors(
     claimed = enclosing(pair(beta, change), rho, torch.full((1,), error, dtype=torch.float64))
     both = claimed, claimed.reverse()
     compared = 0
-    for epsilon in (1e-6, 1.1e-4, 1e-2, 1.0):
+    for epsilon in (1e-6, 1e-5, 1e-4, 1.1e-4, 1e-2, 0.1, 1.0, 3.0):
         bounds = [delta(p, epsilon) for p in both]
         for mean in (-1.0, 0.0, 1.0):
             for turn in (-1.0, 0.0, 1.0):
