@@ -39,7 +39,12 @@ class _Classes(Design):
         return (y >= 0) & (y < self.classes) & (y == y.round())
 
     def check(self, data: Dataset) -> None:
-        """Raise ValueError unless every target is a whole number from 0 to K − 1."""
+        """Raise ValueError unless every target is a whole number from 0 to K − 1.
+
+        Raises:
+            ValueError: also as :meth:`Design.check`.
+        """
+        super().check(data)
         validate.every(
             "y", data.y, self.fits(data.y), f"be whole numbers from 0 to {self.classes - 1}"
         )

@@ -69,7 +69,10 @@ class Design:
         columns = self.weighted(features)
         sums = torch.eye(len(columns) + 1, dtype=torch.float64)
         if missing := sorted({at for group in self.levels for at in group} - set(columns)):
-            raise ValueError(f"levels={self.levels!r}: column {missing[0]} has no weight")
+            raise ValueError(
+                f"levels={self.levels!r}: column {missing[0]} has no weight; there are {features} "
+                "columns, from 0 on, and an exposure's has none"
+            )
         groups = [[columns.index(at) for at in group] for group in self.levels]
         for places in groups:
             sums[-1, places] = 1 / len(places)
@@ -82,6 +85,10 @@ class Design:
         """Return the features, cut, and a column of ones, (N, d + 1)."""
         x = x if self.limit is None else x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+
+    def check(self, data: Dataset) -> None:
+        """Raise ValueError unless every column that ``levels`` names is there and has a weight."""
+        self.known(data.x.shape[1])
 
     def predictors(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Tensor:
         """Sample the weights ``w``, (d + 1, ...); return the linear predictors, (N, ...)."""
@@ -115,9 +122,6 @@ class _Regression(Design):
     def fits(self, y: Tensor) -> Tensor:
         """Return which numbers are targets that the model is of: any that is finite."""
         return y.isfinite()
-
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError unless targets are what the model is of; any number will do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +232,12 @@ class _Counts(_Regression):
         return y.isfinite() & (y >= 0) & (y == y.round())
 
     def check(self, data: Dataset) -> None:
-        """Raise ValueError unless targets are whole numbers from 0 on, and exposures positive."""
+        """Raise ValueError unless targets are whole numbers from 0 on, and exposures positive.
+
+        Raises:
+            ValueError: also as :meth:`Design.check`.
+        """
+        super().check(data)
         validate.every("y", data.y, self.fits(data.y), "be whole numbers of at least 0")
         if self.exposure is not None:
             self.design(data.x[:1])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import (
+    DPVI,
     BayesianLinearRegression,
     BayesianMultinomialRegression,
     BayesianNegativeBinomialRegression,
@@ -238,6 +239,14 @@ def test_bad_arguments_are_named(make: Any, message: str) -> None:
 def test_noisy_scores_have_no_exposure() -> None:
     with pytest.raises(ValueError, match=r"exposure=1: route=NoisyScores\(\) has none"):
         fit_private(MODELS["poisson"], table("poisson"), epsilon=1.0, route=NoisyScores())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_levels_that_are_no_columns_are_refused_before_anything_is_charged(name: str) -> None:
+    data, model = table(name), replace(MODELS[name], levels=((0, 7),))
+    with pytest.raises(ValueError, match=r"levels=\(\(0, 7\),\): column 7 has no weight"):
+        fit_private(model, data, epsilon=1.0, route=DPVI(rows=50, steps=5))
+    assert not data.ledger.entries()
 
 
 @pytest.mark.parametrize("classes", [0, 3])
