@@ -72,10 +72,10 @@ class BayesianMultinomialRegression(_Classes):
 
     kind: ClassVar[str] = "multinomial"
 
-    def known(self, features: int) -> Tensor:
-        """Return of which sums of weights the records know: less the mean of all classes."""
+    def identified(self, features: int) -> Tensor:
+        """Return sums of weights that records identify, each less its mean over the classes."""
         less = torch.eye(self.classes, dtype=torch.float64) - 1 / self.classes
-        return torch.kron(super().known(features), less)
+        return torch.kron(super().identified(features), less)
 
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the weights and observe the records."""

@@ -49,18 +49,18 @@ class Design:
         """Return the numbers of the columns that have weights, in their order."""
         return list(range(features))
 
-    def known(self, features: int) -> Tensor:
-        """Return of which sums of weights the records know, one for each of p weights, (p, p).
+    def identified(self, features: int) -> Tensor:
+        """Return sums of weights that records identify, one for each of p weights, (p, p).
 
-        A record of a level sees its weight and the intercept's together, and what one gains the
-        other may lose: so it is for the intercept and all weights of a category. A level's weight
-        is taken with the intercept and the mean of each other category's weights, the intercept
-        with all such means.
+        The indicators of a category's levels sum to the intercept's column, so all its weights may
+        rise by what the intercept falls, and no prediction changes. Neither do these sums: a
+        level's weight with the intercept and the mean of each other category's weights, the
+        intercept with all such means. A feature that is no level stands alone.
 
         Raises:
             ValueError: if there are fewer columns than ``levels`` names.
 
-        >>> Design(levels=((1, 2),)).known(3)
+        >>> Design(levels=((1, 2),)).identified(3)
         tensor([[1.0000, 0.0000, 0.0000, 0.0000],
                 [0.0000, 1.0000, 0.0000, 1.0000],
                 [0.0000, 0.0000, 1.0000, 1.0000],
@@ -88,7 +88,7 @@ class Design:
 
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless every column that ``levels`` names is there and has a weight."""
-        self.known(data.x.shape[1])
+        self.identified(data.x.shape[1])
 
     def predictors(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Tensor:
         """Sample the weights ``w``, (d + 1, ...); return the linear predictors, (N, ...)."""

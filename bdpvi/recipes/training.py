@@ -187,7 +187,7 @@ class Training(DPVI):
             )
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
             descent = Descent(program, optim, mechanism, plan.clip)
-            course = Course(descent, self.steps, _known(program, model, data.x.shape[1]))
+            course = Course(descent, self.steps, _identified(program, model, data.x.shape[1]))
             track = bars.bar if self.progress else bars.silent
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
@@ -285,14 +285,14 @@ class Training(DPVI):
 _NONCE = "nonce of the run"
 
 
-def _known(program: Program, model: Model, features: int) -> Tensor | None:
-    """Return of which sums of latents the records know, where a regression says so of weights."""
+def _identified(program: Program, model: Model, features: int) -> Tensor | None:
+    """Return sums of latents that records identify, where a regression says so of its weights."""
     if not isinstance(model, Design):
         return None
 
     def of_site(site: Site) -> Tensor:
         if site.name == "w":
-            return model.known(features)
+            return model.identified(features)
         return torch.eye(site.shape.numel(), dtype=torch.float64)
 
     return torch.block_diag(*map(of_site, program.sites))

@@ -43,9 +43,13 @@ _MINIMA = (
 _TRAINED = (
     "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
     "that the model is true and the posterior of the guide's shape: those of independent normals "
-    "are too narrow where latents move together, as an intercept and group effects do. Levels of a "
-    "category are compared with the one that is known best, and classes with the first"
+    "are too narrow where latents move together, as an intercept and group effects do"
 )
+_LEVELS = (
+    ". Levels of a category are compared with the one that varies least, its base level, and the "
+    "intercept is that of base levels"
+)
+_CLASSES = ". Classes are compared with the first"
 _HIDDEN = "hardly measured: privacy's noise hides what the records say"
 _LARGEST = 700.0
 
@@ -186,6 +190,9 @@ def summarised(release: Release, level: float, odds: bool) -> Summary:
     if (known := release.estimate) is None:
         reason = _MINIMA if release.receipt.temperature is None else _DRAWN
         reason = reason if release.guide is None else _TRAINED
+        if _of_features(release):
+            reason += _LEVELS * bool(getattr(release.model, "levels", ()))
+            reason += _CLASSES * bool(_classes(release))
         return Summary(**given, reliable=None, reason=reason)
     if known.log_scale is not None:
         mean, sd = known.log_scale
@@ -229,9 +236,9 @@ def _of_draws(
             "needed, and those do not know of privacy's noise. fit_private(..., "
             "route=NoisyScores()), or bdpvi private --for intervals, gives intervals that cover"
         )
-    contrasts = _contrasts(release)
-    measured = torch.tensor(_measured(release))
-    values = _weights(release) @ contrasts.T
+    weights, measured = _weights(release), torch.tensor(_measured(release))
+    contrasts = _contrasts(release, weights, measured)
+    values = weights @ contrasts.T
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     low, high = values.quantile(ends.to(values), dim=0).tolist()
     rows = zip(
@@ -259,23 +266,26 @@ def _of_draws(
     ]
 
 
-def _contrasts(release: Release) -> Tensor:
+def _contrasts(release: Release, weights: Tensor, measured: Tensor) -> Tensor:
     """Return what is shown of p weights: sums of their multiples, (rows, p).
 
-    Of levels of a category, and of several classes, the records know differences alone. A guide of
+    Of a category's levels, and of several classes, records identify differences alone. A guide of
     independent normals has the right spread for differences of levels that all have weights; with
-    a base level that has none, and is rare, it is far too narrow. The level that the others are
-    compared with follows from the draws: the one that varies least. Classes are compared with the
-    first.
+    a base level that has none, and is rare, it is far too narrow. So the base level follows from
+    the draws: the one that varies least. Classes are compared with the first.
+
+    Args:
+        release: its draws are of a model with p weights.
+        weights: its draws, (k, p).
+        measured: of which weights the records say enough, (p,).
     """
-    weights = _weights(release)
     if not _of_features(release):
         return torch.eye(weights.shape[1]).to(weights)
     names, classes = _columns(release), max(1, len(_classes(release)))
     of_features, of_classes = (torch.eye(n).to(weights) for n in (len(names), classes))
     if classes > 1:
         of_classes = of_classes[1:] - of_classes[0]
-    hidden = ~torch.tensor(_measured(release)).view(-1, classes)
+    hidden = ~measured.view(-1, classes)
     varying = weights.var(0).view(-1, classes).masked_fill(hidden, math.inf).sum(1)
     for levels in getattr(release.model, "levels", ()):
         places = [names.index(release.feature_names[level]) for level in levels]

@@ -183,6 +183,7 @@ def test_releases_are_kept_whole_and_say_what_weights_are(
     if name == "multinomial":
         expected = [f"{one}[{label}]" for one in expected for label in (1, 2)]
     assert said == expected
+    assert ("Classes are compared with the first" in back.summary().reason) == (len(said) == 8)
     w = values["w"]
     if name == "multinomial":  # classes are compared with the first
         w = w[:, :, 1:] - w[:, :, :1]
@@ -250,7 +251,7 @@ def test_levels_that_are_no_columns_are_refused_before_anything_is_charged(name:
 
 
 @pytest.mark.parametrize("classes", [0, 3])
-def test_sums_of_weights_that_are_known_know_nothing_of_others(classes: int) -> None:
+def test_sums_that_records_identify_do_not_change_where_predictions_do_not(classes: int) -> None:
     """Directions of the weights that no prediction changes with are those of the sums' null."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(n, (200,), generator=generator) for n in (3, 2))
@@ -265,8 +266,8 @@ def test_sums_of_weights_that_are_known_know_nothing_of_others(classes: int) -> 
         model = BayesianMultinomialRegression(classes=classes, levels=((1, 2, 3), (4, 5)))
         # Of the logarithms of chances, which do not change where those of all classes do.
         design = torch.kron(model.design(x), torch.eye(classes).double() - 1 / classes)
-    known = model.known(7 if not classes else 6)
+    sums = model.identified(7 if not classes else 6)
     _, sizes, right = torch.linalg.svd(design, full_matrices=True)
     rank = int((sizes > 1e-9).sum())
-    assert len(known) - rank == (2 if not classes else 2 * (classes - 1) + 7)
-    assert float((known @ right[rank:].T).abs().max()) < 1e-9
+    assert len(sums) - rank == (2 if not classes else 2 * (classes - 1) + 7)
+    assert float((sums @ right[rank:].T).abs().max()) < 1e-9

@@ -49,15 +49,15 @@ class Course:
         taken: how many there were.
         variance: mean of the squared deviation of the noise in the steps that are averaged.
         sums: of the parameters in consecutive windows of these, (W, ...) each.
-        known: of which sums of latents the records know, one for each latent, (d, d); each of its
-            own by default. Other sums may drift, and would hide the slopes of these.
+        identified: sums of latents that records identify, one for each latent, (d, d); by default
+            each latent alone. Latents may drift where these do not, which would hide their slopes.
         moments: sums of 1, u, g, u² and ug over the steps, each weighted by one over the noise's
             variance, of these sums u and noisy gradients g, (5, d).
     """
 
-    def __init__(self, descent: Descent, steps: int, known: Tensor | None = None) -> None:
+    def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
         self.descent, self.steps, self.taken, self.variance = descent, steps, 0, 0.0
-        self.known = known
+        self.identified = identified
         self.first = steps // 2
         self.averaged = steps - self.first
         self.windows = min(_WINDOWS, self.averaged)
@@ -85,7 +85,7 @@ class Course:
         descent = self.descent
         noise = descent.deviation**2
         u, g = (one.cpu() for one in descent.step(number))
-        u = u if self.known is None else self.known.to(u) @ u
+        u = u if self.identified is None else self.identified.to(u) @ u
         if number >= self.steps // _EARLY:
             self.moments += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
         decay(descent.optim)
