@@ -176,6 +176,40 @@ def test_levels_are_compared_with_the_one_that_varies_least(monkeypatch: Any) ->
     assert abs(rows[5].mean - truth[base]) < 4 * rows[5].sd
 
 
+def test_what_records_say_of_a_level_is_measured_with_the_intercept(monkeypatch: Any) -> None:
+    step, slopes_of = Descent.step, slopes
+    weights: list[float] = []
+    drawn: list[Tensor] = []
+    given: list[Tensor] = []
+
+    def stepping(self: Descent, number: int) -> tuple[Tensor, Tensor]:
+        weights.append(1 / self.deviation**2)
+        u, g = step(self, number)
+        drawn.append(torch.stack([u, g]))
+        return u, g
+
+    def measuring(moments: Tensor) -> tuple[Tensor, Tensor]:
+        given.append(moments)
+        return slopes_of(moments)
+
+    monkeypatch.setattr(Descent, "step", stepping)
+    monkeypatch.setattr("bdpvi.dp.programs.course.slopes", measuring)
+    x, y = table()
+    x = torch.cat([x[:, :1], (x[:, 1:] > 0).double(), (x[:, 1:] <= 0).double()], dim=1).double()
+    levels = bdpvi.BayesianLinearRegression(largest=5.0, levels=((1, 2),))
+    bdpvi.fit_private(levels, (x, y.double()), epsilon=1.0, route=replace(QUICK, steps=20))
+    each = torch.tensor(weights[1:]).double().unsqueeze(1)  # one step in twenty is too early
+    u, g = torch.stack(drawn[1:]).double().unbind(1)
+    intercept = u[:, 3]
+    seen = [u[:, 0], u[:, 1] + intercept, u[:, 2] + intercept]
+    seen += [intercept + (u[:, 1] + u[:, 2]) / 2, u[:, 4]]  # the last is the noise's scale
+    sums = torch.stack(seen, dim=1)
+    parts = (torch.ones_like(g), sums, g, sums * sums, sums * g)
+    (moments,) = given
+    expected = torch.stack([(each * part).sum(0) for part in parts])
+    torch.testing.assert_close(moments, expected, rtol=1e-6, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
 def test_guides_of_pyro_and_of_the_library(kind: Any) -> None:
     guide = kind(model)
