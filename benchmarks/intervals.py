@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import pyro
 import torch
+from pyro import distributions as dist
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
@@ -27,7 +29,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.noisy_scores import Measured, ScorePlan, measure
 from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
-from bdpvi.dp.score_posterior import Prior, pyro_model
+from bdpvi.dp.score_posterior import Combined, Prior, Round, combined
 
 FAMILIES: dict[str, Family] = {
     "logistic": Logistic(),
@@ -272,6 +274,29 @@ def bounds(records: int = 1_000_000) -> None:
                 for m, p in zip(most, made, strict=True)
             ]
         print(f"| {name} | {most[0]:.9f} | {most[1]:.9f} | |", flush=True)
+
+
+def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:
+    """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
+    a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
+    v = dispersion * a + made.score_variance * eye + made.noise_at(beta)
+    law = dist.MultivariateNormal(a @ beta, v, validate_args=False)
+    return law.log_prob(made.total)  # type: ignore[no-any-return]
+
+
+def pyro_model(
+    rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0
+) -> Callable[[], Tensor]:
+    """Return a Pyro model without data: a prior of β, ``beta``, and one factor; for NUTS."""
+    made = combined(rounds)
+
+    def model() -> Tensor:
+        normal = dist.MultivariateNormal(prior.mean, precision_matrix=prior.precision)
+        beta: Tensor = pyro.sample("beta", normal)
+        pyro.factor("scores", log_density(beta, made, dispersion))
+        return beta
+
+    return model
 
 
 def nuts() -> None:

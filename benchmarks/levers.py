@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from main_job import expected_accuracy
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
@@ -29,7 +30,6 @@ from bdpvi.accounting.ledger import Charge
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.recipes.metrics import expected_accuracy
 
 CKS = Accounting(conversion="cks", failure_probability=1e-15)
 TIGHT = Accounting(conversion="hockey-stick", failure_probability=1e-15)

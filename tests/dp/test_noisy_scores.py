@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from intervals import log_density, pyro_model
 from pyro.infer import MCMC, NUTS
 from scipy import integrate, stats
 from torch import Tensor
@@ -33,8 +34,6 @@ from bdpvi.dp.score_posterior import (
     Round,
     closed_form,
     combined,
-    log_density,
-    pyro_model,
 )
 
 FAMILIES: dict[str, Family] = {
