@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyro
 import torch
+from printed import command
 from pyro import distributions as dist
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
@@ -340,7 +340,7 @@ def main() -> None:
         "nuts": nuts,
     }
     for part in chosen.parts or parts:
-        print(f"python {' '.join(sys.argv[:1])} {part} --tables {chosen.tables}")
+        print(command([__file__, part, "--tables", str(chosen.tables)]))
         parts[part]()
         print()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +23,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
+from printed import command
 from pyro.optim import PyroOptim
 
 import bdpvi
@@ -334,7 +334,7 @@ def main() -> None:
     options = parser.parse_args()
     names = options.only or list(JOBS)
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyro-ppl", "numpy"))
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.system()} {platform.machine()}, {multiprocessing.cpu_count()} cores, "
         f"{options.workers} processes of one thread; Python {platform.python_version()}, {packages}"
