@@ -358,14 +358,15 @@ def previewable() -> tuple[Work, bdpvi.Release]:
     return work, work.released(Key.of_seed(0))
 
 
-def test_previews_are_repeated_and_each_measure_has_its_range(
-    previewable: tuple[Work, bdpvi.Release],
-) -> None:
-    one, two = (previewed(*previewable, Key.of_seed(seed)) for seed in (1, 1))
-    assert one is not None
-    assert two is not None
-    pd.testing.assert_frame_equal(one.values, two.values)
-    table = one.table()
+@pytest.fixture(scope="module")
+def whole(previewable: tuple[Work, bdpvi.Release]) -> Scores:
+    found = previewed(*previewable, Key.of_seed(1))
+    assert found is not None
+    return found
+
+
+def test_previews_have_a_range_of_each_measure(whole: Scores) -> None:
+    table = whole.table()
     assert list(table.index) == ["a release like this", "always the base rate", "without privacy"]
     assert (table["AUC"].loc["always the base rate"] == 0.5).all()
     assert table["AUC"].loc["without privacy", "median"] > 0.75
@@ -374,10 +375,9 @@ def test_previews_are_repeated_and_each_measure_has_its_range(
 
 
 def test_previews_end_when_their_ranges_are_known(
-    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch
+    previewable: tuple[Work, bdpvi.Release], whole: Scores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = previewed(*previewable, Key.of_seed(1))
-    assert found is not None
+    found = whole
     released = found.values.loc["a release like this"].to_numpy()
     assert "enough for ranges with standard errors of at most 0.01" in str(found)
     assert FOLDS * FEWEST <= found.previews == len(released) < FOLDS * TURNS
@@ -396,16 +396,14 @@ def test_previews_end_when_their_ranges_are_known(
 
 @pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
 def test_previews_end_in_time_and_are_the_same_so_far(
-    previewable: tuple[Work, bdpvi.Release], seconds: float, previews: int
+    previewable: tuple[Work, bdpvi.Release], whole: Scores, seconds: float, previews: int
 ) -> None:
     """A preview takes three seconds, by this clock."""
     times = count(0, 3)
     found = previewed(
         *previewable, Key.of_seed(1), seconds=seconds, clock=lambda: float(next(times))
     )
-    whole = previewed(*previewable, Key.of_seed(1))
     assert found is not None
-    assert whole is not None
     assert found.previews == previews
     pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])
     said = str(found)
