@@ -24,10 +24,17 @@ ranges:  ## the tests with the oldest and with the newest releases that are supp
 	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -o filterwarnings=default || exit 1; \
 	done
 
-lint: $(VENV)/installed  ## ruff and mypy
+lint: $(VENV)/installed  ## ruff, and mypy for three systems on a copy where all rooms lie in bdpvi/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	rm -rf build/types/*
+	mkdir -p build/types
+	cp -a pyproject.toml bdpvi tests examples benchmarks docs build/types
+	cp -a guides datasets build/types/bdpvi
+	cd build/types && $(abspath $(BIN))/mypy --platform linux
+	cd build/types && for system in darwin win32; do \
+	  $(abspath $(BIN))/mypy --platform $$system --cache-dir .mypy_cache/$$system -p bdpvi || exit 1; \
+	done
 
 docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
 	$(BIN)/sphinx-build -W -q --keep-going docs build/site

@@ -354,7 +354,7 @@ class Work:
             if os.path.lexists(path) and path.is_symlink() and not path.exists():
                 raise ValueError(f"{name}={str(path)!r} is a link that leads nowhere")
         if file.parent.is_dir():
-            store.remove_dead(file)
+            store.remove_dead(file.parent)
         if not store.nothing_at(file):
             raise ValueError(f"out: {file} exists already; choose another, nothing is replaced")
         self.check()
