@@ -13,6 +13,7 @@ from pyro.optim import PyroOptim
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.isolation import HOST, drawing
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.ledger import Ledger
@@ -145,7 +146,7 @@ class PrivateSVI:
         """
         descent, _ = self._begun(args, kwargs)
         program = descent.program
-        with torch.random.fork_rng(), torch.no_grad():
+        with drawing(HOST), torch.no_grad():
             draw = program.draw()
             pieces = torch.arange(program.arguments.length).split(1024)
             each = [program.record_losses(draw, program.arguments.rows(one)) for one in pieces]
