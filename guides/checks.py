@@ -13,7 +13,8 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from bdpvi._runtime.isolation import drawing, isolated
+from bdpvi._runtime.host import drawing
+from bdpvi._runtime.isolation import isolated
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, log_likelihood, sites, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression

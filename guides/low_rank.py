@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.isolation import HOST
+from bdpvi._runtime.host import HOST
 from bdpvi.guides.full_rank import widened_factor
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.models.contract import Model

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from bdpvi._runtime.isolation import HOST
+from bdpvi._runtime.host import HOST, on_host
 from bdpvi._runtime.keys import Key
 
 _WORDS, _FROM = 624, 24
 """The Mersenne twister's state in what torch.get_rng_state() returns: its words and their place."""
 
 
+@on_host
 def stir(key: Key, device: torch.device = HOST) -> None:
     """Go on with random numbers of a key: of all its bits, as a seed on the CPU has 32 only.
 

@@ -20,7 +20,7 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.isolation import HOST
+from bdpvi._runtime.host import HOST, on_host
 from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
@@ -66,6 +66,7 @@ class DPVISettings:
             validate.positive_int("draws", self.draws)
 
 
+@on_host
 def dpvi_runs(
     model: Model,
     guide: Reparameterised,
@@ -121,6 +122,7 @@ def dpvi_runs(
     )
 
 
+@on_host
 def train(
     model: Model,
     guide: Reparameterised,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import secure, validate
-from bdpvi._runtime.isolation import HOST
+from bdpvi._runtime.host import HOST
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import WorstCaseAccountant, guarantee

@@ -25,7 +25,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Categorical, Transform, biject_to, constraints
 
-from bdpvi._runtime.isolation import drawing, isolated
+from bdpvi._runtime.host import drawing
+from bdpvi._runtime.isolation import isolated
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
 
 Model = Callable[..., Any]

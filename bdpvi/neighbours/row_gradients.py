@@ -11,7 +11,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi._runtime.isolation import HOST
+from bdpvi._runtime.host import HOST
 from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.svi import Problem
 from bdpvi.models.contract import RecordWeights, log_likelihood

@@ -23,7 +23,8 @@ from torch.distributions import transform_to
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure
 from bdpvi._runtime.checkpoint import Begun, Checkpoint, always, settings_of
-from bdpvi._runtime.isolation import HOST, isolated, on
+from bdpvi._runtime.host import HOST, on
+from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance

@@ -18,7 +18,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.isolation import HOST, drawing
+from bdpvi._runtime.host import HOST, drawing
 from bdpvi._runtime.streams import stir
 from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.dp.programs.program import Program

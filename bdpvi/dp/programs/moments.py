@@ -14,7 +14,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from bdpvi._runtime.isolation import HOST
+from bdpvi._runtime.host import HOST
 from bdpvi.dp.programs.program import Program, in_plate
 from bdpvi.models.misfits import split
 

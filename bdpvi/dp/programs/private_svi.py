@@ -13,7 +13,7 @@ from pyro.optim import PyroOptim
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
-from bdpvi._runtime.isolation import HOST, drawing
+from bdpvi._runtime.host import HOST, drawing, on_host
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.ledger import Ledger
@@ -107,6 +107,7 @@ class PrivateSVI:
         self._charged: Steps | None = None
         self._told = False
 
+    @on_host
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Charge a step, then take it.
 
@@ -139,6 +140,7 @@ class PrivateSVI:
                 stacklevel=2,
             )
 
+    @on_host
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO of all records, at one draw. Secret.
 
@@ -210,6 +212,7 @@ class PrivateSVI:
         }
         return sealed(state)
 
+    @on_host
     def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         """Go on from ``state``, of a run that was made as this one.
 

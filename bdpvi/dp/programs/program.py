@@ -28,7 +28,7 @@ from pyro.ops.contract import contract_tensor_tree
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi._runtime.isolation import on
+from bdpvi._runtime.host import on
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import Reparameterised, plates, sums
 from bdpvi.models.contract import Site, parts

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bdpvi._runtime.isolation import HOST, drawing, on
+from bdpvi._runtime.host import HOST, drawing, on
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import is_normal, plates
 from bdpvi.dp.programs.program import Draw, Program, in_plate
