@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -121,6 +122,23 @@ def fitted(
             drawn = bdpvi.preview(fit, 2, temperature=4.0, generator=generator)
             numbers += [one.flatten() for one in drawn.values()]
         return torch.cat(numbers)
+
+    return make
+
+
+def released(guarantee: object, **settings: object) -> Make:
+    """Return samples of a release, which is charged and written to a file, and predictions."""
+
+    def make(device: torch.device) -> Tensor:
+        model, training = logistic(), Training(device=str(device))
+        guide, data = guides.MeanField(model, **settings), table(small=True)  # type: ignore[arg-type]
+        fit = bdpvi.fit(model, guide, data, training=training, progress=False)
+        release = bdpvi.release(fit, 2, temperature=4.0, guarantee=guarantee)  # type: ignore[arg-type]
+        with tempfile.TemporaryDirectory() as folder:
+            bdpvi.save_release(release, Path(folder) / "release")
+            read = bdpvi.load_release(Path(folder) / "release", model)
+        predicted = read.predict_mean(data.x)
+        return torch.cat([predicted, *(one.flatten() for one in release.latents.values())])
 
     return make
 
@@ -240,6 +258,8 @@ def cases(small: bool) -> dict[str, Case]:
 
     found["optimum, full rank"] = Case(fitted(logistic, guides.FullRank, real, Optimum))
     found["optimum, mean field, noise scale"] = Case(fitted(logistic, noisy, real, Optimum))
+    found["release, worst case"] = Case(released(bdpvi.WorstCaseDP(), noise_scale=0.5), None)
+    found["release, Bayesian"] = Case(released(bdpvi.BayesianDP()), None)
     found |= trained(table(small))
     many = big if small else Dataset(big.x[:5000], big.y[:5000])
     route = bdpvi.DPVI(rows=len(many), steps=5 if small else 60)
