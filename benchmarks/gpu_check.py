@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -96,23 +97,23 @@ def table(small: bool) -> Dataset:
 
 
 def fitted(
-    model: Callable[[], object],
-    guide: Callable[[object], object],
+    model: Callable[[], Any],
+    guide: Callable[[Any], Any],
     data: Callable[[], Dataset],
-    neighbours: Callable[[], object],
-    **settings: object,
+    neighbours: Callable[[], Any],
+    **settings: Any,
 ) -> Make:
     """Return the fit's mean, what its neighbours say, and samples of a release."""
 
     def make(device: torch.device) -> Tensor:
         made = model()
-        training = Training(seed=1, device=str(device), **settings)  # type: ignore[arg-type]
+        training = Training(seed=1, device=str(device), **settings)
         fit = bdpvi.fit(
-            made,  # type: ignore[arg-type]
-            guide(made),  # type: ignore[arg-type]
+            made,
+            guide(made),
             data(),
             training=training,
-            neighbours=neighbours(),  # type: ignore[arg-type]
+            neighbours=neighbours(),
             progress=False,
         )
         numbers = [fit.posterior.mean.cpu().double()]
@@ -126,14 +127,14 @@ def fitted(
     return make
 
 
-def released(guarantee: object, **settings: object) -> Make:
+def released(guarantee: Any, **settings: Any) -> Make:
     """Return samples of a release, which is charged and written to a file, and predictions."""
 
     def make(device: torch.device) -> Tensor:
         model, training = logistic(), Training(device=str(device))
-        guide, data = guides.MeanField(model, **settings), table(small=True)  # type: ignore[arg-type]
+        guide, data = guides.MeanField(model, **settings), table(small=True)
         fit = bdpvi.fit(model, guide, data, training=training, progress=False)
-        release = bdpvi.release(fit, 2, temperature=4.0, guarantee=guarantee)  # type: ignore[arg-type]
+        release = bdpvi.release(fit, 2, temperature=4.0, guarantee=guarantee)
         with tempfile.TemporaryDirectory() as folder:
             bdpvi.save_release(release, Path(folder) / "release")
             read = bdpvi.load_release(Path(folder) / "release", model)
@@ -164,19 +165,20 @@ def private_svi(data: Dataset, steps: int) -> Make:
                     svi.step(x, y)
                 svi.evaluate_loss(x, y)
             svi.get_epsilon(1e-5)
-            return pyro.param("loc").detach()
+            found: Tensor = pyro.param("loc").detach()
+            return found
 
     return make
 
 
-def private_fit(data: Dataset, target: Tensor, model: object, route: object) -> Make:
+def private_fit(data: Dataset, target: Tensor, model: Any, route: Any) -> Make:
     """Return samples of :func:`bdpvi.fit_private`, which may be charged only if there are some."""
 
     def make(device: torch.device) -> Tensor:
         ledger = bdpvi.Ledger()
         records = (data.x.to(device), target.to(device))
         try:
-            release = bdpvi.fit_private(model, records, epsilon=1.0, ledger=ledger, route=route)  # type: ignore[arg-type]
+            release = bdpvi.fit_private(model, records, epsilon=1.0, ledger=ledger, route=route)
         except Exception as error:
             if spent := ledger.entries():
                 raise RuntimeError(f"charged {len(spent)} times, then failed: {error}") from error
@@ -253,8 +255,8 @@ def cases(small: bool) -> dict[str, Case]:
     make = fitted(lambda: linear, guides.FullRank, lambda: regression, Coupled, steps=20)
     found["any Pyro model, traced neighbours"] = Case(make)
 
-    def noisy(model: object) -> guides.MeanField:
-        return guides.MeanField(model, noise_scale=0.01)  # type: ignore[arg-type]
+    def noisy(model: Any) -> guides.MeanField:
+        return guides.MeanField(model, noise_scale=0.01)
 
     found["optimum, full rank"] = Case(fitted(logistic, guides.FullRank, real, Optimum))
     found["optimum, mean field, noise scale"] = Case(fitted(logistic, noisy, real, Optimum))
@@ -280,7 +282,7 @@ def cases(small: bool) -> dict[str, Case]:
         def removed() -> Coupled:
             return Coupled(bdpvi.Remove(records=2000))
 
-        numbers = {"steps": 100, "rate": 0.05, "dtype": torch.float32}
+        numbers: dict[str, Any] = {"steps": 100, "rate": 0.05, "dtype": torch.float32}
         make = fitted(logistic, guides.MeanField, lambda: big, removed, **numbers)
         found["SVI + coupled, big, float32"] = Case(make, both=False)
     return found | defaults

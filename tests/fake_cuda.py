@@ -6,7 +6,7 @@ what it draws itself comes from a generator of its own. Inside torch its tensors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -28,10 +28,10 @@ class Cuda(Tensor):
     """A tensor of the pretended device."""
 
     value: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
-    device = property(lambda self: CUDA)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_meta = property(lambda self: False)  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    device = property(lambda self: CUDA)
+    is_cuda = property(lambda self: True)
+    is_meta = property(lambda self: False)
 
     @staticmethod
     def __new__(cls, value: Tensor) -> Cuda:
@@ -47,7 +47,7 @@ class Cuda(Tensor):
         made.value = value
         return made
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"{self.value!r} on {CUDA}"
 
     def tolist(self) -> Any:
@@ -59,7 +59,7 @@ class Cuda(Tensor):
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()")
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return _computed(func, args, kwargs or {})
@@ -165,7 +165,7 @@ def _seed(seed: int) -> None:
     _DRAWS.manual_seed((seed + 1) % 2**63)  # not the stream of the CPU
 
 
-_AS_IF: dict[str, Callable[..., Any]] = {
+_AS_IF: dict[str, Any] = {
     "is_available": lambda: True,
     "device_count": lambda: 1,
     "current_device": lambda: 0,
@@ -183,5 +183,6 @@ def pretended() -> Iterator[None]:
     """Within it there is a CUDA device."""
     torch._C._ensureCUDADeviceGuardSet()
     _DRAWS.seed()
-    with patch.multiple(torch.cuda, **_AS_IF), _Names(), _Operations():
+    operations: Any = _Operations
+    with patch.multiple(torch.cuda, **_AS_IF), _Names(), operations():
         yield
