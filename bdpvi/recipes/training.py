@@ -199,7 +199,7 @@ class Training(DPVI):
                     f"for the owner only: {ignored} gradients of records were not finite, and "
                     "count as zero; look for NaN, infinities and values outside the support",
                     PrivacyUtilityWarning,
-                    stacklevel=7,
+                    stacklevel=9,
                 )
             mean, covariance, measured = course.posterior()
             values = {f"of {name}": one for name, one in _values(program, model).items()}

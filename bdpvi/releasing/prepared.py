@@ -174,7 +174,6 @@ class Prepared:
             found = found.assuming(Assumption.THIS_FIT_ALONE)
         return replace(total, bayesian=implied(found, worst, ADD_OR_REMOVE))
 
-    @on_host
     def release(
         self,
         draws: int | None = None,
@@ -213,7 +212,7 @@ class Prepared:
             number = 1 + ledger.entries().index(entry)
             total = self.cost(delta)
         if few := route.caution(plan, delta):
-            warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
         drawn = route.draw(self.model, self.data, plan, key)
         latents = latents_of(drawn, route.draws, key)
         if isinstance(drawn, Drawn) and drawn.rounds:

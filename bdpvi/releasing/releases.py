@@ -30,7 +30,6 @@ ADVICE = (
 """What to do about an ε that is not reliable."""
 
 
-@on_host
 def release(
     fit: Fit | Prepared,
     draws: int | Charge | None = None,

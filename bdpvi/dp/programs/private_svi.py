@@ -137,7 +137,7 @@ class PrivateSVI:
                 "for the owner only: a record's gradient is not finite and counts as zero; look "
                 "for NaN, infinities and values outside the support",
                 PrivacyUtilityWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     @on_host
