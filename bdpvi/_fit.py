@@ -17,6 +17,7 @@ from torch.distributions import Distribution
 
 from bdpvi import guides
 from bdpvi._runtime import progress as bars
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
@@ -158,6 +159,7 @@ class Training:
         return Plan(steps=self.steps, rate=self.rate, seed=seed)
 
 
+@on_host
 def fit(
     model: Model,
     guide: Guide | AutoGuide,

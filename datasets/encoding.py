@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, label, some
@@ -153,6 +154,7 @@ class Encoding:
             raise ValueError("\n".join(problems))
         return torch.from_numpy(np.hstack(parts)), counts
 
+    @on_host
     def whole(self, table: Columns) -> Tensor:
         """Return the features of cells, (N, d), where ``unknown`` is ``"other"``: all have some.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from bdpvi._runtime import secure
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 
 Floats = NDArray[np.float64]
@@ -187,6 +188,7 @@ def count_step(deviation: float) -> float:
     return min(1.0, secure.Lattice.beside(deviation).step)
 
 
+@on_host
 def count_rounding(deviation: float) -> float:
     """Bound the total variation between the noise of a count and an exact Gaussian, rounded alike.
 

@@ -77,7 +77,7 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
         raise ValueError(
             f"test_fraction={test_fraction!r} leaves one side of {len(data)} rows empty"
         )
-    rows = torch.arange(len(data))
+    rows = torch.arange(len(data), device=data.ids.device)
     note = f"the first {1 - test_fraction:.15g} of the rows, in file order, are for training"
     data = _noted(data, note)
     return Split(data.select(rows[:cut]), data.select(rows[cut:]))
@@ -94,7 +94,7 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     >>> split.train.ids.tolist(), split.test.ids.tolist()
     ([3, 2, 1, 0], [4])
     """
-    split = first_rows(data.select(permutation(len(data), seed)), test_fraction)
+    split = first_rows(data.select(permutation(len(data), seed).to(data.ids.device)), test_fraction)
     share = f"{1 - test_fraction:.15g} of the rows"
     note = f"{share}, permuted with seed {seed}, are for training"
     return Split(_noted(split.train, note), _noted(split.test, note))
@@ -124,7 +124,7 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
     validate.positive_int("count", count, least=2)
     if count > len(data):
         raise ValueError(f"count={count} is more than the {len(data)} rows")
-    parts = permutation(len(data), seed).tensor_split(count)
+    parts = permutation(len(data), seed).to(data.ids.device).tensor_split(count)
     splits = []
     for number, test in enumerate(parts):
         rest = torch.cat([part for part in parts if part is not test])

@@ -13,6 +13,7 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from bdpvi._runtime.host import drawing
 from bdpvi._runtime.isolation import isolated
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, log_likelihood, sites, unpack
@@ -69,7 +70,7 @@ take the plate away: .expand([2]).to_event(1) is the same prior
     require(model, guide, data)
     with isolated(data.x), torch.no_grad():
         latents = {s["name"]: s["value"] for s in split(_traced(model, data.x, data.y))[0]}
-    with pyro.get_param_store().scope(), torch.random.fork_rng():
+    with pyro.get_param_store().scope(), drawing(data.x.device):
         found = _in_predictive(model, latents, data.x[:_TRIED])
     if found:
         raise MisfitError(found)
@@ -80,8 +81,7 @@ def require(model: Model, guide: Any, data: Dataset) -> None:
     own = getattr(model, "check", None)
     if own is not None:
         own(data)
-    with isolated(data.x), poutine.block(), torch.no_grad():
-        torch.manual_seed(0)
+    with isolated(data.x, seed=0), poutine.block(), torch.no_grad():
         found = _in_module(model, data.x)
         try:
             trace = poutine.trace(model).get_trace(data.x, data.y)

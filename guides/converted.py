@@ -85,8 +85,7 @@ def of(
         settings["rank"] = auto.rank
     guide = kind(model, init_scale=auto._init_scale, **settings)
     x, y = torch.zeros_like(data.x[:1]), torch.zeros_like(data.y[:1])
-    with isolated(data.x), pyro.validation_enabled(False), poutine.block(), torch.no_grad():
-        torch.manual_seed(0)
+    with isolated(data.x, seed=0), pyro.validation_enabled(False), poutine.block(), torch.no_grad():
         guide.setup(x, y)
         if auto.prototype_trace is None:
             with _Cast(x):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import HOST
 from bdpvi.guides.full_rank import widened_factor
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.models.contract import Model
@@ -77,7 +78,7 @@ class LowRank(GaussianGuide):
             raise ValueError(f"rank={rank} must be at most {self.dim}, the model's latents")
         each = self.init_scale * 0.5**0.5  # half of the variance is the diagonal's
         generator = torch.Generator().manual_seed(0)
-        normal = torch.randn(self.dim, rank, generator=generator, dtype=torch.float64)
+        normal = torch.randn(self.dim, rank, generator=generator, dtype=torch.float64, device=HOST)
         return {
             "loc": like.new_zeros(self.dim),
             "scale": like.new_full((self.dim,), each),

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pyro
 import torch
 from torch import Tensor
 
+from bdpvi._runtime.host import drawing
+
 
 @contextmanager
-def isolated(like: Tensor) -> Iterator[None]:
+def isolated(like: Tensor, seed: int | None = None) -> Iterator[None]:
     """Own parameter store and random state, and the default type and device of a tensor.
 
-    The caller's come back after.
+    The caller's come back after. Random numbers are the host's, see :func:`drawing`.
     """
     old = torch.get_default_dtype()
-    here = like.device
-    with (
-        pyro.get_param_store().scope(),
-        torch.random.fork_rng([here] if like.is_cuda else []),
-        nullcontext() if here.type == "cpu" else here,  # the mode costs time in every operation
-    ):
+    with pyro.get_param_store().scope(), drawing(like.device, seed):
         torch.set_default_dtype(like.dtype)
         try:
             yield

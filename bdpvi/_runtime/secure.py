@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.whole_normals import BLOCK, LAW, WholeNormals
 
@@ -108,6 +109,7 @@ def total_variation(
     return float((crossed + 1.5 * 2.0**-bits * boundaries + 2.0**-bits).sum())
 
 
+@on_host
 def standard_normal(shape: tuple[int, ...], key: Key | None = None) -> Tensor:
     """Return standard normal draws from a secret key, by default a fresh one, float64.
 
@@ -122,6 +124,7 @@ def standard_normal(shape: tuple[int, ...], key: Key | None = None) -> Tensor:
     return torch.from_numpy(ndtri((raw.astype(np.float64) + 0.5) * 2.0**-BITS)).reshape(shape)
 
 
+@on_host
 def sample(
     posterior: Distribution,
     draws: int = 1,

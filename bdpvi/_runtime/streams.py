@@ -1,31 +1,24 @@
-"""Streams of torch's random numbers: of a seed, and of a key with all its bits."""
+"""Torch's random numbers of a key with all its bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
+from bdpvi._runtime.host import HOST, on_host
 from bdpvi._runtime.keys import Key
 
 _WORDS, _FROM = 624, 24
 """The Mersenne twister's state in what torch.get_rng_state() returns: its words and their place."""
 
 
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of a seed, on one device; the caller's state comes back after."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        if device.type == "cpu":
-            torch.default_generator.manual_seed(seed)  # a seed for all devices is slow
-        else:
-            torch.manual_seed(seed)
-        yield
+@on_host
+def stir(key: Key, device: torch.device = HOST) -> None:
+    """Go on with random numbers of a key: of all its bits, as a seed on the CPU has 32 only.
 
-
-def stir(key: Key, device: torch.device) -> None:
-    """Go on with random numbers of a key: of all its bits, as a seed on the CPU has 32 only."""
+    Args:
+        key: the key.
+        device: where, besides the host, something is drawn.
+    """
     if device.type == "cuda":
         torch.cuda.manual_seed(int(key) % 2**63)
     state = torch.get_rng_state()

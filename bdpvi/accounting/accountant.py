@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting import conversions, estimators, losses, worst_case
 from bdpvi.accounting.answer import (
     Solution,
@@ -77,6 +78,7 @@ class Accounting:
             validate.probability("failure_probability", self.failure_probability)
 
 
+@on_host
 def cost_of(
     events: Iterable[Event | Charged], delta: float, accounting: Accounting | None = None
 ) -> Cost:
@@ -145,10 +147,12 @@ class Account:
         """Of the neighbours, such as "remove D‖D′"."""
         return self.charged.directions
 
+    @on_host
     def each(self, direction: str, order: Tensor) -> Tensor:
         """Return what all events cost each record at orders (K,), (K, m)."""
         return self.charged.each(direction, order)
 
+    @on_host
     def cost(self, delta: float) -> Cost:
         """Return :func:`cost_of` these events."""
         validate.probability("delta", delta)
@@ -185,6 +189,7 @@ class Account:
             # Whether there is an answer must not depend on the records where the worst case is one.
             return None
 
+    @on_host
     def worst_case(self, delta: float) -> Bound | None:
         """Return the guarantee for every conceivable record, by public numbers alone.
 
@@ -195,6 +200,7 @@ class Account:
             return None
         return worst_case.epsilon([losses.repeated(e, n) for e, n in self.events], delta)
 
+    @on_host
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian δ at ``epsilon``, with what the estimates take of it.
 
@@ -229,6 +235,7 @@ class Account:
         beta = max(self._beta(name, epsilon, rest, near) for name in self.directions)
         return min(1.0, beta + estimates * gamma + rounding)
 
+    @on_host
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
         """Return the ε of single records of the panel for everything charged, each at ``delta``.
 
@@ -243,6 +250,7 @@ class Account:
         counted = self.charged.counted(self.directions[0])
         return exposure_of(own, price, delta, failure_probability, self.charged.path, **counted)
 
+    @on_host
     def per_record(self, delta: float) -> Tensor:
         """Return the ε of each record of the panel by itself, (m,). Secret; see :meth:`exposure`.
 
@@ -251,6 +259,7 @@ class Account:
         own, price = self.own_price(delta)
         return torch.tensor([price(float(value)) for value in own], dtype=torch.float64)
 
+    @on_host
     def own_price(self, delta: float) -> Price:
         """Return a number per record, (m,), and the rising function that makes its own ε of it."""
         validate.probability("delta", delta)
@@ -261,6 +270,7 @@ class Account:
         each = [self._own_epsilon(name, delta) for name in self.directions]
         return torch.stack(each).amax(0), float
 
+    @on_host
     def bound(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,).
 

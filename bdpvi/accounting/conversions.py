@@ -186,13 +186,13 @@ class Orders:
         return place
 
 
-REAL_ORDERS = Orders(torch.logspace(-1, 5, 2049, dtype=torch.float64))
+REAL_ORDERS = Orders(torch.logspace(-1, 5, 2049, dtype=torch.float64, device="cpu"))
 """λ from 0.1 to 1e5; neighbours differ by 0.7 %, which moves the smallest ε by less than 1e-5."""
 
-INTEGER_ORDERS = Orders(torch.arange(1, 257))
+INTEGER_ORDERS = Orders(torch.arange(1, 257, device="cpu"))
 """λ = 1 … 256, for costs that exist at whole orders only."""
 
-EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64)
+EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64, device="cpu")
 """The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
 
 

@@ -24,7 +24,7 @@ LARGEST: Mapping[Relation, float] = {
     Relation.ZERO_OUT: 1.0,
 }
 """How far one change moves a sum of vectors clipped to norm 1."""
-LEVELS = torch.arange(1, 65, dtype=torch.float64) / 64
+LEVELS = torch.arange(1, 65, dtype=torch.float64, device="cpu") / 64
 """64 levels; rounding up to them adds at most 1/64 of the clip to a sensitivity."""
 
 

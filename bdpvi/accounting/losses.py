@@ -26,7 +26,7 @@ Draws = Sequence[tuple[PosteriorDraws, int]]
 Price = tuple[Tensor, Callable[[float], float]]
 """A number per record, (m,), and the ε that it stands for, which rises with it."""
 
-_SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64)
+_SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64, device="cpu")
 _NEGLIGIBLE = 1e-3
 _TRIES = ((24, 0.0), (128, 0.0015))
 """Nodes and smoothing tried in turn; the second where the first is loose."""

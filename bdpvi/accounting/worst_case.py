@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting import perturbed_objective
 from bdpvi.accounting.cost import ADD_OR_REMOVE, REPLACE, Bound, Kind
 from bdpvi.accounting.distances import common_neighbours, unsampled, variance_of
@@ -84,12 +85,14 @@ class PrivacyLossAccountant:
     name: ClassVar[str] = "privacy loss distribution"
     relation: ClassVar[str] = ADD_OR_REMOVE
 
+    @on_host
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`."""
         _check(noise_multiplier, rate, steps, delta)
         run = SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)
         return self.together((run,), delta)
 
+    @on_host
     def together(self, runs: Sequence[SampledGaussian], delta: float) -> float:
         """Return ε at ``delta`` of several runs, each of sensitivity 1 and of no unseen coins.
 
@@ -123,6 +126,7 @@ class GaussianAccountant:
     name: ClassVar[str] = "Gaussian DP"
     relation: ClassVar[str] = ADD_OR_REMOVE
 
+    @on_host
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
         """Return ε; see :class:`WorstCaseAccountant`. ``rate`` must be 1."""
         _check(noise_multiplier, rate, steps, delta)
@@ -131,6 +135,7 @@ class GaussianAccountant:
         return gaussian_epsilon(steps / noise_multiplier**2, delta)
 
 
+@on_host
 def gaussian_epsilon(variance: float, delta: float) -> float:
     """Return ε at ``delta`` of a Gaussian mechanism: the root of ``equal_covariance``.
 
@@ -153,6 +158,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
     return root(excess, 0.0, top) * (1 + 1e-11)  # the side on which δ holds
 
 
+@on_host
 def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> Bound | None:
     """Return the guarantee of a Gaussian mechanism whose outputs are within ``rounding`` of exact.
 
@@ -179,6 +185,7 @@ def worst(epsilon: float, delta: float, by: str, **more: Any) -> Bound:
     return Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=delta, by=by, **more)
 
 
+@on_host
 def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
     """Return what all events guarantee together, to every conceivable record.
 
@@ -268,6 +275,7 @@ def _perturbed_epsilon(
     return perturbed_objective.epsilon(perturbed, delta, others=deltas_together(sampled))
 
 
+@on_host
 def replace_one(guarantee: Bound) -> Bound | None:
     """Return what the same release guarantees where one record is replaced by another.
 
@@ -295,6 +303,7 @@ def replace_one(guarantee: Bound) -> Bound | None:
     return replace(guarantee, epsilon=2 * guarantee.epsilon, delta=delta, relation=REPLACE)
 
 
+@on_host
 def guarantee(
     accountant: WorstCaseAccountant,
     noise_multiplier: float,
@@ -325,6 +334,7 @@ def guarantee(
 
 
 @lru_cache(maxsize=4096)
+@on_host
 def calibrate(
     accountant: WorstCaseAccountant, *, epsilon: float, delta: float, rate: float, steps: int
 ) -> float:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import GaussianAccountant
 from bdpvi.dp.noise import Run, Streams
@@ -55,6 +56,7 @@ class DPGDSettings:
             raise ValueError(f"tail must lie in [0, 1], got {self.tail!r}")
 
 
+@on_host
 def dp_gd_runs(
     model: Model,
     data: Dataset,

@@ -20,6 +20,7 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import HOST, on_host
 from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
@@ -65,6 +66,7 @@ class DPVISettings:
             validate.positive_int("draws", self.draws)
 
 
+@on_host
 def dpvi_runs(
     model: Model,
     guide: Reparameterised,
@@ -120,6 +122,7 @@ def dpvi_runs(
     )
 
 
+@on_host
 def train(
     model: Model,
     guide: Reparameterised,
@@ -234,7 +237,7 @@ def chain_rule(guide: Reparameterised, like: Tensor) -> ChainRule:
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(like)
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device=HOST).to(like)
 
     free = {
         name: transform_to(guide.constraints[name]).inv(value)[None] + random(1, *value.shape)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import secure, validate
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.inference.plan import Plan
@@ -72,6 +73,7 @@ class NoisySum:
         """The noise's standard deviation, see :func:`deviation_for`."""
         return deviation_for(self.noise_multiplier, self.clip, self.size, self.smallest)
 
+    @on_host
     def batch(self, step: int) -> Tensor:
         """Return the positions of the records in the batch of ``step``, perhaps none."""
         return self._plan.chosen(step, self.records if self.length is None else self.length)
@@ -84,6 +86,7 @@ class NoisySum:
         """Return a fresh key for one sum's noise, or of an experiment the one with these labels."""
         return Key.fresh() if self.seed is None else Key.of_seed(self.seed).child("noise", *labels)
 
+    @on_host
     def noisy(self, totals: Sequence[Tensor], key: Key) -> list[Tensor]:
         """Return the parts of one sum, of ``size`` coordinates together, with noise, float64.
 
@@ -127,6 +130,7 @@ class NoisySum:
         return {name: value for name, value in asdict(self).items() if name != "size"}
 
 
+@on_host
 def deviation_for(
     noise_multiplier: Multiplier,
     clip: float | Multiplier,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import secure, validate
+from bdpvi._runtime.host import HOST
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import WorstCaseAccountant, guarantee
@@ -66,7 +67,7 @@ class Stream:
     def base(self, step: int, size: int) -> Tensor:
         """Return the standard normal base noise of a reparameterised draw, (size,) float64."""
         generator = _generator(self.plan.noise_seed(step))
-        return torch.randn(size, dtype=torch.float64, generator=generator)
+        return torch.randn(size, dtype=torch.float64, generator=generator, device=HOST)
 
 
 class Streams:

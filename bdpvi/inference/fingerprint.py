@@ -81,7 +81,7 @@ def described(value: Any) -> str:
 
 def _tried(problem: Problem) -> str:
     """Return the log-density of every site, to ten digits: other processors round otherwise."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     x, y = problem.data.x[:_PROBED], problem.data.y[:_PROBED]
     with torch.no_grad():
         trace = poutine.trace(problem.model).get_trace(x, y)

@@ -147,7 +147,7 @@ def run_svi(
                     f"rate={plan.rate} left the Poisson batch of step {step} empty "
                     f"(expected size {plan.rate * len(data):.3g}); use a higher rate"
                 )
-            torch.manual_seed(plan.noise_seed(step))
+            torch.default_generator.manual_seed(plan.noise_seed(step))
             # Pyro's checks of a site need looking at once; they cost more than the step.
             with pyro.validation_enabled(step == 0):
                 losses.append(svi.step(data.x[batch], data.y[batch]))

@@ -25,6 +25,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Categorical, Transform, biject_to, constraints
 
+from bdpvi._runtime.host import drawing
 from bdpvi._runtime.isolation import isolated
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
 
@@ -128,8 +129,7 @@ def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]
     Raises:
         MisfitError: a ValueError, see :func:`bdpvi.models.misfits.misfits`.
     """
-    devices = [x.device] if x.is_cuda else []
-    with poutine.block(), torch.no_grad(), torch.random.fork_rng(devices):
+    with poutine.block(), torch.no_grad(), drawing(x.device):
         trace = poutine.trace(model).get_trace(x, y)
     if found := misfits(trace, x):
         raise MisfitError(found)

@@ -52,7 +52,7 @@ class Remove:
     def rows(self, data: Dataset) -> Rows:
         """Return the neighbours of ``data``."""
         if self.records == 0:
-            return Rows("remove", data.select(torch.arange(0)), -1.0)
+            return Rows("remove", data.select(torch.arange(0, device=data.ids.device)), -1.0)
         return Rows("remove", _sample(data, self.records, self.seed), -1.0)
 
 
@@ -91,7 +91,8 @@ def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
         raise ValueError(f"records={size} must be between 3 and the number of records, {len(data)}")
     if size == len(data):
         return data
-    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:size]
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(data), generator=generator, device="cpu")[:size]
     return data.select(chosen.sort().values.to(data.x.device))
 
 

@@ -11,6 +11,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import transform_to
 
+from bdpvi._runtime.host import HOST
 from bdpvi.inference.guide import Free, Reparameterised
 from bdpvi.inference.svi import Problem
 from bdpvi.models.contract import RecordWeights, log_likelihood
@@ -37,7 +38,7 @@ class Step(NamedTuple):
         extra: one extra record for each row.
         weight: of the extra record in each row, (m,); 0 where it is not in the batch.
         batch: the batch that all rows share.
-        generator: of the base noise, seeded for this step.
+        generator: of the base noise, the host's, seeded for this step.
     """
 
     extra: Seen
@@ -119,7 +120,8 @@ class TracedGradient:
 
     def __call__(self, free: Free, step: Step, out: Free) -> None:
         """Write the gradients, see :class:`RowGradient`."""
-        torch.manual_seed(step.generator.initial_seed())  # Pyro draws from the global generator
+        # Pyro draws from the global generator.
+        torch.default_generator.manual_seed(step.generator.initial_seed())
         alone = {name: value.contiguous() for name, value in free.items()}  # one row after another
         x, y = (part.contiguous() for part in step.extra)
         for name, value in self.vmapped(alone, x, y, step.weight, *step.batch).items():
@@ -158,9 +160,8 @@ class LogisticGradient:
         """Write the gradients, see :class:`RowGradient`."""
         extra, weight, batch, generator = step
         like, m = batch[0], len(weight)
-        noise = torch.randn(
-            self.guide.dim, generator=generator, dtype=like.dtype, device=like.device
-        )
+        noise = torch.randn(self.guide.dim, generator=generator, dtype=like.dtype, device=HOST)
+        noise = noise.to(like.device)
         height, width = (len(like), m) if like.is_cuda else _tile(like)
         tiles = list(zip(*(part.split(max(1, height)) for part in batch), strict=True))
         space = like.new_empty(min(height, len(like)) * min(width, m))

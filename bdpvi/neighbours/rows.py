@@ -215,7 +215,7 @@ class Course:
         flat.grad = torch.empty_like(flat)
         free, gradient = _parameters(flat, shapes), _parameters(flat.grad, shapes)
         extra = tuple(_adjacent(part) for part in self.gradient.see(rows.records))
-        optim, generator = fused(fresh(self.problem.optim)), torch.Generator(flat.device)
+        optim, generator = fused(fresh(self.problem.optim)), torch.Generator()
         index = _index(rows.records, len(self.index))
         for step in range(self.problem.plan.steps):
             here, mine = self._batch(step, index)

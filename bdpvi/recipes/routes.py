@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from bdpvi._runtime import log, validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -22,6 +23,7 @@ from bdpvi.types import Dataset
 
 
 @log.step("private fit")
+@on_host
 def fit_private(
     model: Model,
     data: Dataset | tuple[object, object],

@@ -23,6 +23,7 @@ from torch.distributions import transform_to
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure
 from bdpvi._runtime.checkpoint import Begun, Checkpoint, always, settings_of
+from bdpvi._runtime.host import HOST, on
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
@@ -103,7 +104,7 @@ class Training(DPVI):
         given = {one.name: getattr(settings, one.name) for one in fields(DPVI)}
         made = cls(**given, guide=guide, size=0, start=start)
         x, _ = made._arguments(model, data).leaves
-        with isolated(x):
+        with isolated(x), on(HOST):
             program = made._read(model, data)
             moments(program)  # refused before anything is charged
             return replace(made, size=program.size)
@@ -164,7 +165,10 @@ class Training(DPVI):
             folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
         found = once(name, lambda: self._train(model, data, plan, key, kept))
-        parameters = {n.removeprefix("of "): v for n, v in found.items() if n.startswith("of ")}
+        here = data.x.device
+        parameters = {
+            n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
+        }
         Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
         return self._trained(found, parameters, model, data.x, key)
 
@@ -173,8 +177,8 @@ class Training(DPVI):
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
         Holder(modules_of(model, self.guide)).load_state_dict(self.start)
-        with isolated(self._arguments(model, data).leaves[0]):
-            torch.manual_seed(int(key.child("start")) % 2**63)
+        like, start = self._arguments(model, data).leaves[0], int(key.child("start"))
+        with isolated(like, seed=start % 2**63), on(HOST):
             program = self._read(model, data)
             mechanism = NoisySum(
                 rate=plan.event.rate,
@@ -195,7 +199,7 @@ class Training(DPVI):
                     f"for the owner only: {ignored} gradients of records were not finite, and "
                     "count as zero; look for NaN, infinities and values outside the support",
                     PrivacyUtilityWarning,
-                    stacklevel=7,
+                    stacklevel=9,
                 )
             mean, covariance, measured = course.posterior()
             values = {f"of {name}": one for name, one in _values(program, model).items()}

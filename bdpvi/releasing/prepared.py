@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bdpvi._fit import Kept
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.answer import implied, nothing
@@ -69,6 +70,7 @@ class Prepared:
     kept: Kept
 
     @classmethod
+    @on_host
     def of(
         cls,
         model: Model,
@@ -117,6 +119,7 @@ class Prepared:
         """Whether a public seed chose the rows, so that nothing may be released."""
         return bool(self.data.preprocessing.get(EXPERIMENT))
 
+    @on_host
     def cost(self, delta: float) -> Cost:
         """Return what everything on the table has cost in the worst case."""
         if not self.ledger.entries():
@@ -125,6 +128,7 @@ class Prepared:
         more = guarantees.assumptions_of(self.preprocessing)
         return Cost(worst_case=found and found.assuming(*more))
 
+    @on_host
     def of_records(self, delta: float) -> Cost:
         """Return :meth:`cost` with what a random record pays for the one release of this fit.
 
@@ -208,7 +212,7 @@ class Prepared:
             number = 1 + ledger.entries().index(entry)
             total = self.cost(delta)
         if few := route.caution(plan, delta):
-            warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
         drawn = route.draw(self.model, self.data, plan, key)
         latents = latents_of(drawn, route.draws, key)
         if isinstance(drawn, Drawn) and drawn.rounds:
@@ -225,6 +229,7 @@ class Prepared:
             )
         return replace(made, estimate=drawn.estimate) if isinstance(drawn, Drawn) else made
 
+    @on_host
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
         """Return draws as a release for ε would hold them, without charging: for the owner alone.
 
@@ -245,6 +250,7 @@ class Prepared:
         each = [latents_of(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
+    @on_host
     def predicting(self, epsilon: float, delta: float) -> Model:
         """Return the model that predicts by the previews for ε."""
         route, plan = self._exact(1, epsilon, delta)
@@ -257,6 +263,7 @@ class Prepared:
             route = route.of_rows(float(self.records))
         return route, planned(route, *self._shape, self.ledger.book(), epsilon, delta)
 
+    @on_host
     def price(self, draws: int | None, epsilon: float, delta: float) -> tuple[Any, ...]:
         """Return the events that the next release of this kind will charge; N is bought first."""
         with self.ledger.locked():

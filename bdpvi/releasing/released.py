@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import schema, validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind, sentences
 from bdpvi.models.contract import Model, class_probabilities, predictive_means
 from bdpvi.releasing.estimate import Estimate, Gaussian
@@ -157,6 +158,7 @@ class Release:
         written = self.preprocessing.get("encoding")
         return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
 
+    @on_host
     def summary(self, level: float = 0.95, *, odds: bool = False) -> Summary:
         """Return a table of the coefficients: estimates, intervals, P(coefficient > 0).
 
@@ -175,6 +177,7 @@ class Release:
         """
         return summarised(self, level, odds)
 
+    @on_host
     def with_draws(self, draws: int) -> Release:
         """Return the release with so many fresh draws from its posterior, at no price.
 
@@ -199,6 +202,7 @@ class Release:
             receipt=receipt,
         )
 
+    @on_host
     def predict_draws(self, x: object) -> Tensor:
         """Return each record's expected target by every sample, (k, N).
 
@@ -227,6 +231,7 @@ class Release:
         validate.finite("x", features)
         return features.to(self.samples)
 
+    @on_host
     def to_inference_data(self, x: Tensor | None = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
@@ -248,6 +253,7 @@ class Release:
 
         return to_inference_data(self, x)
 
+    @on_host
     def predict_mean(self, x: Any) -> Any:
         """Return each record's expected target, averaged over the samples, (N,).
 
@@ -262,6 +268,7 @@ class Release:
         """
         return _like(x, self.predict_draws(x).mean(0))
 
+    @on_host
     def predict_proba(self, x: Any) -> Any:
         """Return the probabilities of the classes 0 to K − 1, averaged over the samples, (N, K).
 
@@ -276,6 +283,7 @@ class Release:
         """
         return _like(x, self._probabilities(x))
 
+    @on_host
     def predict(self, x: Any) -> Any:
         """Return the likeliest class, 0 to K − 1, (N,); containers as of :meth:`predict_mean`.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import log, secure, validate
+from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge, Entry
@@ -132,6 +133,7 @@ class Asked:
         )
 
 
+@on_host
 def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
     """Return what :func:`release` returns, for a purpose too."""
     if isinstance(fit, Prepared):
@@ -190,6 +192,7 @@ def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
 
 
 @log.step("accounting")
+@on_host
 def cost(
     fit: Fit | Prepared,
     *,
@@ -225,6 +228,7 @@ def cost(
     return replace(found, bayesian=bayesian, exposure=exposure)
 
 
+@on_host
 def preview(
     fit: Fit | Prepared,
     draws: int = 1,
@@ -252,6 +256,7 @@ def preview(
 
 
 @log.step("calibration")
+@on_host
 def calibrate(
     fit: Fit | Prepared,
     draws: int = 1,

@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from bdpvi._fit import Fit, Kept
 from bdpvi._runtime import schema, store, validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model, latent_sites
@@ -33,6 +34,7 @@ _OF_GUIDE = ("ridge", "noise_scale", "grid")
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
 
+@on_host
 def save_fit(
     fit: Fit | Prepared, path: str | Path, *, extra: Mapping[str, Any] | None = None
 ) -> None:
@@ -58,6 +60,7 @@ def save_fit(
         _kept_at(fit, path)
 
 
+@on_host
 def save_fit_in(fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write ``fit`` into a secret folder that the caller holds; the ledger's line comes last.
 
@@ -233,6 +236,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
     return Prepared(model, data, guide.suited(model, data, None), kept)
 
 
+@on_host
 def _fit(folder: Path, about: About, model: Model, guide: Guide, content: bytes, kept: Kept) -> Fit:
     """Return a fit of a guide."""
     assert about.guide is not None
@@ -257,6 +261,7 @@ def _fit(folder: Path, about: About, model: Model, guide: Guide, content: bytes,
     )
 
 
+@on_host
 def save_release(release: Release, path: str | Path) -> None:
     """Write what may be shared to a new JSON file: samples, their receipt, public constants.
 
@@ -269,6 +274,7 @@ def save_release(release: Release, path: str | Path) -> None:
         write_release(release, temporary)
 
 
+@on_host
 def write_release(release: Release, path: Path) -> None:
     """Write the release to an open place of its own; see :func:`save_release`."""
     if release.receipt.experiment:
@@ -294,6 +300,7 @@ def write_release(release: Release, path: Path) -> None:
     store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
 
 
+@on_host
 def load_release(path: str | Path, model: Model | None = None) -> Release:
     """Read a release back; ``model`` is needed unless it is one of bdpvi's regressions.
 

@@ -203,7 +203,7 @@ def test_charges_come_first_and_stop_at_the_budget() -> None:
 def test_a_step_returns_nothing_and_the_loss_is_pyros() -> None:
     x, y = table()
     svi = made()
-    assert svi.step(x, y) is None  # type: ignore[func-returns-value]
+    assert svi.step(x, y) is None
     torch.manual_seed(7)
     found = svi.evaluate_loss(x, y)
     torch.manual_seed(7)

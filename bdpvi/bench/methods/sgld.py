@@ -16,6 +16,7 @@ import pyro
 import torch
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.host import on_host
 from bdpvi.accounting.cost import REPLACE, Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
@@ -119,6 +120,7 @@ class DPSGLDSettings:
         return math.floor(self.burn_in * self.steps)
 
 
+@on_host
 def dp_sgld_runs(
     model: Model,
     data: Dataset,

@@ -82,6 +82,11 @@ class Arguments:
         """The leaves that are of records; of a Dataset those of its first one."""
         return tuple(one for one, of in zip(self.leaves, self.sampled, strict=True) if of)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the records are."""
+        return self.tables[0].device
+
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the records at these positions, (B, ...) for each leaf that is of records."""
         if self.source is None:

@@ -18,7 +18,8 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.streams import seeded, stir
+from bdpvi._runtime.host import HOST, drawing
+from bdpvi._runtime.streams import stir
 from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.dp.programs.program import Program
 
@@ -126,10 +127,10 @@ class Descent:
             FloatingPointError: if a parameter is not finite after it.
         """
         program, mechanism = self.program, self.mechanism
-        with seeded(mechanism.seed_of(number), program.device):
+        with drawing(HOST, mechanism.seed_of(number)):
             draw = program.draw()
             # The parameters may show the draw, and with it what would follow from the same seed.
-            stir(mechanism.key_of("records", number), program.device)
+            stir(mechanism.key_of("records", number))
             total = torch.zeros(mechanism.size, dtype=torch.float64)
             for positions in self._pieces(mechanism.batch(number)):
                 found = program.gradients(draw, program.arguments.rows(positions)).detach().cpu()

@@ -14,12 +14,13 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
+from bdpvi._runtime.host import HOST
 from bdpvi.dp.programs.program import Program, in_plate
 from bdpvi.models.misfits import split
 
 
 def moments(program: Program) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of the unconstrained global latents, float64.
+    """Return mean and covariance of the unconstrained global latents, float64, on the host.
 
     Returns:
         (d,), and (d, d); (d,) for the covariance where no two coordinates are correlated.
@@ -51,8 +52,8 @@ def moments(program: Program) -> tuple[Tensor, Tensor]:
             "after the other; use bdpvi.guides, an AutoNormal or its kin, or Normal sites (of a "
             "positive latent a LogNormal)"
         )
-    means = [mean.double() for _, mean, _ in parts]
-    spreads = [spread.double() for _, _, spread in parts]
+    means = [mean.double().to(HOST) for _, mean, _ in parts]
+    spreads = [spread.double().to(HOST) for _, _, spread in parts]
     mean = torch.cat(means) if means else torch.zeros(0, dtype=torch.float64)
     if all(one.ndim == 1 for one in spreads):
         return mean, torch.cat(spreads) if spreads else torch.zeros(0, dtype=torch.float64)

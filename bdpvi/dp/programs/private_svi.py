@@ -13,6 +13,7 @@ from pyro.optim import PyroOptim
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.host import HOST, drawing, on_host
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.ledger import Ledger
@@ -106,6 +107,7 @@ class PrivateSVI:
         self._charged: Steps | None = None
         self._told = False
 
+    @on_host
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Charge a step, then take it.
 
@@ -135,9 +137,10 @@ class PrivateSVI:
                 "for the owner only: a record's gradient is not finite and counts as zero; look "
                 "for NaN, infinities and values outside the support",
                 PrivacyUtilityWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
+    @on_host
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO of all records, at one draw. Secret.
 
@@ -145,7 +148,7 @@ class PrivateSVI:
         """
         descent, _ = self._begun(args, kwargs)
         program = descent.program
-        with torch.random.fork_rng(), torch.no_grad():
+        with drawing(HOST), torch.no_grad():
             draw = program.draw()
             pieces = torch.arange(program.arguments.length).split(1024)
             each = [program.record_losses(draw, program.arguments.rows(one)) for one in pieces]
@@ -209,6 +212,7 @@ class PrivateSVI:
         }
         return sealed(state)
 
+    @on_host
     def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         """Go on from ``state``, of a run that was made as this one.
 

@@ -28,6 +28,7 @@ from pyro.ops.contract import contract_tensor_tree
 from torch import Tensor
 from torch.distributions import transform_to
 
+from bdpvi._runtime.host import on
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import Reparameterised, plates, sums
 from bdpvi.models.contract import Site, parts
@@ -91,7 +92,7 @@ class Program:
     @property
     def device(self) -> torch.device:
         """Where it is trained."""
-        return next((v.device for v in self.parameters.values()), torch.device("cpu"))
+        return next((v.device for v in self.parameters.values()), self.arguments.device)
 
     def draw(self) -> Draw:
         """Draw the global latents from the guide, which is run on a record of zeros."""
@@ -99,6 +100,9 @@ class Program:
         with self.alone():
             guided = poutine.trace(self.guide).get_trace(*args, **kwargs)
             modelled = poutine.trace(poutine.replay(self.model, guided)).get_trace(*args, **kwargs)
+            return self._drawn(guided, modelled)
+
+    def _drawn(self, guided: poutine.Trace, modelled: poutine.Trace) -> Draw:
         public = torch.zeros(())
         for trace, sign in ((modelled, -1), (guided, 1)):
             trace.compute_log_prob(lambda _, site: not in_plate(site, self.plate))
@@ -206,8 +210,9 @@ class Program:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run without Pyro's checks, with one record in the plate."""
+        """Run on its device, without Pyro's checks, with one record in the plate."""
         with ExitStack() as stack:
+            stack.enter_context(on(self.device))
             stack.enter_context(pyro.validation_enabled(False))
             stack.enter_context(plates(lambda name, *_: name == self.plate))
             stack.enter_context(sums())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bdpvi._runtime.host import HOST, drawing, on
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import is_normal, plates
 from bdpvi.dp.programs.program import Draw, Program, in_plate
@@ -92,7 +93,7 @@ def _found(model: Callable[..., Any], guide: Callable[..., Any], arguments: Argu
     as many entries by chance.
     """
     alone = _Runs(model, guide, arguments, None)
-    with pyro.get_param_store().scope(), torch.random.fork_rng():
+    with pyro.get_param_store().scope(), drawing(arguments.device):
         try:
             return _plate(alone.alone())
         except ValueError:
@@ -147,7 +148,7 @@ class _Runs:
     def differing(self, modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> list[Misfit]:
         """Return what follows from the records and must not, and what should and does not."""
         misfits = []
-        with torch.random.fork_rng(), torch.no_grad():
+        with drawing(self.arguments.device), torch.no_grad():
             state = torch.random.get_rng_state()
             zeros = self._run("guide", self.guide, 0)
             torch.random.set_rng_state(state)
@@ -178,7 +179,12 @@ class _Runs:
         args, kwargs = self.arguments.call(rows)
         last = LastSite()
         try:
-            with pyro.validation_enabled(False), plates(self._is_records), last:
+            with (
+                on(self.arguments.device),
+                pyro.validation_enabled(False),
+                plates(self._is_records),
+                last,
+            ):
                 return poutine.trace(program).get_trace(*args, **kwargs)
         except MisfitError:
             raise
@@ -188,7 +194,8 @@ class _Runs:
     def nesting(self, loss: TraceEnum_ELBO, plate: str) -> None:
         """Let the loss find out how deep plates are nested."""
         args, kwargs = self.arguments.call(self.arguments.stand_in)
-        with pyro.validation_enabled(False), plates(lambda name, *_: name == plate):
+        here = on(self.arguments.device)
+        with here, pyro.validation_enabled(False), plates(lambda name, *_: name == plate):
             loss._guess_max_plate_nesting(self.model, self.guide, args, kwargs)
 
     def _is_records(self, name: str, size: Any, part: bool) -> bool:
@@ -340,18 +347,21 @@ def _nested(loss: Any, runs: _Runs, plate: str) -> Any:
 
 
 def _tried(made: Program) -> Program:
-    """Return the program with the parameters that records use, after a gradient of one of zeros.
+    """Return the program with the parameters that records use, after a step on one of zeros.
 
     Raises:
         ValueError: naming the site where it fails.
     """
     last, rows = LastSite(), made.arguments.stand_in
     try:
-        with last, torch.random.fork_rng():
+        with last, drawing(made.device):
             draw = made.draw()
             made = replace(made, direct=_used(made, draw))
             made.gradients(draw, rows)
-            return made
+            made.backward(draw, torch.zeros(made.size, dtype=torch.float64, device=HOST))
+        for value in made.parameters.values():
+            value.grad = None
+        return made
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
         raise _failed("model", "the gradient of one record", last, error) from error
 

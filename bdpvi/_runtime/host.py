@@ -1,0 +1,97 @@
+"""What is the host's, whatever torch's default device is.
+
+Coins, base noise, first values and accounting are computed on the CPU: the same seed then makes the
+same fit on every device. Records, parameters and gradients stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+HOST = torch.device("cpu")
+
+_DRAWS = frozenset(
+    {
+        "_sample_dirichlet", "_standard_gamma", "alpha_dropout", "bernoulli", "bernoulli_",
+        "binomial", "cauchy_", "dropout", "exponential_", "feature_alpha_dropout",
+        "feature_dropout", "geometric_", "log_normal_", "multinomial", "normal", "normal_",
+        "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_",
+        "randperm", "uniform_",
+    }
+)  # fmt: skip
+"""What torch draws with."""
+
+
+class _HostDraws(TorchFunctionMode):
+    """Draw on the CPU, by its generator, and put the result where it was wanted."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") not in _DRAWS:
+            return func(*args, **kwargs)
+        like = next((one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)), None)
+        asked = kwargs.get("device")
+        device = torch.device(asked) if asked is not None else _place(like)
+        generator = kwargs.get("generator")
+        if device.type == "cpu" or (generator is not None and generator.device.type != "cpu"):
+            return func(*args, **kwargs)
+        own = kwargs if like is not None and asked is None else {**kwargs, "device": HOST}
+        there, named = tree_map_only(Tensor, lambda one: one.to(HOST), (tuple(args[1:]), own))
+        if func.__name__.endswith("_"):
+            drawn = func(torch.empty_like(args[0], device=HOST), *there, **named)
+            return args[0].copy_(drawn)
+        first = [one.to(HOST) if isinstance(one, Tensor) else one for one in args[:1]]
+        return func(*first, *there, **named).to(device)
+
+
+def _place(like: Tensor | None) -> torch.device:
+    return torch.get_default_device() if like is None else like.device
+
+
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """Within it torch makes tensors there, where nothing else is said, and draws on the host."""
+    if device.type == "cpu" and torch.get_default_device().type == "cpu":
+        yield  # the modes cost time in every operation
+        return
+    with _HostDraws(), device:
+        yield
+
+
+def on_host(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function compute on the host, whatever torch's default device is: coins, accounting."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with entered():
+            return function(*args, **kwargs)
+
+    entered = partial(on, HOST)
+    # Doctest looks for the examples of functions that have the module's own globals.
+    own = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
+    return wraps(function)(own)
+
+
+@contextmanager
+def drawing(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Random numbers of the host, from a seed or from where they are, for tensors of a device.
+
+    The caller's random state comes back after.
+    """
+    with torch.random.fork_rng([]), on(device):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)  # a seed for all devices is slow
+        yield

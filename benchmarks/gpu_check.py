@@ -1,0 +1,354 @@
+"""Does every way to train and release run on a CUDA device, and say there what it says on the CPU?
+
+    python benchmarks/gpu_check.py [cuda|cpu] [--small] [--only=WORDS]
+
+Each line is a case: ok or the error and where it was raised, the largest difference from the CPU,
+seconds on both, and how often the host waited for the device. Cases that end with "default device"
+run under ``torch.set_default_device``. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import autoguide
+from torch import Tensor
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
+from bdpvi.bench.methods import sgld
+from bdpvi.dp import dp_gd, dpvi
+from bdpvi.dp.noise import Run
+
+LIMIT = 240.0
+"""Seconds after which no case is begun."""
+RUNS = [Run(noise_multiplier=1.0, seed=1)]
+Make = Callable[[torch.device], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to train.
+
+    Attributes:
+        make: from a device to numbers that should be the same on every other.
+        agree: largest difference of these; None where they follow from a fresh secret.
+        both: whether it is run on the CPU too.
+    """
+
+    make: Make
+    agree: float | None = 1e-6
+    both: bool = True
+
+
+def linear(x: Tensor, y: Tensor | None = None) -> None:
+    """Observe y about x·w."""
+    w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1], dtype=x.dtype), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+def own_guide(x: Tensor, y: Tensor | None = None) -> None:
+    """Draw w from a normal."""
+    loc = pyro.param("loc", lambda: x.new_zeros(x.shape[1]))
+    scale = pyro.param(
+        "scale", lambda: x.new_ones(x.shape[1]), constraint=dist.constraints.positive
+    )
+    pyro.sample("w", dist.Normal(loc, scale).to_event(1))
+
+
+def logistic() -> BayesianLogisticRegression:
+    """Return the model of most cases."""
+    return BayesianLogisticRegression(clip=0.5)
+
+
+def simulated(records: int, features: int) -> Dataset:
+    """Return records of a logistic regression, on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    x = normal(records, features)
+    w = torch.linspace(-1, 1, features, dtype=torch.float64, device="cpu")
+    return Dataset(x, (x @ w + normal(records) > 0).double())
+
+
+def table(small: bool) -> Dataset:
+    """Return a real table, or a few rows of it."""
+    train = datasets.load_breast_cancer().train
+    rows = train.select(torch.arange(100, device=train.x.device))
+    return Dataset(rows.x[:, :4], rows.y) if small else rows
+
+
+def fitted(
+    model: Callable[[], Any],
+    guide: Callable[[Any], Any],
+    data: Callable[[], Dataset],
+    neighbours: Callable[[], Any],
+    **settings: Any,
+) -> Make:
+    """Return the fit's mean, what its neighbours say, and samples of a release."""
+
+    def make(device: torch.device) -> Tensor:
+        made = model()
+        training = Training(seed=1, device=str(device), **settings)
+        fit = bdpvi.fit(
+            made,
+            guide(made),
+            data(),
+            training=training,
+            neighbours=neighbours(),
+            progress=False,
+        )
+        numbers = [fit.posterior.mean.cpu().double()]
+        numbers += [panel.pairs.r.sum().reshape(1) for panel in fit.panels]
+        if training.rate == 1:
+            generator = torch.Generator().manual_seed(0)
+            drawn = bdpvi.preview(fit, 2, temperature=4.0, generator=generator)
+            numbers += [one.flatten() for one in drawn.values()]
+        return torch.cat(numbers)
+
+    return make
+
+
+def released(guarantee: Any, **settings: Any) -> Make:
+    """Return samples of a release, which is charged and written to a file, and predictions."""
+
+    def make(device: torch.device) -> Tensor:
+        model, training = logistic(), Training(device=str(device))
+        guide, data = guides.MeanField(model, **settings), table(small=True)
+        fit = bdpvi.fit(model, guide, data, training=training, progress=False)
+        release = bdpvi.release(fit, 2, temperature=4.0, guarantee=guarantee)
+        with tempfile.TemporaryDirectory() as folder:
+            bdpvi.save_release(release, Path(folder) / "release")
+            read = bdpvi.load_release(Path(folder) / "release", model)
+        predicted = read.predict_mean(data.x)
+        return torch.cat([predicted, *(one.flatten() for one in release.latents.values())])
+
+    return make
+
+
+def private_svi(data: Dataset, steps: int) -> Make:
+    """Return the location after some steps of :class:`bdpvi.PrivateSVI`."""
+
+    def make(device: torch.device) -> Tensor:
+        with pyro.get_param_store().scope():
+            svi = bdpvi.PrivateSVI(
+                linear,
+                own_guide,
+                pyro.optim.Adam({"lr": 0.01}),
+                pyro.infer.Trace_ELBO(),
+                clip=1.0,
+                noise_multiplier=1.0,
+                rate=0.5,
+                seed=1,
+            )
+            x, y = data.x.to(device), data.x[:, 0].to(device)
+            with torch.device(device):  # where the model, too, is to make its tensors
+                for _ in range(steps):
+                    svi.step(x, y)
+                svi.evaluate_loss(x, y)
+            svi.get_epsilon(1e-5)
+            found: Tensor = pyro.param("loc").detach()
+            return found
+
+    return make
+
+
+def private_fit(data: Dataset, target: Tensor, model: Any, route: Any) -> Make:
+    """Return samples of :func:`bdpvi.fit_private`, which may be charged only if there are some."""
+
+    def make(device: torch.device) -> Tensor:
+        ledger = bdpvi.Ledger()
+        records = (data.x.to(device), target.to(device))
+        try:
+            release = bdpvi.fit_private(model, records, epsilon=1.0, ledger=ledger, route=route)
+        except Exception as error:
+            if spent := ledger.entries():
+                raise RuntimeError(f"charged {len(spent)} times, then failed: {error}") from error
+            raise
+        release.predict(data.x.to(device)) if hasattr(model, "limit") else None
+        return torch.cat([one.flatten().cpu() for one in release.latents.values()])
+
+    return make
+
+
+def network(data: Dataset, width: int, steps: int) -> Make:
+    """Return the weights after some steps of :func:`bdpvi.make_private`."""
+
+    def make(device: torch.device) -> Tensor:
+        with torch.device("cpu"), torch.random.fork_rng([]):
+            torch.default_generator.manual_seed(0)
+            layers = (torch.nn.Linear(data.x.shape[1], width), torch.nn.Tanh())
+            inner = (torch.nn.Linear(width, width), torch.nn.Tanh())
+            net = torch.nn.Sequential(*layers, *inner, torch.nn.Linear(width, 2))
+        net = net.to(device)
+        private = bdpvi.make_private(
+            net,
+            torch.optim.SGD(net.parameters(), lr=0.1),
+            loss=torch.nn.functional.cross_entropy,
+            data=(data.x.float(), data.y.long()),
+            rate=0.02,
+            max_grad_norm=1.0,
+            noise_multiplier=1.0,
+            settings=bdpvi.DPSGDSettings(seed=1),
+        )
+        for _ in range(steps):
+            private.step()
+        return torch.cat([weight.detach().flatten() for weight in net.parameters()])
+
+    return make
+
+
+def trained(data: Dataset) -> dict[str, Case]:
+    """Return the baselines with worst-case privacy."""
+
+    def by_dpvi(device: torch.device) -> Tensor:
+        model = logistic()
+        settings = dpvi.DPVISettings(steps=30, rate=0.5)
+        guide = guides.MeanField(model)
+        return dpvi.train(model, guide, data.to(device), runs=RUNS, settings=settings)["loc"]
+
+    def by_gd(device: torch.device) -> Tensor:
+        settings = dp_gd.DPGDSettings(steps=30)
+        (found,) = dp_gd.dp_gd_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
+        return found.latents["w"]
+
+    def by_sgld(device: torch.device) -> Tensor:
+        settings = sgld.DPSGLDSettings(steps=20, draws=1)
+        (found,) = sgld.dp_sgld_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
+        return found.latents["w"]
+
+    return {"DPVI": Case(by_dpvi), "DP-GD": Case(by_gd), "DP-SGLD": Case(by_sgld)}
+
+
+def cases(small: bool) -> dict[str, Case]:
+    """Return every case by its name."""
+    big = simulated(200, 5) if small else simulated(50_000, 30)
+    some = Dataset(big.x[:100], big.y[:100])
+    real, found, steps = (lambda: table(small)), dict[str, Case](), 10 if small else 50
+    for kind in (guides.MeanField, guides.FullRank, guides.LowRank):
+        for words, rate in (("", 1.0), (", batches", 0.3)):
+            make = fitted(logistic, kind, real, Coupled, rate=rate, steps=steps)
+            found[f"SVI + coupled, {kind.__name__}{words}"] = Case(make)
+    for name in ("Normal", "MultivariateNormal", "LowRankMultivariateNormal", "DiagonalNormal"):
+        kind = getattr(autoguide, f"Auto{name}")
+        make = fitted(logistic, kind, real, Coupled, steps=10)
+        found[f"converted Auto{name}"] = Case(make, agree=1e-4)
+    regression = Dataset(some.x, some.x[:, 0])
+    make = fitted(lambda: linear, guides.FullRank, lambda: regression, Coupled, steps=20)
+    found["any Pyro model, traced neighbours"] = Case(make)
+
+    def noisy(model: Any) -> guides.MeanField:
+        return guides.MeanField(model, noise_scale=0.01)
+
+    found["optimum, full rank"] = Case(fitted(logistic, guides.FullRank, real, Optimum))
+    found["optimum, mean field, noise scale"] = Case(fitted(logistic, noisy, real, Optimum))
+    found["release, worst case"] = Case(released(bdpvi.WorstCaseDP(), noise_scale=0.5), None)
+    found["release, Bayesian"] = Case(released(bdpvi.BayesianDP()), None)
+    found |= trained(table(small))
+    many = big if small else Dataset(big.x[:5000], big.y[:5000])
+    route = bdpvi.DPVI(rows=len(many), steps=5 if small else 60)
+    make = private_fit(many, many.x[:, 0], linear, route)
+    found["fit_private, any model (DPVI)"] = Case(make, agree=None)
+    objective = BayesianLogisticRegression(intercept=True, limit=2.0)
+    make = private_fit(some, some.y, objective, bdpvi.ObjectivePerturbation(rows=100))
+    found["fit_private, objective"] = Case(make, agree=None)
+    found["PrivateSVI"] = Case(private_svi(Dataset(big.x[:200], big.y[:200]), 20))
+    found["datasets"] = Case(lambda _: datasets.load_breast_cancer().train.x)
+    found["network"] = Case(network(big, 16 if small else 1024, 20), agree=1e-2)
+    defaults = {f"{name}, default device": case for name, case in found.items()}
+    if not small:
+        found["optimum, full rank, big"] = Case(
+            fitted(logistic, guides.FullRank, lambda: big, Optimum)
+        )
+
+        def removed() -> Coupled:
+            return Coupled(bdpvi.Remove(records=2000))
+
+        numbers: dict[str, Any] = {"steps": 100, "rate": 0.05, "dtype": torch.float32}
+        make = fitted(logistic, guides.MeanField, lambda: big, removed, **numbers)
+        found["SVI + coupled, big, float32"] = Case(make, both=False)
+    return found | defaults
+
+
+def under(name: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return the default device of a case."""
+    return torch.device(device) if name.endswith("default device") else nullcontext()
+
+
+def check(name: str, case: Case, device: torch.device) -> None:
+    """Run a case and print its line."""
+    cpu = torch.device("cpu")
+    places = [cpu, device] if case.both and device != cpu else [device]
+    found, took, waits = [], "", 0
+    for place in places:
+        begun, real = time.perf_counter(), place.type == "cuda"
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            if real:
+                torch.cuda.set_sync_debug_mode("warn")
+            try:
+                with under(name, place):
+                    found.append(case.make(place).cpu().double())
+            except Exception as error:
+                print(f"{name:50s} {place.type}: {told(error)}", flush=True)
+                return
+            finally:
+                if real:
+                    torch.cuda.set_sync_debug_mode("default")
+        waits = sum("synchroniz" in str(one.message) for one in seen)
+        took += f"  {place.type} {time.perf_counter() - begun:6.2f} s"
+    gap = float((found[0] - found[-1]).abs().max()) if case.agree is not None else float("nan")
+    differs = case.agree is not None and not gap <= case.agree
+    state = "DIFFERS" if differs else "ok"
+    print(f"{name:50s} {state:8s} gap {gap:.1e}{took}  waits {waits}", flush=True)
+
+
+def told(error: Exception) -> str:
+    """Return an error and the places in the library that it came through."""
+    steps = traceback.extract_tb(error.__traceback__)
+    ours = [one for one in steps if "site-packages" not in one.filename]
+    places = [f"{Path(one.filename).name}:{one.lineno}" for one in reversed(ours[-3:])]
+    return f"{type(error).__name__} at {' <- '.join(places)}: {str(error)[:160]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("device", nargs="?", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--small", action="store_true", help="few records and steps")
+    parser.add_argument("--only", action="append", default=[], help="cases with these words")
+    given = parser.parse_args()
+    device, begun = torch.device(given.device), time.perf_counter()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
+    print("python", *sys.argv)
+    print(f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}", end=", ")
+    print(f"pyro {pyro.__version__}, bdpvi {version('bdpvi')}, {platform.platform()}\n")
+    for name, case in cases(given.small).items():
+        if given.only and not any(words in name for words in given.only):
+            continue
+        if time.perf_counter() - begun > LIMIT:
+            print(f"{name:50s} not begun after {LIMIT:.0f} s", flush=True)
+            continue
+        check(name, case, device)
+    print(f"{time.perf_counter() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
