@@ -4,13 +4,16 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test_log_moments.py neighbours/test_rows_compiled.py test_distributed.py)
 
-.PHONY: help demo test plain ranges lint docs check-docs benchmark reliability clean
+.PHONY: help demo test test-all plain ranges lint docs check-docs benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
 
-test: $(VENV)/installed  ## run the tests, all but the slow ones of make reliability
+test: $(VENV)/installed  ## the tests of what the library promises, with doctests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+test-all: $(VENV)/installed  ## the tests that make test leaves out: comparisons, studies, examples, code on pages
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'whole and not slow'
 
 plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(NUMERICS)
@@ -21,7 +24,7 @@ ranges:  ## the tests with the oldest and with the newest releases that are supp
 	for end in lowest-direct highest; do \
 	  build/uv/bin/uv venv -q --clear build/$$end && \
 	  build/uv/bin/uv pip install -q --python build/$$end --resolution $$end -e '.[test]' && \
-	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -o filterwarnings=default || exit 1; \
+	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -m 'not slow' -o filterwarnings=default || exit 1; \
 	done
 
 lint: $(VENV)/installed  ## ruff, and mypy for three systems on a copy where all rooms lie in bdpvi/

@@ -1,4 +1,4 @@
-"""Doctests: of ``guides/`` and ``datasets/`` as ``bdpvi`` has them, and of what is installed."""
+"""Which tests run where, and doctests of ``guides/`` and ``datasets/`` as ``bdpvi`` has them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ NEEDS = {
     "opacus": "bdpvi/dp/networks/opacus.py",
 }
 """Doctests of what needs an extra cannot be collected without it; tests say so by skipping."""
+WHOLE = (
+    "tests/bench",
+    "tests/dp/test_example_federated.py",
+    "tests/dp/test_example_mnist.py",
+    "tests/dp/test_federated_benchmark.py",
+    "tests/dp/test_network_benchmarks.py",
+    "tests/dp/test_static_costs.py",
+    "tests/studies",
+    "tests/test_documentation.py",
+    "tests/test_examples.py",
+    "tests/test_generative_examples.py",
+)
+"""Comparisons, studies, scripts of benchmarks, fits of examples, commands of pages."""
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 
 
@@ -39,3 +52,11 @@ def pytest_sessionstart() -> None:
             raise pytest.UsageError(
                 f"{name} is not this checkout's ({found and found.origin}): pip install -e ."
             )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m leaves any out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole files and folders."""
+    for item in items:
+        if any(item.path.is_relative_to(ROOT / place) for place in WHOLE):
+            item.add_marker("whole")

@@ -90,6 +90,7 @@ def test_the_student_t_bounds_a_score_by_itself() -> None:
     assert float(in_log_scale.max()) == pytest.approx(freedom, rel=1e-6)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "records"), [("poisson", 600), ("student_t", 1000)])
 def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records: int) -> None:
     found = source(name)
@@ -126,6 +127,7 @@ def test_pairs_of_a_mixture_of_products_are_sums_over_its_components() -> None:
     assert found.numpy() == pytest.approx(expected)
 
 
+@pytest.mark.whole
 def test_a_posterior_from_noisy_counts_is_about_the_table() -> None:
     """Its loss falls, and shares are as far off as the posterior says."""
     found = source("noisy_counts")

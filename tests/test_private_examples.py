@@ -123,6 +123,7 @@ def fitted() -> Callable[[Example], _example.Fitted]:
     return of
 
 
+@pytest.mark.whole
 @every
 def test_an_example_learns_more_than_its_baseline(
     example: Example, fitted: Callable[[Example], Draws]
@@ -132,6 +133,7 @@ def test_an_example_learns_more_than_its_baseline(
     assert _example.score(example, found, test) > baseline + 0.08
 
 
+@pytest.mark.whole
 @every
 def test_a_record_has_the_same_density_alone(
     example: Example, fitted: Callable[[Example], Draws]
@@ -150,6 +152,7 @@ def test_a_record_has_the_same_density_alone(
     assert torch.allclose(together, torch.cat(alone), rtol=1e-4)
 
 
+@pytest.mark.whole
 @every
 def test_a_figure_shows_draws(example: Example, fitted: Callable[[Example], Draws]) -> None:
     figure, axes = plt.subplots()
@@ -251,6 +254,7 @@ def test_densities_of_hidden_variables_are_sums_and_integrals() -> None:
     assert found == pytest.approx(normal.logpdf(y))
 
 
+@pytest.mark.whole
 def test_importance_weights_of_factors_come_near_their_integral(
     fitted: Callable[[Example], Draws],
 ) -> None:
@@ -297,6 +301,7 @@ def test_baselines_are_maxima_of_the_likelihood() -> None:
     assert survival.baseline(train, test) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.whole
 def test_a_fit_comes_as_near_to_the_truth_as_its_draws() -> None:
     """No weight is further off than 4.5 standard deviations of the draws."""
     data = robust.simulated(RECORDS, 5)
@@ -322,6 +327,7 @@ def test_records_of_a_batch_count_as_often_as_there_are_records() -> None:
     assert total(half, 2.0, latents["z"][:5]) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.whole
 def test_an_example_prints_its_share_and_draws_its_figure(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_state_of_a_fit_that_was_begun(
     check_file(file, go_on, damaged, 60, every=True)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("command", "options", "files"),
     [

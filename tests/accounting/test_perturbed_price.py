@@ -377,7 +377,7 @@ def test_with_constants_before_it(epsilon: float, k: float) -> None:
                 y = np.linspace(-8, 9, 341)
                 weight = norm.pdf(y) * (y[1] - y[0])
                 rest = at - variance / 2 - math.sqrt(variance) * y
-                mean = sum(w * below(e, one) for w, e in zip(weight, rest, strict=True))
+                mean = float(weight @ below(rest, one))
                 assert mean * 0.98 <= found <= mean * 1.004 + 1e-13
 
 
@@ -406,26 +406,22 @@ def test_several_draws_by_quadrature(curvature: float) -> None:
     z = mu * x + m
     loss = np.where(z >= q, z, np.where(z > -q, (z + q) ** 2 / (4 * q), 0.0))
     weight = norm.pdf(x) * (x[1] - x[0])
+    loss, weight = loss[weight > 1e-13], weight[weight > 1e-13]
     for epsilon in (0.1, 0.8):
-        twice = sum(
-            w * below(epsilon - at, alone) for w, at in zip(weight, loss, strict=True) if w > 1e-13
-        )
+        twice = float(weight @ below(epsilon - loss, alone))
         assert twice * (1 - 1e-5) <= delta([one], epsilon) <= twice * 1.001
         thrice = [delta([alone] * 3, epsilon), delta([event(mu, curvature, draws=3)], epsilon)]
         assert thrice[1] == pytest.approx(thrice[0], rel=5e-4)
         assert thrice[0] > 1.02 * twice
-        mixed = sum(
-            w * below(epsilon - at, other) for w, at in zip(weight, loss, strict=True) if w > 1e-13
-        )
+        mixed = float(weight @ below(epsilon - loss, other))
         # Of one minimum's two bounds the lattice takes the convex minorant: a little less.
         assert mixed * 0.99 <= delta([alone, other], epsilon) <= mixed * 1.002
 
 
-def below(epsilon: float, one: PerturbedObjective) -> float:
-    """Return δ at an ε of any sign; below 0 no loss is left out."""
-    if epsilon >= 0:
-        return profile(epsilon, one)
-    return -math.expm1(epsilon) + math.exp(epsilon) * profile(0.0, one)
+def below(epsilon: Array, one: PerturbedObjective) -> Array:
+    """Return δ at ε of any sign; below 0 no loss is left out."""
+    negative = np.minimum(epsilon, 0.0)
+    return -np.expm1(negative) + np.exp(negative) * Loss.of(one).delta(np.maximum(epsilon, 0.0))
 
 
 def test_releases_in_one_dimension_together_cost_no_more() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,7 @@ def test_mixed_levels_against_dp_accounting() -> None:
     """Between a distribution rounded down and one rounded up, on a grid 20 times as fine."""
     event = run([[30, 20], [50, 0], [0, 50]], [0.5, 1.0], rate=0.05)
 
-    def theirs(pessimistic: bool, direction: str) -> Callable[[float], float]:
+    def composed(pessimistic: bool) -> Any:
         half, full = (
             privacy_loss_distribution.from_gaussian_mechanism(
                 NOISE,
@@ -123,13 +122,15 @@ def test_mixed_levels_against_dp_accounting() -> None:
             )
             for level in (0.5, 1.0)
         )
-        both = half.self_compose(30).compose(full.self_compose(20))
-        pmf = both._pmf_remove if direction == WITH else both._pmf_add
-        return lambda epsilon: float(pmf.get_delta_for_epsilon(epsilon))
+        return half.self_compose(30).compose(full.self_compose(20))
 
+    bounds = composed(False), composed(True)
     for direction in event.records:
         deltas = OfRuns([(event, 1)]).deltas(direction, DELTA)
-        low, high = theirs(False, direction), theirs(True, direction)
+        low, high = (
+            (one._pmf_remove if direction == WITH else one._pmf_add).get_delta_for_epsilon
+            for one in bounds
+        )
         for wanted in (0.1, 0.5, 1.0, 2.0):
             epsilon = float(EPSILONS[position(wanted)])
             found = float(deltas.at(epsilon)[0])
