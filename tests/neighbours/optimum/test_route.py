@@ -733,7 +733,8 @@ def delta(pair: GaussianPairs, epsilon: float) -> float:
         ((b2[i].sqrt() + r[i].sqrt() * z).square() - z.square() - r[i].log()) / 2 for i in (0, 1)
     )
     rest = epsilon - (u.unsqueeze(1) + v).flatten()
-    return float(equal_covariance(b2[2], rest) @ torch.outer(weight, weight).flatten())
+    each = torch.cat([equal_covariance(b2[2], part) for part in rest.split(2**14)])
+    return float(each @ torch.outer(weight, weight).flatten())
 
 
 @pytest.mark.parametrize(
