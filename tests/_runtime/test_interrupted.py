@@ -324,10 +324,12 @@ def heard() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("command", "kept", "number"),
     [
-        ("fit", "out.unfinished", signal.SIGINT), ("compare", "out/cells", signal.SIGTERM),
-        ("tune", "out.trials", signal.SIGTERM), ("tune", "out.trials", signal.SIGINT),
+        ("fit", "out.unfinished", signal.SIGINT),
+        pytest.param("compare", "out/cells", signal.SIGTERM, marks=pytest.mark.whole),
+        pytest.param("tune", "out.trials", signal.SIGTERM, marks=pytest.mark.whole),
+        pytest.param("tune", "out.trials", signal.SIGINT, marks=pytest.mark.whole),
     ],
-)  # fmt: skip
+)
 def test_a_signal_ends_in_one_line_and_the_command_goes_on(
     command: str,
     kept: str,
