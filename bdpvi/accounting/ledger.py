@@ -23,6 +23,7 @@ from filelock import FileLock
 from bdpvi._runtime import store
 from bdpvi._runtime.chain import append, chained, lock, read
 from bdpvi.accounting.book import (
+    RESERVED,
     ROW,
     Book,
     Charge,
@@ -32,13 +33,12 @@ from bdpvi.accounting.book import (
     checked,
     follow,
     for_unit,
-    merged,
     read_line,
     tally,
 )
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.distances import common_neighbours
-from bdpvi.accounting.worst_case import epsilon
+from bdpvi.accounting.left import together
 from bdpvi.types import Budget, BudgetExceededError, Dataset, People
 
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin"]
@@ -157,7 +157,7 @@ class Ledger:
         )
 
     def charge(self, entry: Entry) -> None:
-        """Append a charge, durably.
+        """Append a charge, durably: :mod:`bdpvi.accounting.transaction` does, and checks before.
 
         Raises:
             ValueError: if the file is damaged, or if this is a copy of a ledger in memory, in a
@@ -254,40 +254,28 @@ class Ledger:
         Raises:
             ValueError: if charges are for different units, or one has no price for the unit.
         """
-        book = self.book()
-        if without is not None:
-            book = replace(book, events=tally(e for e in book.entries if e.of != without))
+        book = self.book() if without is None else self.book().without(without)
         if planned is None or book.events is None:
             return None
-        more = for_unit(Counter(planned), book.rows)
-        found = epsilon(merged((*book.merged, *more)), delta)
-        return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
+        return together(book, delta, Counter(planned))
 
-    def spend(self, entry: Entry, what: str) -> None:
-        """Append a charge if the budget has it, by the worst case.
+    def check_budget(self, entry: Entry, what: str) -> None:
+        """Raise BudgetExceededError if a charge would bring the table over its budget.
+
+        A charge within a reservation of its work takes that reservation's place.
 
         Args:
-            entry: of the charge.
+            entry: the charge.
             what: it is for, in words.
-
-        Raises:
-            BudgetExceededError: if everything together would cost more. Nothing is charged.
-            ValueError: as :meth:`charge` and :meth:`worst_case`.
         """
-        with self.locked():
-            self.check_budget(tally([entry]), what)
-            self.charge(entry)
-
-    def check_budget(
-        self, planned: Sequence[Priced] | Mapping[Priced, int] | None, what: str
-    ) -> None:
-        """Raise BudgetExceededError if what is ``planned`` would bring the table over its budget.
-
-        The arguments are as of :meth:`worst_case` and :meth:`spend`.
-        """
-        if (limit := self.budget) is None:
+        book = self.book()
+        if (limit := book.budget) is None:
             return
-        total = self.worst_case(limit.delta, planned)
+        if entry.of in book.opened:
+            own = (e for e in book.entries if (e.of, e.kind) != (entry.of, RESERVED))
+            book = book.of_entries(own)
+        events = tally([replace(entry, of="")])
+        total = None if events is None else together(book, limit.delta, events)
         if total is None or total.epsilon > limit.epsilon:
             raise BudgetExceededError(
                 f"{what} would bring the total to {total}, over the budget of ε = "
@@ -323,13 +311,20 @@ class Ledger:
     def said(self, without: str | None = None) -> str:
         """Return in words what was charged before."""
         counted: Counter[str] = Counter()
-        for one in self.entries():
+        book = self.book()
+        for one in book.charges:
             if without is None or one.of != without:
                 counted[one.once] += one.count
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
             names[_SHOWN:] = [f"{len(names) - _SHOWN} others"]
-        return f"{counted.total()} charges were made before" + ": " * bool(names) + "; ".join(names)
+        words = f"{counted.total()} charges were made before" + ": " * bool(names)
+        pending = len(book.opened - {without})
+        return f"{words}{'; '.join(names)}" + (
+            f"; {pending} begun and not finished: the same call finishes it and pays nothing more"
+            if pending
+            else ""
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -263,14 +263,18 @@ def save_release(release: Release, path: str | Path) -> None:
     Raises:
         ValueError: if something is at ``path`` already, or the release is an experiment.
     """
-    path = Path(path)
+    path, content = Path(path), release_bytes(release)
     path.parent.mkdir(parents=True, exist_ok=True)
     with store.claimed(path, ROOM) as temporary:
-        write_release(release, temporary)
+        store.fill(temporary, content)
 
 
-def write_release(release: Release, path: Path) -> None:
-    """Write the release to an open place of its own; see :func:`save_release`."""
+def release_bytes(release: Release) -> bytes:
+    """Return the content of a release's file; see :func:`save_release`.
+
+    Raises:
+        ValueError: if the release is an experiment.
+    """
     if release.receipt.experiment:
         raise ValueError(
             "release is an experiment: samples, batches or the choice of training rows follow a "
@@ -291,7 +295,7 @@ def write_release(release: Release, path: Path) -> None:
         "parameters": {name: value.tolist() for name, value in release.parameters.items()},
     }
     content = schema.to_json(shared) | numbers
-    store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
+    return json.dumps(content, indent=2, ensure_ascii=False).encode()
 
 
 def load_release(path: str | Path, model: Model | None = None) -> Release:
