@@ -21,12 +21,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import ENDED, RESERVED, Book, Charge, Entry, Priced
-from bdpvi.accounting.cost import Assumption
+from bdpvi.accounting.cost import Assumption, Bound
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.left import gaussian
+from bdpvi.accounting.left import gaussian, together
 
 S = TypeVar("S")
-C = TypeVar("C")
+C = TypeVar("C", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +205,17 @@ class Transaction:
             if isinstance(error, ValueError) or not self.kept:
                 self.end()
             raise
+
+    def total(self, delta: float) -> Bound:
+        """Return what the ε of this work counts has cost.
+
+        Raises:
+            ValueError: if something of it has no worst-case guarantee.
+        """
+        found = together(self._scope(self.ledger.book()), delta, {})
+        if found is None:
+            raise ValueError(f"no worst-case guarantee is known; {self.ledger.said()}")
+        return found
 
     def before(self) -> Book:
         """Return what the ε of this work counts of what was spent before it."""

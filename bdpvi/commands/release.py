@@ -149,7 +149,6 @@ def release(
                 return storage.release_bytes(released[0])
 
             store.fill(temporary, work.output(content))
-        work.published()
         if not released:
             print(f"{out} was released before: it is a copy, and nothing was charged")
             copied = storage.load_release(where.out, fitted.model)

@@ -68,7 +68,8 @@ class Encoded:
 class Perform(Protocol):
     """Plans, charges and draws: :meth:`bdpvi.accounting.transaction.Transaction.perform`."""
 
-    def __call__(self, mechanism: Mechanism[Any, C], /) -> C: ...
+    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
+        """Return what the mechanism draws."""
 
 
 @dataclass(frozen=True)

@@ -379,9 +379,7 @@ class Work:
             store.claimed(where.out, room=storage.ROOM) as temporary,
         ):
             price = {"epsilon": self.pipeline.epsilon, "delta": self.pipeline.delta}
-            begun = intent.begun(
-                where.secret / INTENT, table=table, options=options, charge=price
-            )
+            begun = intent.begun(where.secret / INTENT, table=table, options=options, charge=price)
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER))
             made: list[Release] = []
@@ -392,7 +390,6 @@ class Work:
                 return storage.release_bytes(made[0])
 
             store.fill(temporary, begun.output(content))
-        begun.published()
         if made:
             return made[0]
         spent = Cost(worst_case=self.ledger.worst_case(self.pipeline.delta))

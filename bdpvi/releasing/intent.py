@@ -2,9 +2,8 @@
 
 A work lies in a secret folder. First its secret is there, from which all keys follow: the same
 command makes the same draws after an interruption, and has nothing to pay twice. Once the output is
-made its bytes are kept beside it, and when these are published the secret is erased: whoever gets
-folder and ledger later cannot take the noise off. A published file that was lost is copied from
-there, not drawn again.
+made its bytes are kept there instead, and the secret is erased: whoever gets folder and ledger
+later cannot take the noise off. What is published is a copy, also where it was lost.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Intent:
     Attributes:
         format: of the file.
         table, options, charge: see :func:`begun`.
-        key: that all keys follow from; empty once the output is published.
+        key: that all keys follow from; empty once the output is made.
     """
 
     format: int = 2
@@ -51,7 +50,7 @@ class Begun:
 
     @property
     def secret(self) -> Key:
-        """What all keys of the work follow from; there is none once the output is published."""
+        """What all keys of the work follow from; there is none once the output is made."""
         return Key(self.intent.key)
 
     @property
@@ -65,16 +64,15 @@ class Begun:
         return self.file.with_suffix(".output")
 
     def output(self, make: Callable[[], bytes]) -> bytes:
-        """Return what is to be published: the bytes that are kept, or those that are made now."""
-        if self.kept.exists():
-            return self.kept.read_bytes()
-        content = make()
-        store.write(self.kept, content)
-        return content
+        """Return what is to be published: the bytes that are kept, or those that are made now.
 
-    def published(self) -> None:
-        """Erase the secret, as the output is published and its bytes are kept."""
-        store.write(self.file, _content(replace(self.intent, key=b"")))
+        When they are on the disk the secret is erased: from then on the output is only copied.
+        """
+        if not self.kept.exists():
+            store.write(self.kept, make())
+        if self.intent.key:
+            store.write(self.file, _content(replace(self.intent, key=b"")))
+        return self.kept.read_bytes()
 
 
 def begun(

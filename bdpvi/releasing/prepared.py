@@ -47,7 +47,6 @@ from bdpvi.releasing.route import Route, Suited, latents_of, planned
 from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 
-
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Encoded rows, and how they are released from: what :meth:`bdpvi.Recipe.fit` returns.
@@ -207,7 +206,7 @@ class Prepared:
         if few := route.caution(plan.settings, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         drawn = solve.draw(plan, key)
-        total = self.cost(delta)
+        total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
         latents = latents_of(drawn, route.draws, key)
         if isinstance(drawn, Drawn) and drawn.rounds:
             total = replace(total, path=cost_of(drawn.rounds, delta).path)
@@ -270,7 +269,7 @@ class Prepared:
     ) -> Release:
         preprocessing = self.preprocessing
         assert total.worst_case is not None  # what has none is not planned
-        worst = total.worst_case.public(epsilon).assuming(*plan.assumptions)
+        worst = total.worst_case.public(epsilon)
         return Release(
             samples=flat(latents),
             latents=latents,

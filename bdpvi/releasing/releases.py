@@ -155,21 +155,26 @@ def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
             guarantee = asked.guarantee or guarantees.by_default(fit)
             draws = Draws(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
-        samples = draws.draw(plan, key)
-        charge, total = plan.settings
-        bound = guarantee.price(total).assuming(*plan.assumptions)
-        aimed = None if asked.limit else asked.epsilon
-        released = Release(
-            samples=samples,
-            latents=_unpack(fit, samples),
-            receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None),
-            model=fit.model,
-            feature_names=fit.feature_names,
-            preprocessing=fit.preprocessing,
-            secret=total,
-        )
-        receipts.keep(fit.kept.folder, fit.ledger, entry, total)
+        released = drawn(draws, plan, key)
+        receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])
     return released
+
+
+def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
+    """Return the release of draws that were charged."""
+    fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
+    samples = draws.draw(plan, key)
+    bound = draws.guarantee.price(total).assuming(*plan.assumptions)
+    aimed = None if asked.limit else asked.epsilon
+    return Release(
+        samples=samples,
+        latents=_unpack(fit, samples),
+        receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None),
+        model=fit.model,
+        feature_names=fit.feature_names,
+        preprocessing=fit.preprocessing,
+        secret=total,
+    )
 
 
 def work_of(fit: Fit | Prepared, secret: Key, facts: str | None = None) -> Transaction:

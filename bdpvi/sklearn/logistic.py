@@ -19,7 +19,7 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator, val
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
-    from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.transaction import Transaction
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.encoded import Encoded
     from bdpvi.recipes.pipeline import Pipeline
@@ -172,7 +172,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._refuse(options)
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         classes = self._labels(labels)
-        key, seed = self._secret()
         if self.classes is None:
             warnings.warn(
                 "the guarantee does not cover the classes, which fit took from y: give classes "
@@ -182,10 +181,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             )
         pipeline = self._pipeline(rows.shape[1])
         settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is bought
-        standard = self._standard(rows, pipeline, key)
-        settings = self._chosen(pipeline, len(classes), standard.found)
-        data = self._dataset(rows, of_classes.places(labels, classes), standard)
-        release = self._release(settings, data, standard.events, seed)
+        with self._work() as work:
+            standard = self._standard(rows, pipeline, work)
+            settings = self._chosen(pipeline, len(classes), standard.found)
+            data = self._dataset(rows, of_classes.places(labels, classes), standard)
+            release = self._release(settings, data, work)
         self.classes_ = classes
         self._keep(release, standard)
         return self
@@ -292,7 +292,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
 
-    def _standard(self, X: Floats, pipeline: Pipeline, key: Key) -> Standard:
+    def _standard(self, X: Floats, pipeline: Pipeline, work: Transaction) -> Standard:
         """Return by what the columns are standardised, which is bought unless it is given."""
         from bdpvi.releasing.guarantees import WORST_CASE
 
@@ -303,7 +303,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
                 "output too"
             )
-        return self._bought(X, pipeline, key)
+        return self._bought(X, pipeline, work)
 
     def _keep(self, release: Release, standard: Standard) -> None:
         """Set the attributes that a fit leaves: functions of the release and public constants."""

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator, validate_data
 
 if TYPE_CHECKING:
-    from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.transaction import Transaction
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.recipe import Recipe
@@ -46,12 +46,12 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Floats, y: Floats) -> None:
         """Fit in secret, release, and keep what may be shared."""
-        key, seed = self._secret()
         made = self._public_model()
-        standard, model = self._constants(X, y, made, key)
-        data = self._dataset(X, y, standard)
-        settings = self._settings(model, standard)
-        release = self._release(settings, data, standard.events, seed)
+        with self._work() as work:
+            standard, model = self._constants(X, y, made, work)
+            data = self._dataset(X, y, standard)
+            settings = self._settings(model, standard)
+            release = self._release(settings, data, work)
         if release.estimate is not None and not release.estimate.reliable:
             from bdpvi import PrivacyUtilityWarning
 
@@ -62,7 +62,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.intercept_ = float(last - self.coef_ @ standard.center)
 
     def _constants(
-        self, X: Floats, y: Floats, made: OfNumbers | None, key: Key
+        self, X: Floats, y: Floats, made: OfNumbers | None, work: Transaction
     ) -> tuple[Standard, OfNumbers]:
         """Return standards and the model; what is not given of both is bought together."""
         from bdpvi.recipes.pipeline import Pipeline
@@ -84,11 +84,11 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             assert given is not None
             assert made is not None
             return given, made
-        found = self._bought(np.hstack(wanted), pipeline, key)
+        found = self._bought(np.hstack(wanted), pipeline, work)
         if made is None:
             made = self._model(float(found.center[-1]), float(found.scale[-1]))
         if given is not None:
-            return replace(given, events=found.events, found=found.found), made
+            return replace(given, found=found.found), made
         return replace(found, center=found.center[:width], scale=found.scale[:width]), made
 
     def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
