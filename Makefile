@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test_log_moments.py neighbours/test_rows_compiled.py test_distributed.py)
 
-.PHONY: demo test plain ranges lint docs check-docs benchmark reliability clean
+.PHONY: help demo test plain ranges lint docs check-docs benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -24,10 +24,17 @@ ranges:  ## the tests with the oldest and with the newest releases that are supp
 	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -o filterwarnings=default || exit 1; \
 	done
 
-lint: $(VENV)/installed  ## ruff and mypy
+lint: $(VENV)/installed  ## ruff, and mypy for three systems on a copy where all rooms lie in bdpvi/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	rm -rf build/types/*
+	mkdir -p build/types
+	cp -a pyproject.toml bdpvi tests examples benchmarks docs build/types
+	cp -a guides datasets build/types/bdpvi
+	cd build/types && $(abspath $(BIN))/mypy --platform linux
+	cd build/types && for system in darwin win32; do \
+	  $(abspath $(BIN))/mypy --platform $$system --cache-dir .mypy_cache/$$system -p bdpvi || exit 1; \
+	done
 
 docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
 	$(BIN)/sphinx-build -W -q --keep-going docs build/site
@@ -68,5 +75,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,lint,docs]'
 	touch $@
 
-clean:
+clean:  ## remove the environment and all that was built
 	rm -rf $(VENV) build dist *.egg-info demo
+
+help:  ## list what make does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -76,6 +76,11 @@ class Workers:
 @contextmanager
 def joined() -> Iterator[Workers]:
     """Join the job that torchrun started; leave it at the end."""
+    if not dist.is_available() or (torch.cuda.is_available() and not dist.is_nccl_available()):
+        raise SystemExit(
+            "bdpvi.distributed: this torch has no torch.distributed, or no NCCL for CUDA, as on "
+            "Windows: use bdpvi fit, or hide the devices (CUDA_VISIBLE_DEVICES=-1)"
+        )
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
+from printed import command
 from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
@@ -124,7 +124,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
 
-    print("command: python", *sys.argv)
+    print("command:", command())
     print("machine:", platform.platform(), platform.machine(), f"{arguments.threads} threads")
     print("versions: python", platform.python_version(), "torch", torch.__version__)
     print()

@@ -23,12 +23,12 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from defaults import with_files
+from printed import command
 from torch import Tensor
 
 import bdpvi
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
     tables = with_files(files)
-    print(f"python {sys.argv[0]} --data " + " ".join(file.name for file in files))
+    print(command())
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print("Log score / calibration error; worst-case DP, δ = 1e-5, one sample a release\n")
     heads = "as it is | noise integrated | rescaled | Platt for ε/10 | objective perturbation"

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import numpy as np
+from printed import command
 
 RECORDS, BATCH, CLIP, NOISE, LR, WARM = 10_000, 256, 1.0, 2.0, 0.01, 10
 
@@ -141,7 +141,7 @@ def main() -> None:
     if given.only_peer:
         print(json.dumps([peer(d, given.steps) for d in given.features]))
         return
-    print("command: python", *sys.argv)
+    print("command:", command())
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     names = ("torch", "pyro-ppl", "numpy")
     print("versions: python", platform.python_version(), *(f"{n} {version(n)}" for n in names))
@@ -151,9 +151,9 @@ def main() -> None:
     }
     if given.peer:
         options = ["--only-peer", "--steps", str(given.steps), "--features"]
-        command = [given.peer, __file__, *options, *map(str, given.features)]
+        ask = [given.peer, __file__, *options, *map(str, given.features)]
         rows["d3p DPSVI"] = json.loads(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            subprocess.run(ask, check=True, capture_output=True, text=True).stdout
         )
     print("\n| | d | accuracy | first step, s | a step, ms | over plain SVI |")
     print("| --- | --- | --- | --- | --- | --- |")

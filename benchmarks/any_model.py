@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "priva
 
 from _example import DELTA, FRESH, Draws, Example, Fitted, non_private, private, score, share
 from _regressions import REGRESSIONS
+from printed import command
 
 import bdpvi
 from bdpvi.types import People
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, metavar="NAME")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print("command: python", *sys.argv)
+    print("command:", command())
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     print(f"versions: python {platform.python_version()}", end="")
     print("", *(f"{name} {version(name)}" for name in ("torch", "pyro-ppl", "numpy")))

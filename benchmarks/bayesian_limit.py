@@ -21,13 +21,13 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
 from defaults import of_file
+from printed import command
 from scipy.optimize import brentq
 from torch import Tensor
 
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
-    print(f"python {sys.argv[0]}" + (" --data " if files else "") + " ".join(f.name for f in files))
+    print(command())
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print(f"δ = 1e-5; exact: {DRAWS} draws, the first {MOST} records\n")
     print("| table | records | worst-case ε | certified | ratio | exact | at most |")

@@ -1,6 +1,6 @@
 """What bought constants lose against public ones, which cost nothing.
 
-    python benchmarks/constants.py [--repeats 20] [--data FOLDER] [--whole]
+    python benchmarks/constants.py --data FOLDER [--repeats 20] [--whole]
 
 Of each table, rows drawn at random are fitted as ``bdpvi private`` does, once with its own bought
 constants and four fifths of μ², once with the means, deviations and categories of the whole table
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from printed import command
 from sklearn.linear_model import LogisticRegression
 
 from bdpvi import datasets
@@ -129,9 +130,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--whole", action="store_true")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, required=True, help="holds uci/ and keel/")
     given = parser.parse_args()
-    print(" ".join(["python", *sys.argv]))
+    print(command())
     print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}\n")
     if given.whole:
         print("| table | rows | ε | share, public | share, bought |")

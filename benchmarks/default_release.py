@@ -15,7 +15,6 @@ at recommended settings, on simulated tables, with N declared and without.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from printed import command
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     chosen = parser.parse_args()
-    print("python " + " ".join(sys.argv))
+    print(command())
     if chosen.tables or chosen.data:
         tables(chosen.data, chosen.seeds)
     elif chosen.guide:

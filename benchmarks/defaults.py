@@ -31,6 +31,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from printed import command
 from sklearn.datasets import load_diabetes, load_digits
 
 from bdpvi import Dataset, datasets
@@ -195,7 +196,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers) as pool:
         while extend(studies, search, pool):
             print(sum(len(study.trials()) for study in studies.values()), "trials", file=sys.stderr)
-    print("python", " ".join(sys.argv))
+    print(command())
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print("Searched on: " + ", ".join(f"{w} ({len(table(w))} rows)" for w in TABLES))
     print(

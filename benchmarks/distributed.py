@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove
@@ -98,7 +99,7 @@ def main() -> None:
     if options.result:
         work(options)
         return
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"torch {torch.__version__}, gloo; {options.records} records, {options.features} features, "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
+from printed import command
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.dp.dpvi import DPVISettings, train
@@ -109,7 +109,7 @@ def installed(package: str) -> str | None:
 def main() -> None:
     torch.set_num_threads(1)
     versions = {name: installed(name) for name in ("torch", "pyro-ppl", "numpy", "opacus")}
-    print("command: python", *sys.argv)
+    print("command:", command())
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     print(
         f"versions: python {platform.python_version()}", *(f"{n} {v}" for n, v in versions.items())

@@ -18,7 +18,6 @@ import os
 import platform
 import re
 import resource
-import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from printed import command
 from torch import Tensor
 
 import bdpvi
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=30, help="tables behind a coverage")
     parser.add_argument("--large", action="store_true")
     given = parser.parse_args()
-    print("command: python", *sys.argv)
+    print("command:", command())
     print(f"machine: {platform.platform()}, {os.cpu_count()} cores")
     names = ("torch", "pyro-ppl", "numpy")
     print("versions: python", platform.python_version(), *(f"{n} {version(n)}" for n in names))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
@@ -19,6 +18,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import torch
+from printed import command
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
@@ -134,7 +134,7 @@ def main() -> None:
         "record_rate": 1.0,
         "record_clip": RECORD_CLIP,
     }
-    print(f"command: {' '.join(['python', *sys.argv])}")
+    print("command:", command())
     print(f"machine: {platform.platform()}; python {platform.python_version()}", end=" ")
     print(f"torch {torch.__version__} pyro {version('pyro-ppl')}")
     print(f"{len(train)} training rows, {len(test)} test rows, {shared['size']} weights; mean ± sd")

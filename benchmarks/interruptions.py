@@ -151,11 +151,8 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
         found["charged twice, or not at all"] += 1
     if first and keys(kind, folder) != first:
         found["another key"] += 1
-    left = [
-        p for p in folder.rglob(".*") if p.name not in {".lock"} and not p.name.endswith(".lock")
-    ]
-    left += [p for p in folder.iterdir() if p.name.endswith(".unfinished")]
-    if left:
+    left = [one for one in folder.rglob(".*") if not one.name.endswith(".lock")]
+    if [*left, *folder.glob("*.unfinished")]:
         found["left behind"] += 1
 
 

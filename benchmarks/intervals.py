@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import pyro
 import torch
+from printed import command
+from pyro import distributions as dist
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
@@ -27,7 +29,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.noisy_scores import Measured, ScorePlan, measure
 from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
-from bdpvi.dp.score_posterior import Prior, pyro_model
+from bdpvi.dp.score_posterior import Combined, Prior, Round, combined
 
 FAMILIES: dict[str, Family] = {
     "logistic": Logistic(),
@@ -274,6 +276,29 @@ def bounds(records: int = 1_000_000) -> None:
         print(f"| {name} | {most[0]:.9f} | {most[1]:.9f} | |", flush=True)
 
 
+def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:
+    """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
+    a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
+    v = dispersion * a + made.score_variance * eye + made.noise_at(beta)
+    law = dist.MultivariateNormal(a @ beta, v, validate_args=False)
+    return law.log_prob(made.total)  # type: ignore[no-any-return]
+
+
+def pyro_model(
+    rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0
+) -> Callable[[], Tensor]:
+    """Return a Pyro model without data: a prior of β, ``beta``, and one factor; for NUTS."""
+    made = combined(rounds)
+
+    def model() -> Tensor:
+        normal = dist.MultivariateNormal(prior.mean, precision_matrix=prior.precision)
+        beta: Tensor = pyro.sample("beta", normal)
+        pyro.factor("scores", log_density(beta, made, dispersion))
+        return beta
+
+    return model
+
+
 def nuts() -> None:
     """Print how far NUTS is from the closed form."""
     print(
@@ -315,7 +340,7 @@ def main() -> None:
         "nuts": nuts,
     }
     for part in chosen.parts or parts:
-        print(f"python {' '.join(sys.argv[:1])} {part} --tables {chosen.tables}")
+        print(command([__file__, part, "--tables", str(chosen.tables)]))
         parts[part]()
         print()
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from functools import cache
 from statistics import fmean, stdev
 
 import torch
+from printed import command
 from static_costs import STEPS, Records, Settings, Task, accountant, best, pretrained, scores
 from torch import Tensor
 from torch.nn import functional as F
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder of the four gzipped IDX files")
     given = parser.parse_args()
     begun = time.monotonic()
-    print(f"$ {' '.join(['python', *sys.argv])}")
+    print("$", command())
     print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
     print(f"{STEPS} steps on all records; mean (± sd) of {len(SEEDS)} seeds\n")
     print(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import platform
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from printed import command
 from torch import nn
 
 import bdpvi
@@ -99,7 +99,7 @@ def main() -> None:
     """Print the table."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print(f"command: python benchmarks/ledger.py {' '.join(sys.argv[1:])}".rstrip())
+    print("command:", command())
     print("machine:", platform.platform(), platform.machine(), "one thread")
     print("versions: python", platform.python_version(), "torch", torch.__version__)
     print("CPU seconds after 10, 1,000 and 10,000 charges; what 1,000 take over what 10 take")

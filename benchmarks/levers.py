@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 import torch
+from main_job import expected_accuracy
+from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
@@ -29,7 +30,6 @@ from bdpvi.accounting.ledger import Charge
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.recipes.metrics import expected_accuracy
 
 CKS = Accounting(conversion="cks", failure_probability=1e-15)
 TIGHT = Accounting(conversion="hockey-stick", failure_probability=1e-15)
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=0.05)
     parser.add_argument("--folds", type=int, default=5)
     options = parser.parse_args()
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}"

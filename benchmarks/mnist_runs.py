@@ -20,7 +20,6 @@ import json
 import math
 import platform
 import runpy
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from printed import command
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seeds, steps = tuple(given.seeds or plan.seeds), given.steps or plan.steps
     plan = replace(plan, seeds=seeds, steps=steps)
     say = partial(print, flush=True)
-    say(f"$ {' '.join(['python', *sys.argv])}")
+    say(f"$ {command()}")
     say(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
     say("noise  seed  steps  accuracy  worst-case ε  seconds")
     runs = finished(given.out, plan.steps)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import torch
+from printed import command
 
 from bdpvi._runtime.secure import gaussian_sum, sum_rounding
 
@@ -56,7 +57,7 @@ def main() -> None:
     largest = parser.parse_args().largest
     torch.set_num_threads(1)
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "cryptography"))
-    print("python " + " ".join(sys.argv))
+    print(command())
     print(
         f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, {packages}"
     )

@@ -10,12 +10,12 @@ quadrature. It should be within 1e-5 at the ε that the accountant gives, in eac
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from printed import command
 from scipy import stats
 
 from bdpvi import Accounting, cost_of
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2000)
     parser.add_argument("--mean", type=float, default=0.005)
     options = parser.parse_args()
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(f"{options.panels} panels of {options.records}; mean squared distance {options.mean:g}\n")
     print("| squared distance | smallest ε reliable | some ε reliable | that ε | largest true δ |")
     print("| --- " * 5 + "|")

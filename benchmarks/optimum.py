@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 import time
 
 import torch
+from printed import command
 
 from bdpvi import BayesianLogisticRegression, Bound, cost_of, datasets
 from bdpvi.accounting.events import PosteriorDraws
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder with abalone.data, adult.data and adult.test")
     parser.add_argument("--refits", type=int, default=500)
     arguments = parser.parse_args()
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 from defaults import with_files
+from printed import command
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
@@ -104,8 +104,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     files = parser.parse_args().data
     tables = with_files(files)
-    names = " ".join(file.name for file in files)
-    print(f"python {sys.argv[0]}" + (f" --data {names}" if names else ""))
+    print(command())
     print(f"Python {platform.python_version()}, torch {torch.__version__}")
     print(f"Worst-case DP, δ = 1e-5, one sample a release, mean of {DRAWS} releases; settings are")
     print("clip, prior scale, limit\n")

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--chunks", type=int, nargs="*", default=[])
     options = parser.parse_args()
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}"

@@ -32,6 +32,7 @@ from typing import Any
 
 import pyro
 import torch
+from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum
@@ -211,7 +212,7 @@ def main() -> None:
         route, guide, n, d = options.cell
         print(json.dumps(cell(route, guide, int(n), int(d))))
         return
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}"

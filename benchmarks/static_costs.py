@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
+from printed import command
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="*", default=[], help="CSV files, target last")
     options = parser.parse_args()
     begun = time.monotonic()
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}"

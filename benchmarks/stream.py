@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import platform
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Charge, Optimum, Remove, Table
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="folder to go on from after a kill")
     parser.add_argument("--quiet", action="store_true")
     arguments = parser.parse_args()
-    print("python", " ".join(sys.argv))
+    print(command())
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
     threads = torch.get_num_threads()
     pa.set_cpu_count(threads)

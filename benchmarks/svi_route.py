@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import runpy
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyro
 import pyro.distributions as dist
 import torch
+from printed import command
 from torch import Tensor
 
 import bdpvi
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--models", default="poisson,student_t,linear")
     options = parser.parse_args()
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(f"full-rank guide, δ = {DELTA:g}, γ = {GAMMA:g}")
     for name in options.models.split(","):
         report(name, options.records, options.steps)

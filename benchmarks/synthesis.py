@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from attack import likelihood_ratio, play
 
 import bdpvi
 from bdpvi._runtime.keys import Key
@@ -38,7 +39,6 @@ from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.schema import Codes, measured
 from bdpvi.synthesis import Counts, NoisyCounts, combine
-from bdpvi.synthesis.attack import likelihood_ratio, play
 from bdpvi.synthesis.counts import Floats, Plan, count
 from bdpvi.synthesis.measures import Task, area, binned, read, scales, students, variation
 

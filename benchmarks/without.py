@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from printed import command
 
 from bdpvi import datasets
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
@@ -66,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     train = datasets.LOADERS[options.data]().train
-    print("$ python", " ".join(sys.argv))
+    print("$", command())
     print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
     print(f"{options.data}: {len(train)} training rows, five folds, δ = 1e-5\n")
     print("| method | setting | " + " | ".join(f"ε {epsilon:g}" for epsilon in EPSILONS) + " |")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,8 @@ def median(values: Floats, distance: float, key: Key, *, positive: bool = False)
     t = falloff(distance)
     reach = math.ceil(_DROPPED / -math.log2(t)) if t > 0 else 0
     there = there[ranks[there] - least <= reach]
-    powers = _powers(t, int(ranks[there].max()) - least)
+    most = int(ranks[there].max()) - least
+    powers = _powers(t, min(reach, 2 ** most.bit_length()))
     weights = [
         int(width[i]) * powers[rank - least]
         for i, rank in zip(there.tolist(), ranks[there].tolist(), strict=True)
@@ -108,13 +110,17 @@ def median(values: Floats, distance: float, key: Key, *, positive: bool = False)
     return value_at(low + inside) if inside < high - low else 0.0
 
 
-def _powers(t: float, most: int) -> list[int]:
-    """Return t^k for k = 0 … most, in units of 2⁻²⁵⁶; each is off by less than k units."""
+@lru_cache(maxsize=4)
+def _powers(t: float, most: int) -> tuple[int, ...]:
+    """Return t^k for k = 0 … most, in units of 2⁻²⁵⁶; each is off by less than k units.
+
+    All columns of a table have the same t, and so have all tables of one price: they are kept.
+    """
     numerator, denominator = t.as_integer_ratio()
     found = [1 << _BITS]
     for _ in range(most):
         found.append(found[-1] * numerator // denominator)
-    return found
+    return tuple(found)
 
 
 def _below(bound: int, key: Key) -> int:

@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 project = "bdpvi"
-author = "the authors of bdpvi"
+author = "The authors of bdpvi"
 copyright = f"{author}, Apache-2.0"
 release = installed("bdpvi")
 

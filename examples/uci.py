@@ -4,8 +4,8 @@
     python examples/uci.py adult [FOLDER OF adult.data AND adult.test]
 
 Is an abalone older than nine rings? Does a person earn more than 50,000 dollars? The draws are real
-releases, so accuracies differ from run to run as draws differ;
-``bdpvi.recipes.metrics.expected_accuracy`` gives their mean.
+releases, so accuracies differ from run to run as draws differ; ``benchmarks/main_job.py`` prints
+their mean.
 """
 
 from __future__ import annotations

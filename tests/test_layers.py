@@ -11,7 +11,7 @@ import pytest
 
 import bdpvi
 
-ROOT = Path(bdpvi.__file__).parent
+HOME = Path(bdpvi.__file__).parents[1]
 PLAIN = {"types", "_runtime"}
 MAY_IMPORT = {
     "_runtime": set(),
@@ -58,14 +58,15 @@ MAY_IMPORT = {
 }
 """What each room imports. ``bench`` and the face put the rooms together."""
 
-LINKED = ("guides", "datasets")
-"""Rooms behind symlinks, which ``rglob`` does not follow."""
-FILES = sorted({*ROOT.rglob("*.py"), *(f for name in LINKED for f in (ROOT / name).rglob("*.py"))})
+OUTSIDE = ("guides", "datasets")
+"""Rooms beside the folder ``bdpvi``."""
+FILES = sorted(file for name in ("bdpvi", *OUTSIDE) for file in (HOME / name).rglob("*.py"))
 
 
 def room(path: Path) -> str:
     """Return the room of a file: its folder, or the file itself in the face."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(HOME).with_suffix("").parts
+    parts = parts[parts[0] == "bdpvi" :]
     return ".".join(parts[:-1]) or parts[0]
 
 
@@ -81,8 +82,9 @@ def imported(path: Path) -> set[str]:
 
 
 def _room_of(parts: list[str]) -> str:
+    root = HOME if parts[:1] and parts[0] in OUTSIDE else HOME / "bdpvi"
     for length in range(len(parts), 0, -1):
-        path = ROOT.joinpath(*parts[:length])
+        path = root.joinpath(*parts[:length])
         if path.with_suffix(".py").exists():
             return room(path.with_suffix(".py"))
         if path.is_dir():
@@ -93,7 +95,7 @@ def _room_of(parts: list[str]) -> str:
 @pytest.mark.parametrize(
     "path",
     [path for path in FILES if room(path) in MAY_IMPORT],
-    ids=lambda path: str(path.relative_to(ROOT)),
+    ids=lambda path: str(path.relative_to(HOME)),
 )
 def test_rooms_import_one_way(path: Path) -> None:
     assert imported(path) - {room(path)} <= MAY_IMPORT[room(path)]
@@ -118,7 +120,7 @@ def test_the_drawing_shows_the_table() -> None:
 
 def test_the_package_shows_public_names_only() -> None:
     assert set(dir(bdpvi)) == set(bdpvi.__all__)
-    assert not {name for name in bdpvi.__all__ if (ROOT / f"{name}.py").exists()}
+    assert not {name for name in bdpvi.__all__ if (HOME / "bdpvi" / f"{name}.py").exists()}
 
 
 def test_settings_are_known_before_what_fits_is_loaded() -> None:

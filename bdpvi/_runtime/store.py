@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import secrets
 import shutil
 import stat
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 _MARK = "bdpvi-"
 """In the names of temporary files, so that nobody else's file is taken for one."""
 _LOCK = ".lock"
+_PATIENCE = 0.5
+"""Seconds that a lock is waited for: who looks for what is dead has it for a moment only."""
 
 
 @contextmanager
@@ -24,24 +28,21 @@ def replacing(path: Path) -> Iterator[Path]:
 
     It lies in the same folder under a name that nobody can guess, with mode 0600 under any umask.
     A link at ``path`` is replaced, not followed. At the end, file and folder are on the disk.
-    What a killed process has left of an earlier attempt at the same file is removed.
+    What killed processes have left in the folder is removed.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with replacing(Path(folder) / "a.txt") as temporary:
     ...         _ = temporary.write_text("whole")
     ...     (Path(folder) / "a.txt").read_text()
     'whole'
     """
-    remove_dead(path)
-    temporary, descriptor = _temporary(path)
-    try:
+    with _temporary(path, secrets.token_hex(4)) as temporary:
+        _create(temporary)
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -67,25 +68,50 @@ def claimed(path: Path, room: int = 0) -> Iterator[Path]:
         ValueError: if something is at ``path`` already, a dangling link included.
         OSError: if the folder cannot be written to, or the disk is full.
     """
-    remove_dead(path)
-    lock = path.with_name(f".{path.name}.{_MARK}claim")
-    descriptor = _locked(lock, f"out={str(path)!r} is being written by another process")
-    try:
+    with _claim(path) as temporary:
+        _create(temporary, room)
+        yield temporary
+        sync(temporary)
+
+
+@contextmanager
+def claimed_folder(path: Path) -> Iterator[Path]:
+    """Claim ``path`` as :func:`claimed` does, and yield a temporary folder, with mode 0700.
+
+    Files written into it by :func:`write` are on the disk before it gets its name.
+    """
+    with _claim(path) as temporary:
+        temporary.mkdir()
+        temporary.chmod(0o700)  # under any umask
+        yield temporary
+
+
+@contextmanager
+def _claim(path: Path) -> Iterator[Path]:
+    """Yield the name of what becomes ``path`` at the end."""
+    with _temporary(path, "claim") as temporary:
         if not nothing_at(path):
-            raise ValueError(f"out={str(path)!r} exists already; nothing is overwritten")
-        temporary, writing = _temporary(path)
+            raise ValueError(f"{str(path)!r} exists already; nothing is overwritten")
+        yield temporary
         try:
-            if room:
-                os.posix_fallocate(writing, 0, room)
-            yield temporary
-            sync(temporary)
             _publish(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-            os.close(writing)
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
+        except OSError as error:
+            if not os.path.lexists(path):
+                raise
+            raise ValueError(f"{str(path)!r} exists already; nothing is overwritten") from error
+        sync(path.parent)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give it its name; neither a link nor the name of a folder replaces what is there."""
+    if os.path.lexists(path) and nothing_at(path):
+        path.rmdir() if path.is_dir() else path.unlink()
+    if not temporary.is_dir():
+        with suppress(OSError):  # a file system without hard links, or something is there
+            return os.link(temporary, path)
+        if os.path.lexists(path):
+            raise FileExistsError(path)
+    os.rename(temporary, path)
 
 
 def fill(path: Path, content: bytes) -> None:
@@ -106,53 +132,6 @@ def nothing_at(path: Path) -> bool:
     if stat.S_ISREG(found.st_mode):
         return found.st_size == 0
     return stat.S_ISDIR(found.st_mode) and not os.listdir(path)
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    """Give a file its name unless something is there; a link cannot overwrite."""
-    if os.path.lexists(path) and nothing_at(path):
-        path.rmdir() if path.is_dir() else path.unlink()
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise ValueError(f"out={str(path)!r} exists already; nothing is overwritten") from None
-    except OSError:  # a file system without hard links
-        if os.path.lexists(path):
-            raise ValueError(f"out={str(path)!r} exists already; nothing is overwritten") from None
-        os.rename(temporary, path)
-    sync(path.parent)
-
-
-@contextmanager
-def claimed_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes ``path`` at the end, unless something goes wrong.
-
-    It lies in the same folder under a name that nobody can guess, with mode 0700 under any umask.
-    Files written into it by :func:`write` are on the disk before it gets its name. Of several
-    processes that want the same path one gets it. What a killed process has left is removed.
-
-    Raises:
-        ValueError: if something is at ``path`` by then, other than an empty folder.
-    """
-    remove_dead(path)
-    temporary, descriptor = _temporary_folder(path)
-    try:
-        temporary.chmod(0o700)
-        yield temporary
-        try:
-            if os.path.lexists(path) and not (path.is_dir() and not path.is_symlink()):
-                raise FileExistsError
-            os.rename(temporary, path)  # only an empty folder can be replaced
-        except OSError as error:
-            if not os.path.lexists(path):
-                raise
-            raise ValueError(
-                f"path={str(path)!r} exists already; nothing is overwritten"
-            ) from error
-        sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
@@ -181,10 +160,8 @@ def new_folder(path: Path) -> Iterator[None]:
 def check_writable(folder: Path) -> None:
     """Raise OSError unless files can be made in a folder, by making one; the folder is made too."""
     folder.mkdir(parents=True, exist_ok=True)
-    remove_dead(folder / "probe")
-    temporary, descriptor = _temporary(folder / "probe")
-    temporary.unlink()
-    os.close(descriptor)
+    with _temporary(folder / "probe", secrets.token_hex(4)) as temporary:
+        _create(temporary)
 
 
 @contextmanager
@@ -197,93 +174,88 @@ def held(folder: Path) -> Iterator[None]:
         ValueError: if another process holds it.
         OSError: if it cannot be made or written to.
     """
-    descriptor = _hold(folder)
+    make_folder(folder)
+    try:
+        with _locked(
+            folder / _LOCK,
+            f"{folder} is held by another process at the same work; wait for that, or choose "
+            "another out",
+        ):
+            folder.chmod(0o700)  # the lock made it again if another process had just removed it
+            remove_dead(folder)
+            yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
+@contextmanager
+def _locked(file: Path, refusal: str, wait: float = _PATIENCE) -> Iterator[None]:
+    """Hold a lock until the end or until the process dies; its file is removed at the end.
+
+    Args:
+        file: of the lock.
+        refusal: what is said if another process has it.
+        wait: seconds until that.
+
+    Raises:
+        ValueError: if another process has it.
+        OSError: if it cannot be made.
+    """
+    lock = FileLock(file, timeout=wait, mode=0o600)
+    try:
+        lock.acquire()
+    except (Timeout, FileNotFoundError):  # it is held, or was a moment ago in a folder now gone
+        raise ValueError(refusal) from None
     try:
         yield
     finally:
-        with suppress(OSError):
-            if [one.name for one in folder.iterdir()] == [_LOCK]:
-                (folder / _LOCK).unlink()
-                folder.rmdir()
-        os.close(descriptor)
+        with suppress(OSError):  # Windows cannot remove an open file: there, the release does it
+            file.unlink()
+        lock.release()
 
 
-def _hold(folder: Path) -> int:
-    """Return the descriptor of a folder's lock."""
-    while True:
-        make_folder(folder)
-        with suppress(FileNotFoundError):  # whoever held it has just removed it
-            return _locked(
-                folder / _LOCK,
-                f"{folder} is held by another process at the same work; wait for that, or choose "
-                "another out",
-            )
+@contextmanager
+def _temporary(path: Path, word: str) -> Iterator[Path]:
+    """Yield a name beside ``path`` at which nothing is, and at the end nothing is again.
 
-
-def _locked(file: Path, refusal: str) -> int:
-    """Return the descriptor of a file that is locked until it is closed or the process dies.
-
-    Raises:
-        ValueError: with these words, if another process has it.
-        OSError: if it cannot be made.
+    While its lock is held it is not taken for dead.
     """
-    while True:
-        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    remove_dead(path.parent)
+    temporary = path.with_name(f".{path.name}.{_MARK}{word}")
+    refusal = f"{str(path)!r} is being written by another process"
+    with _locked(Path(f"{temporary}{_LOCK}"), refusal):
         try:
-            os.fchmod(descriptor, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if not isinstance(error, BlockingIOError):
-                raise
-            raise ValueError(refusal) from None
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)  # it was removed by whoever had it
+            yield temporary
+        finally:
+            _remove(temporary)
 
 
-def _temporary(path: Path) -> tuple[Path, int]:
-    """Return a new file beside ``path``, and a descriptor that is locked while its writer lives."""
-    while True:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{_MARK}", dir=path.parent)
-        os.fchmod(descriptor, 0o600)
-        with suppress(OSError):  # where nothing can be locked, nothing is taken for dead
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
-            return Path(name), descriptor
-        os.close(descriptor)  # taken for dead before it was locked
+def _create(file: Path, room: int = 0) -> None:
+    """Make a file that only its owner can read, with so many bytes set aside on the disk."""
+    file.touch(mode=0o600, exist_ok=False)
+    file.chmod(0o600)  # under any umask
+    if room:
+        file.write_bytes(bytes(room))
+        sync(file)
 
 
-def _temporary_folder(path: Path) -> tuple[Path, int]:
-    """Return a new folder beside ``path``, and a descriptor, as :func:`_temporary` does."""
-    while True:
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_MARK}", dir=path.parent))
-        with suppress(FileNotFoundError):  # taken for dead before it was locked
-            descriptor = os.open(made, os.O_RDONLY)
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if made.exists():
-                return made, descriptor
-            os.close(descriptor)
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def remove_dead(path: Path) -> None:
-    """Remove temporary files and folders for ``path`` whose writer is gone."""
-    for name in os.listdir(path.parent):
-        if not name.startswith(f".{path.name}.{_MARK}"):
-            continue
-        with suppress(OSError):
-            other = path.parent / name
-            descriptor = os.open(other, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                mode = os.fstat(descriptor).st_mode
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if stat.S_ISREG(mode):
-                    other.unlink()
-                elif stat.S_ISDIR(mode):
-                    shutil.rmtree(other)
-            finally:
-                os.close(descriptor)
+def remove_dead(folder: Path) -> None:
+    """Remove the temporary files and folders in a folder whose writers are gone."""
+    names = (name for name in os.listdir(folder) if name[0] == "." and f".{_MARK}" in name)
+    for name in {name.removesuffix(_LOCK) for name in names}:
+        with (
+            suppress(ValueError, OSError),
+            _locked(folder / f"{name}{_LOCK}", "its writer lives", wait=0),
+        ):
+            _remove(folder / name)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -336,8 +308,10 @@ def harmless(cell: Any) -> Any:
 
 
 def sync(path: Path) -> None:
-    """Return when the file or the folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Return when the file or the folder is on the disk; Windows has no such wait for a folder."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

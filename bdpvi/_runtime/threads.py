@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,12 +23,30 @@ def slices(count: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, max(1, count), size)]
 
 
+@contextmanager
+def single() -> Iterator[None]:
+    """Give torch one thread meanwhile.
+
+    Threads that wait for one another in every operation, as those of small tables do, are slow as
+    soon as the machine has other work.
+
+    >>> with single():
+    ...     torch.get_num_threads()
+    1
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
     """Yield ``make(part)`` of every part, in order, computed in as many threads as torch has.
 
-    Inside a part torch has one thread: threads that wait for one another in every operation are
-    slow as soon as the machine has other work. Parts are drawn a few at a time, so they need not
-    all fit into memory.
+    Inside a part torch has one thread, as of :func:`single`. Parts are drawn a few at a time, so
+    they need not all fit into memory.
 
     >>> list(each(lambda x: x * x, range(5)))
     [0, 1, 4, 9, 16]
@@ -37,14 +56,11 @@ def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
         yield from map(make, parts)
         return
     waiting: deque[Future[T]] = deque()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for part in parts:
-                waiting.append(pool.submit(make, part))
-                if len(waiting) > 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
+    alone: dict[str, Any] = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with single(), ThreadPoolExecutor(threads, **alone) as pool:
+        for part in parts:
+            waiting.append(pool.submit(make, part))
+            if len(waiting) > 2 * threads:
                 yield waiting.popleft().result()
-    finally:
-        torch.set_num_threads(threads)
+        while waiting:
+            yield waiting.popleft().result()

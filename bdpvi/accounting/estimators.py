@@ -193,36 +193,6 @@ def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Es
     return sample.estimate(sample.log_mean, distribution_free=True)
 
 
-def binary(hits: Tensor, failure_probability: float) -> Estimate:
-    """Bound the probability of an event from its number of occurrences among m records.
-
-    The 1−γ quantile of Beta(N₁+1, N₀+1), the posterior under a flat prior (Triastcyn and
-    Faltings 2020, eq. 12).
-
-    Args:
-        hits: (..., m) of 0 and 1, or booleans.
-        failure_probability: γ, in (0, 1).
-
-    Returns:
-        An estimate of the log-probability.
-
-    Raises:
-        ValueError: if there is no record, a value is neither 0 nor 1, or γ is out of range.
-
-    >>> never = binary(torch.zeros(100), failure_probability=0.99**101)
-    >>> round(float(never.log_bound.exp()), 6)
-    0.01
-    """
-    validate.every("hits", hits, (hits == 0) | (hits == 1), "be 0 or 1")
-    gamma = validate.probability("failure_probability", failure_probability)
-    sample = Moments.of(torch.log(hits.to(torch.float64)), least=1)
-    happened = hits.to(torch.float64).sum(-1).cpu().numpy()
-    quantile = special.betainccinv(happened + 1, sample.size - happened + 1, gamma)
-    # No value is found at the smallest γ; 1 is a bound too.
-    log_bound = torch.as_tensor(quantile).nan_to_num(1.0).log().to(hits.device)
-    return sample.estimate(log_bound, distribution_free=True)
-
-
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Moments and tail of a sample of y, in units of its largest value M.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -367,26 +367,6 @@ class PerturbedObjective:
 
 Priced = PosteriorDraws | SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
 """What has a price in the worst case."""
-
-
-@dataclass(frozen=True)
-class Composed:
-    """Several events, as they stand in a ledger.
-
-    Attributes:
-        events: in any order; an event may itself be several.
-
-    >>> inner = Composed((Threshold(1e-6), Threshold(2e-6)))
-    >>> [one.delta for one in Composed((inner, Threshold(3e-6))).flat()]
-    [1e-06, 2e-06, 3e-06]
-    """
-
-    events: tuple[Priced | Composed, ...]
-
-    def flat(self) -> Iterator[Priced]:
-        """Yield the single events."""
-        for one in self.events:
-            yield from one.flat() if isinstance(one, Composed) else (one,)
 
 
 def check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:

@@ -6,6 +6,9 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from bdpvi._runtime import store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,11 @@ class Places:
         ValueError: secret='out/secret' lies in 'out', which is shared; choose another place
         """
         given = {"out": out, "secret": secret, "ledger": ledger}
-        found = {name: path and followed(name, path) for name, path in given.items()}
+        found: dict[str, Any] = {name: path and followed(name, path) for name, path in given.items()}
+        if found["out"].parent.is_dir():
+            store.remove_dead(found["out"].parent)
+        if not store.nothing_at(found["out"]):
+            raise ValueError(f"out={str(out)!r} exists already; choose another, nothing is replaced")
         public = followed("out", out.parent if shared is None else shared)
         for name in ("secret", "ledger"):
             path = found[name]
@@ -51,7 +58,7 @@ class Places:
                     f"{name}={str(given[name])!r} lies in {str(shared or out.parent)!r}, which is "
                     "shared; choose another place"
                 )
-        where = cls(**found)  # type: ignore[arg-type]
+        where = cls(**found)
         if os.name == "posix" and where.secret.is_dir():
             mode = stat.S_IMODE(where.secret.stat().st_mode)
             if mode & 0o077:

@@ -17,29 +17,6 @@ FRACTIONS = (0.5, 0.75, 0.9)
 """Of the population, beside 99 %: what they pay is certified, each by itself."""
 
 
-def certified_fractions(sample_size: int, failure_probability: float) -> Tensor:
-    """Return what fraction of μ lies at or below each order statistic of a sample.
-
-    With probability at least 1 − γ over the sample, at least the k-th fraction of all records
-    has a value no larger than the k-th smallest of ``sample_size``. Exact and free of
-    assumptions: the fraction below the k-th smallest is Beta(k, m−k+1), or more where values tie
-    (Wilks 1941). It holds for any one k that was picked before the sample was seen.
-
-    Returns:
-        (m,), ascending.
-
-    >>> fractions = certified_fractions(1000, failure_probability=1e-6)
-    >>> round(float(fractions[-1]), 4), round(float(fractions[-10]), 4)
-    (0.9863, 0.9677)
-    """
-    m = validate.positive_int("sample_size", sample_size)
-    gamma = validate.probability("failure_probability", failure_probability)
-    rank = torch.arange(1, m + 1, dtype=torch.float64).numpy()
-    found = torch.as_tensor(special.betaincinv(rank, m - rank + 1, gamma)).nan_to_num(0.0)
-    # The least γ leave gaps; what holds at a lower rank holds at all above it.
-    return found.cummax(0).values
-
-
 def quantile_certificate(
     values: Tensor, failure_probability: float, fraction: float, counts: Tensor | None = None
 ) -> Tensor:
@@ -76,14 +53,15 @@ def quantile_certificate(
 def certified_rank(sample_size: int, failure_probability: float, fraction: float) -> int:
     """Return the first rank, from 1, at or below which ``fraction`` of μ lies; m + 1 if none.
 
-    The first at which :func:`certified_fractions` reaches the fraction, found by bisection.
+    With probability at least 1 − γ over the sample, at least ``fraction`` of all records have a
+    value no larger than the one of this rank. Exact and free of assumptions: the fraction at or
+    below the k-th smallest is Beta(k, m−k+1), or more where values tie (Wilks 1941).
 
     >>> certified_rank(1000, 1e-6, 0.9677), certified_rank(1000, 1e-6, 0.99)
     (992, 1001)
     """
     m, gamma = sample_size, validate.probability("failure_probability", failure_probability)
     ranks = range(1, m + 1)
-    # The fraction below the k-th smallest is Beta(k, m−k+1): less than `fraction` with this chance.
     return 1 + bisect_left(
         ranks, True, key=lambda k: bool(special.betainc(k, m - k + 1, fraction) <= gamma)
     )

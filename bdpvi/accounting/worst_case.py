@@ -22,7 +22,6 @@ from bdpvi.accounting.distances import common_neighbours, unsampled, variance_of
 from bdpvi.accounting.events import (
     WITH,
     WITHOUT,
-    Composed,
     Event,
     PerturbedObjective,
     Priced,
@@ -180,7 +179,7 @@ def worst(epsilon: float, delta: float, by: str, **more: Any) -> Bound:
     return Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=delta, by=by, **more)
 
 
-def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound | None:
+def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
     """Return what all events guarantee together, to every conceivable record.
 
     Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
@@ -207,7 +206,7 @@ def epsilon(events: Iterable[Event | Priced | Composed], delta: float) -> Bound 
     worst-case DP: ε = 0.5962 at δ = 1e-05 (Gaussian DP, to add or remove one record)
     """
     validate.probability("delta", delta)
-    flat = [one for e in events for one in (e.flat() if isinstance(e, Composed) else (e,))]
+    flat = list(events)
     whose = common_neighbours(flat)
     variances = [variance_of(one) for one in flat]
     if any(v is None for v in variances):

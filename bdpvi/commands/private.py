@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -228,15 +229,17 @@ def _carry_out(
         **given,
     )
     file, folder = places(out, secret)
+    start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         released = _go_on(work, file, folder)
+    took = time.monotonic() - start
     for one in said:
         print(f"bdpvi: {one.message}", file=sys.stderr)
     where = {"out": file, "secret": folder}
     if not as_json:
         _report(released, where)
-    found = _scores(work, released) if scores else None
+    found = _scores(work, released, took) if scores else None
     if as_json:
         _print_json(released, where, found)
     elif found is not None:
@@ -312,15 +315,15 @@ def _go_on(work: Work, file: Path, folder: Path) -> Release:
         raise KeyboardInterrupt(f"{kept} and pays nothing twice") from None
 
 
-def _scores(work: Work, released: Release) -> Scores | None:
-    """Preview; an interruption loses the scores alone."""
+def _scores(work: Work, released: Release, took: float) -> Scores | None:
+    """Preview a release that took so many seconds; an interruption loses the scores alone."""
     from bdpvi._runtime import progress
     from bdpvi._runtime.keys import Key
-    from bdpvi.recipes.scores import previewed
+    from bdpvi.recipes.scores import patience, previewed
 
     try:
         track = progress.bar if work.progress else progress.silent
-        return previewed(work, released, Key.fresh(), track)
+        return previewed(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
         whole = "the release is written and whole; only the scores are missing"
         raise KeyboardInterrupt(whole) from None

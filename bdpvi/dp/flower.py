@@ -257,14 +257,14 @@ def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
             update = _update(reply.content, before)
             kept = own.clip_update(update) if own.noise_shares is None else own.share(update)
         except Exception as error:
-            return without_text(error, message)
+            return _without_text(error, message)
         content = RecordDict({"arrays": ArrayRecord(_added(before, kept))})
         return Message(content, reply_to=message)
 
     return mod
 
 
-def without_text(error: Exception, message: Message) -> Message:
+def _without_text(error: Exception, message: Message) -> Message:
     """Return a reply that an exception stands behind, and log the exception on the client.
 
     Flower's own reply would have its text and traceback, which may show records to the server.
@@ -295,41 +295,33 @@ def _update(content: RecordDict, sent: ArrayRecord) -> Tensor:
     if len(records) != 1 or list(records[0]) != list(sent):
         raise ValueError("reply must have one record of arrays, with the names that were sent")
     differences = [
-        (decoded(name, records[0][name], one.numpy().shape) - one.numpy().astype(float)).ravel()
+        (_decoded(name, records[0][name], one.numpy().shape) - one.numpy().astype(float)).ravel()
         for name, one in sent.items()
     ]
     return torch.from_numpy(np.concatenate(differences))
 
 
-def decoded(name: str, array: Array, shape: tuple[int, ...], kinds: str = "f") -> NDArray[Any]:
-    """Return an array whose sender may lie about it, in float64 where it is of floating point.
+def _decoded(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return an array whose sender may lie about it, in float64.
 
     The bytes have a header of their own; what it promises is looked at before memory is given.
 
-    Args:
-        name: of the array, for the message.
-        array: as received.
-        shape: that it must have.
-        kinds: letters of numpy's kinds that it may be of.
-
     Raises:
-        ValueError: if it is anything else.
-
-    >>> decoded("bias", Array(np.ones(2, dtype=np.float32)), (2,))
-    array([1., 1.])
+        ValueError: unless it is of this shape and of floating point.
     """
     try:
         stream = BytesIO(array.data)
         if np.lib.format.read_magic(stream) != (1, 0):
             raise ValueError("another format")
         found, _, kind = np.lib.format.read_array_header_1_0(stream)
-        if found != shape or kind.kind not in kinds:
+        if found != shape or kind.kind != "f":
             raise ValueError(f"shape {found} of {kind}")
         numbers: NDArray[Any] = array.numpy()
     except Exception as error:
-        what = "floating-point" if kinds == "f" else "whole"
-        raise ValueError(f"array {name!r} must be {what} numbers of shape {shape}") from error
-    return numbers.astype(np.float64) if kinds == "f" else numbers
+        raise ValueError(
+            f"array {name!r} must be floating-point numbers of shape {shape}"
+        ) from error
+    return numbers.astype(np.float64)
 
 
 def _added(arrays: ArrayRecord, update: Tensor) -> dict[str, Array]:

@@ -8,11 +8,10 @@ With weights ρ_t in proportion to 1/σ_t², t = Σ ρ_t(g_t + H̄_tβ_t) and A 
 
 is sampling (the same records in all rounds, φ their dispersion), the scores' noise and the
 matrices', of deviation τ on the diagonal and τ/√2 off it; d_t is what H_t's noise multiplies:
-ρ_t(β − β_t)/2, and of the last round (β − β_T)/2 for each ρ besides. :func:`log_density` is
-that as a density of β, with the matrices' noise integrated out. :func:`closed_form` puts β's mean
-and spread into V until nothing moves: N(m, C) with C = (AV⁻¹A + P)⁻¹, V having Στ²/2 (tr C I + C)
-more, P the prior's precision. Rounds far from the answer bend too much for the trapezoid: they are
-left out.
+ρ_t(β − β_t)/2, and of the last round (β − β_T)/2 for each ρ besides. :func:`closed_form` puts β's
+mean and spread into V until nothing moves: N(m, C) with C = (AV⁻¹A + P)⁻¹, V having
+Στ²/2 (tr C I + C) more, P the prior's precision. Rounds far from the answer bend too much for the
+trapezoid: they are left out.
 
 Directions in which A is not above its noise are not measured, as of columns that follow from others
 or are 0 nearly everywhere. The prior is all that is known of them, and V knows it. The gate: at
@@ -22,13 +21,11 @@ least half of the directions are measured, and in these the answer is near the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import pyro
 import torch
-from pyro import distributions as dist
 from torch import Tensor
 
 NEAR = 0.5
@@ -184,37 +181,6 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
     unseen, measured = blind @ covariance @ blind, round(float(made.seen.trace()))
     far = float(torch.linalg.vector_norm(made.seen @ (mean - rounds[-1].point)))
     return Posterior(mean, covariance, sampling, unseen, measured, far)
-
-
-def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:
-    """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
-    a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
-    v = dispersion * a + made.score_variance * eye + made.noise_at(beta)
-    law = dist.MultivariateNormal(a @ beta, v, validate_args=False)
-    return law.log_prob(made.total)  # type: ignore[no-any-return]
-
-
-def pyro_model(
-    rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0
-) -> Callable[[], Tensor]:
-    """Return a Pyro model without data: a prior of β, ``beta``, and one factor; for NUTS.
-
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> one = Round(0 * eye[0], 5 * eye[0], 100 * eye, 1.0, 0.1)
-    >>> pyro.poutine.trace(pyro_model([one], Prior(0 * eye[0], eye))).get_trace().nodes["beta"][
-    ...     "value"
-    ... ].shape
-    torch.Size([2])
-    """
-    made = combined(rounds)
-
-    def model() -> Tensor:
-        normal = dist.MultivariateNormal(prior.mean, precision_matrix=prior.precision)
-        beta: Tensor = pyro.sample("beta", normal)
-        pyro.factor("scores", log_density(beta, made, dispersion))
-        return beta
-
-    return model
 
 
 def near(rounds: Sequence[Round], mean: Tensor, radius: float = NEAR) -> list[Round]:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bdpvi._fit import Fit
 from bdpvi.models.contract import Model, predictive_means
-from bdpvi.releasing.releases import preview
 from bdpvi.types import Dataset
 
 BINS = 15
@@ -157,26 +155,3 @@ def accuracy(model: Model, latents: Mapping[str, Tensor], data: Dataset) -> floa
         data: records with targets in {0, 1}.
     """
     return float(fraction_correct(predictive_means(model, latents, data.x).mean(0), data.y))
-
-
-def expected_accuracy(
-    fit: Fit, data: Dataset, draws: int, temperature: float, *, repeats: int = 100, seed: int = 0
-) -> float:
-    """Return the mean accuracy over ``repeats`` simulated releases of ``draws`` samples each.
-
-    Nothing is charged. On held-out records it estimates the accuracy of a release; if ``data``
-    were training records, neither the number nor a choice made by it may be published.
-
-    Args:
-        fit: where the samples come from.
-        data: M records with targets in {0, 1}.
-        draws: number k of samples of one release, over which predictions are averaged.
-        temperature: τ of the samples.
-        repeats: number of simulated releases.
-        seed: of the samples.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    latents = preview(fit, draws * repeats, temperature=temperature, generator=generator)
-    means = predictive_means(fit.model, latents, data.x)
-    means = means.reshape(repeats, draws, len(data)).mean(1)
-    return float(correct(means, data.y).double().mean())

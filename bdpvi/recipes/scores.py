@@ -7,17 +7,20 @@ publish, or to run again, tells something that the guarantee does not cover.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
-from bdpvi._runtime import secure
+from bdpvi._runtime import secure, threads
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import Track, silent
 from bdpvi.models.contract import predictive_means
@@ -31,9 +34,14 @@ from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Left, latents_of
 from bdpvi.types import Dataset, TooFewRecordsError
 
-FOLDS, TURNS = 5, 20
+FOLDS, TURNS, FEWEST = 5, 20, 4
+"""Previews are so many folds, so many times at most, and so many at least but for time."""
 LOW, HIGH = 0.05, 0.95
 """The range that is shown: nine of ten previews lie in it."""
+CLOSE = 0.01
+"""Previews end where the ends of all ranges have standard errors of at most this."""
+TIMES, SECONDS = 10.0, 30.0
+"""Previews take at most so many times the release, or so many seconds, whichever is more."""
 NEAR, STEPS = 1e-3, 50
 """A preview's fit ends where a step promises less than this, in nats, or after so many."""
 RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
@@ -51,9 +59,16 @@ class Scores:
     Attributes:
         values: one row a preview and prediction, with AUC (NaN where a fold has one class), log
             score and accuracy.
+        ended: why there are no more previews.
     """
 
     values: pd.DataFrame
+    ended: str
+
+    @property
+    def previews(self) -> int:
+        """How many there were."""
+        return len(self.values.loc[[RELEASE]])
 
     def table(self) -> pd.DataFrame:
         """Return the median of each score, and its range over previews."""
@@ -68,8 +83,8 @@ class Scores:
     def __str__(self) -> str:
         table = self.table()
         lines = [
-            f"{len(self.values.loc[[RELEASE]])} previews of everything, each on rows that it did "
-            f"not see; in brackets {LOW:.0%} to {HIGH:.0%} of them:"
+            f"{self.previews} previews of everything, each on rows that it did not see, "
+            f"{self.ended}; in brackets {LOW:.0%} to {HIGH:.0%} of them:"
         ]
         width = max(map(len, table.index))
         for name in table.index:
@@ -83,6 +98,8 @@ class Scores:
     def warnings(self) -> list[str]:
         """Return what speaks against the release, if the range does."""
         found = []
+        if self.previews < FOLDS * FEWEST:
+            found.append(f"WARNING: {self.previews} previews say little; the ranges are rough")
         released, rate = (self.values.loc[[name]] for name in (RELEASE, RATE))
         ranked = released["AUC"].dropna()
         if not len(ranked):
@@ -99,65 +116,114 @@ class Scores:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as JSON types."""
+        """Return the table as JSON types, and how many previews there were and why no more."""
         table = self.table()
-        return {
+        return {"previews": self.previews, "ended": self.ended} | {
             str(name): {m: dict(zip(("median", "low", "high"), table.loc[name, m], strict=True))
                         for m in MEASURES}
             for name in table.index
         }  # fmt: skip
 
 
-def previewed(work: Work, release: Release, key: Key, track: Track[Any] = silent) -> Scores | None:
+def patience(release: float) -> float:
+    """Return the most seconds that previews may take where the release took so many.
+
+    >>> patience(1.6), patience(60.0)
+    (30.0, 600.0)
+    """
+    return max(TIMES * release, SECONDS)
+
+
+def previewed(
+    work: Work,
+    release: Release,
+    key: Key,
+    track: Track[Any] = silent,
+    *,
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Scores | None:
     """Score releases like this one on rows that they have not seen.
 
-    Five folds by secret coins, twenty times; each time constants are bought, a model is fitted and
-    drawn anew, and nothing is charged or kept.
+    Five folds by secret coins, up to twenty times; each time constants are bought, a model is
+    fitted and drawn anew, and nothing is charged or kept. What a preview draws follows from its
+    number, so to stop early changes no other.
 
     Args:
         work: the table and what was done with it.
         release: the release, for its model and noise.
         key: of all that is random.
         track: shows progress.
+        seconds: no preview begins that would likely end later than this, but for the first.
+        clock: tells the time, in seconds.
 
     Returns:
         None where a preview takes too long: of training, or of the guide's own covariance.
     """
-    model, noise = release.model, release.receipt.noise_scale
-    if not isinstance(model, BayesianLogisticRegression):
+    if not isinstance(release.model, BayesianLogisticRegression):
         return None
     route = work.pipeline.chosen(work.whole).route
-    if isinstance(route, DPVI) or (noise is None and route is None):
+    if isinstance(route, DPVI) or (release.receipt.noise_scale is None and route is None):
         return None
-    given = work.records
-    size = len(given) if given is not None else len(work.rows)
-    found = []
-    for number in track(range(FOLDS * TURNS), "previews"):
-        turn, fold = divmod(number, FOLDS)
-        held = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int) == fold
-        if not 0 < held.sum() < size:
-            continue
-        own = key.child("preview", number)
-        train, test, bought = _parts(work, given, held, own)
-        draw = own.child("draw")
-        if route is None:
-            assert noise is not None
-            drawn = _around(_mean(model, train), noise, len(release.samples), draw)
-        else:
+    found: list[tuple[Any, ...]] = []
+    start, ended = clock(), "the most there are"
+    with threads.single():
+        for number in track(range(FOLDS * TURNS), "previews"):
             try:
-                drawn = _solved(work, model, train, bought, draw)
+                found += _preview(work, release, number, key)
             except TooFewRecordsError:  # a fifth of the records is held out
                 return None
-        predictions = {
-            RELEASE: predictive_means(model, {"w": drawn}, test.x).mean(0),
-            RATE: torch.full_like(test.y, float(train.y.mean())),
-        }
-        if turn == 0:
-            predictions[OPEN] = _without_privacy(model, train, test.x)
-        found += [(name, *_measured(value, test.y)) for name, value in predictions.items()]
+            done, spent = number + 1, clock() - start
+            if done < FOLDS * TURNS and spent * (done + 1) / done > seconds:
+                ended = f"as many as fit into {seconds:.0f} s"
+                break
+            if done % FOLDS == 0 and done >= FOLDS * FEWEST and _error(found) <= CLOSE:
+                ended = f"enough for ranges with standard errors of at most {CLOSE:g}"
+                break
     if not found:
         return None
-    return Scores(pd.DataFrame(found, columns=["of", *MEASURES]).set_index("of"))
+    return Scores(pd.DataFrame(found, columns=["of", *MEASURES]).set_index("of"), ended)
+
+
+def _error(found: list[tuple[Any, ...]]) -> float:
+    """Return the largest standard error of an end of a range; NaN if one is not known.
+
+    It is √(p(1 − p)/n)/f for a sample's quantile of order p, with the density f there (David and
+    Nagaraja 2003, Order Statistics, chapter 10), here that of a Gaussian: 2.11 σ/√n for 5 % and
+    95 %. Previews share the table, so this is the error of simulation alone.
+    """
+    scores = np.array([row[1:] for row in found if row[0] == RELEASE], dtype=np.float64)
+    each = math.sqrt(LOW * (1 - LOW)) / norm.pdf(norm.ppf(LOW))
+    kept = [column[~np.isnan(column)] for column in scores.T]
+    errors = [each * one.std(ddof=1) / math.sqrt(len(one)) for one in kept if len(one) > 1]
+    return float(max(errors)) if len(errors) == len(kept) else math.nan
+
+
+def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[Any, ...]]:
+    """Return the scores of each prediction of one preview; none if its fold is nobody or all."""
+    model: Any = release.model
+    given = work.records
+    size = len(given) if given is not None else len(work.rows)
+    turn, fold = divmod(number, FOLDS)
+    held = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int) == fold
+    if not 0 < held.sum() < size:
+        return []
+    own = key.child("preview", number)
+    train, test, bought = _parts(work, given, held, own)
+    draw = own.child("draw")
+    if work.pipeline.chosen(work.whole).route is None:
+        noise = release.receipt.noise_scale
+        assert noise is not None
+        drawn = _around(_mean(model, train), noise, len(release.samples), draw)
+    else:
+        drawn = _solved(work, model, train, bought, draw)
+    predictions = {
+        RELEASE: predictive_means(model, {"w": drawn}, test.x).mean(0),
+        RATE: torch.full_like(test.y, float(train.y.mean())),
+    }
+    if turn == 0:
+        predictions[OPEN] = _without_privacy(model, train, test.x)
+    return [(name, *_measured(value, test.y)) for name, value in predictions.items()]
 
 
 def _parts(

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
+from numpy.typing import NDArray
+from scipy import special, stats
 from torch import Tensor
 
 from bdpvi._runtime.progress import Track
 from bdpvi.accounting.betting import betting
 from bdpvi.accounting.estimators import (
     Moments,
-    binary,
     empirical_bernstein,
     log_student_t_bound,
     student_t,
@@ -170,6 +170,15 @@ def bounded_rows(
     return rows
 
 
+def binary(hits: NDArray[np.int64], m: int, gamma: float) -> NDArray[np.float64]:
+    """Return a bound on the probability of an event that happened to some of m records.
+
+    The 1−γ quantile of Beta(N₁+1, N₀+1), the posterior under a flat prior (Triastcyn and
+    Faltings 2020, eq. 12).
+    """
+    return np.asarray(special.betainccinv(hits + 1, m - hits + 1, gamma))
+
+
 def _binary_row(m: int, gamma: float) -> dict[str, Any]:
     """Return the largest miss rate over all probabilities, which is exact.
 
@@ -177,8 +186,7 @@ def _binary_row(m: int, gamma: float) -> dict[str, Any]:
     """
     hits = sorted({0, 1, 2, 5, 10, *(round(m * share) for share in (0.1, 0.3, 0.5, 0.9))})
     hits = [k for k in hits if k < m]
-    happened = torch.arange(m) < torch.tensor(hits)[:, None]
-    bounds = binary(happened, gamma).log_bound.exp().numpy()
+    bounds = binary(np.array(hits), m, gamma)
     rate = float(np.max(stats.binom.cdf(hits, m, bounds)))
     row = _plain_row("binary", "any, the worst probability", m, gamma, 0, 0)
     return {**row, "method": "exact", "miss_rate": rate, "miss_rate_upper": rate}

@@ -15,11 +15,11 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
+from _clipped import Clipped
 from torch import Tensor
 
 import bdpvi
 from bdpvi import guides
-from bdpvi.models.clipped import Clipped
 
 TRUE = (0.5, 1.5)  # intercept, slope
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.distributions import Independent, Normal
 
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
@@ -115,6 +116,14 @@ def test_a_sum_on_a_device_is_that_of_the_processor() -> None:
     there = gaussian_sum(total.cuda(), 0.3, KEY)
     assert there.is_cuda
     assert torch.equal(there.cpu(), gaussian_sum(total, 0.3, KEY))
+
+
+def test_draws_have_all_bits_of_their_normals() -> None:
+    """What is charged for arithmetic is that of double precision."""
+    wide = Independent(Normal(torch.zeros(4).double(), torch.full((4,), 2.0).double()), 1)
+    drawn = secure.sample(wide, 3, temperature=4.0, key=KEY)
+    assert torch.equal(drawn, 4 * secure.standard_normal((3, 4), KEY))
+    assert not torch.equal(drawn, drawn.float().double())
 
 
 def test_posteriors_have_their_own_lattice() -> None:

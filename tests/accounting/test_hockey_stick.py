@@ -85,6 +85,17 @@ def test_delta_falls_with_epsilon_and_temperature(conversion: str) -> None:
     assert all(a > b for a, b in pairwise(hotter))
 
 
+def test_the_range_is_that_of_any_record_and_not_of_the_panel() -> None:
+    of = GaussianPairs(torch.ones(9, 1, dtype=F64), torch.full((9, 1), 0.01, dtype=F64))
+    event = PosteriorDraws((Panel("remove", torch.arange(9), of, largest=0.25),), 2, 4.0)
+    for direction in event.records:
+        found = deltas_of([(event, 3)], direction, DELTA)
+        assert found.bound is not None
+        variance = torch.tensor([3 * 2 * 0.25 / 4.0], dtype=F64)
+        assert found.bound(1.0) == float(equal_covariance(variance, 1.0))
+        assert found.bound(1.0) > 10 * float(found.at(1.0).max())
+
+
 def test_delta_has_what_the_estimates_take() -> None:
     # At an ε that nobody's loss reaches only the estimates' part is left.
     for conversion, choices in (("hockey-stick", len(EPSILONS)), ("cks", len(REAL_ORDERS))):

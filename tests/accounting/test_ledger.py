@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import os
 import pickle
 import random
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import mpmath
@@ -29,6 +32,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.repair import repair
 from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi.dp.charges import Steps
 
 
 def draws(number: int, temperature: float, origin: Origin = Origin.OWNER) -> Entry:
@@ -361,6 +365,17 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert ledger.worst_case(2e-5) is None
 
 
+def test_equal_charges_count_each() -> None:
+    one_by_one, at_once = Ledger(), Ledger()
+    for _ in range(2):
+        one_by_one.charge(gaussian(0.3))
+    at_once.charge(gaussian(0.3, count=2))
+    for ledger in (one_by_one, at_once):
+        found = ledger.worst_case(1e-5)
+        assert found is not None
+        assert found.distance == pytest.approx(0.3 * math.sqrt(2), rel=1e-12)
+
+
 def test_the_budget_of_all_is_one(tmp_path: Path) -> None:
     ledger = Ledger.at(tmp_path / "people.jsonl", budget=Budget(1.0))
     distance = gaussian_distance(1.0, 1e-5)
@@ -371,6 +386,38 @@ def test_the_budget_of_all_is_one(tmp_path: Path) -> None:
         ledger.spend(gaussian(0.7 * distance), "a federation")
     ledger.spend(gaussian(0.59 * distance), "a federation")
     assert len(Ledger(ledger.path).entries()) == 2
+
+
+@pytest.mark.parametrize("what", ["one charge", "steps"])
+def test_nobody_charges_between_check_and_charge(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that are checked before either is charged would both have the last of a budget."""
+    ledger = Ledger.at(tmp_path / "people.jsonl", budget=Budget(1.0))
+    other, done, price = Ledger(ledger.path), threading.Event(), Ledger.worst_case
+    one = gaussian(0.1)
+
+    def charge() -> None:
+        other.charge(one)
+        done.set()
+
+    thread, came = threading.Thread(target=charge), []
+
+    def priced(self: Ledger, *arguments: Any, **named: Any) -> Any:
+        if thread.ident is None:
+            thread.start()
+            came.append(done.wait(0.2))
+        return price(self, *arguments, **named)
+
+    monkeypatch.setattr(Ledger, "worst_case", priced)
+    if what == "steps":
+        assert one.events
+        Steps(ledger, one.events[0], kind="steps", of="network").take()
+    else:
+        ledger.spend(one, "a network")
+    thread.join()
+    assert came == [False]
+    assert len(ledger.entries()) == 2
 
 
 def test_sampled_steps_compose_with_sums() -> None:

@@ -62,6 +62,13 @@ def test_records_are_rounded_up_to_few_levels() -> None:
     assert 0 < mean < own.bound(0.15)
 
 
+def test_the_range_is_that_of_any_record_and_not_of_those_given() -> None:
+    half = torch.full((1000,), 0.5)
+    own = record_deltas(EVENT, half, half)
+    assert own.bound is not None
+    assert own.bound(0.15) == delta_of([EVENT], 0.15) > 10 * float(own.at(0.15).max())
+
+
 def test_the_mean_over_a_population_is_within_delta() -> None:
     """Panels from a known population: at the ε that each gives the mean of all is below δ."""
     lengths, bends = population(200_000, 99)

@@ -116,6 +116,16 @@ def test_sampling_helps_against_those_who_do_not_see_it() -> None:
     assert exact_epsilon(few, 1e-5 / 1e-4) < seen < exact_epsilon(many, 9e-6)
 
 
+def test_the_worst_case_is_of_the_direction_that_costs_most() -> None:
+    """That a record is removed costs more than that it is added where it is sampled."""
+    event = steps(0.3, rate=0.05, count=10, noise_multiplier=0.6)
+    present, without = (OfRuns(((event, 1),)).deltas(name, 1e-5).bound for name in event.records)
+    found = worst_case(event).epsilon
+    assert present is not None
+    assert without is not None
+    assert without(found) < 0.8e-5 < present(found) <= 1e-5
+
+
 def exact_epsilon(variance: float, delta: float) -> float:
     low, high = 0.0, 1000.0
     while high - low > 1e-6:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from intervals import log_density, pyro_model
 from pyro.infer import MCMC, NUTS
 from scipy import integrate, stats
 from torch import Tensor
@@ -33,8 +34,6 @@ from bdpvi.dp.score_posterior import (
     Round,
     closed_form,
     combined,
-    log_density,
-    pyro_model,
 )
 
 FAMILIES: dict[str, Family] = {
@@ -166,6 +165,21 @@ def test_one_record_moves_a_round_by_its_part_alone() -> None:
     assert torch.allclose(moved[0].score - moved[1].score, score, atol=1e-6)
     matrix = parts.curvature[0] * torch.outer(x[49], x[49])
     assert torch.allclose(moved[0].curvature - moved[1].curvature, matrix, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_record_adds_more_than_the_bound_in_any_round(name: str) -> None:
+    """Also where later rounds take another metric than the first: weights are of its features."""
+    g = generator(0)
+    x = torch.randn(4000, 3, generator=g, dtype=torch.float64) * torch.tensor([1.0, 0.05, 0.0])
+    x[:, 2] = 1.0
+    x[:9, 1] = 3.0
+    y = (torch.rand(4000, generator=g) < 0.5).double()
+    prior = Prior(torch.zeros(3).double(), torch.eye(3).double())
+    plan = ScorePlan.of(FAMILIES[name], 3, distance=0.5)
+    paid = measure(plan, x, y, prior, Key.of_seed(0)).paid
+    assert len(paid) > 2
+    assert float(paid.max()) <= 1
 
 
 def rounds(noise: Tensor, true: Tensor, a: Tensor, beta: Tensor, sds: list[float]) -> list[Round]:

@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from _clipped import Clipped
 from pyro import poutine
 from pyro.optim import SGD
 from simulated import logistic_data
@@ -19,7 +20,6 @@ from bdpvi._runtime.progress import silent
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, run_svi
-from bdpvi.models.clipped import Clipped
 from bdpvi.models.contract import log_likelihood
 from bdpvi.neighbours.rows import Rows, train_rows
 

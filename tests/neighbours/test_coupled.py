@@ -90,6 +90,13 @@ def test_row_of_heldout_record_equals_a_run_with_it(data: Dataset) -> None:
         assert_same({name: value[row] for name, value in rows.items()}, alone, 1e-10)
 
 
+def test_heldout_records_are_none_of_the_data(data: Dataset) -> None:
+    rest = data.without(7)
+    with pytest.raises(ValueError, match="heldout has record id 12, which is in the data already"):
+        Add(data.select(torch.tensor([7, 12]))).rows(rest)
+    assert Add(data.select(torch.tensor([7]))).rows(rest).kind == "add"
+
+
 @pytest.mark.parametrize("optim", [SGD({"lr": 1e-3}), Adam({"lr": 0.05})])
 def test_a_neighbour_that_changes_nothing_is_the_fit(data: Dataset, optim: PyroOptim) -> None:
     rows = train_rows(problem(data, optim=optim), Rows("none", data, 0.0))

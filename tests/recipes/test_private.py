@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from bdpvi.datasets import constants_of
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
-from bdpvi.recipes import files
+from bdpvi.recipes import files, scores
 from bdpvi.recipes.private import Work
-from bdpvi.recipes.scores import FOLDS, TURNS, Scores, previewed
+from bdpvi.recipes.scores import FEWEST, FOLDS, TURNS, Scores, previewed
 from bdpvi.releasing import storage
 from bdpvi.releasing.guarantees import WorstCaseDP
 
@@ -71,7 +72,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     said = capsys.readouterr().out
     assert "worst-case DP ε = 1 (aimed at)" in said
     assert "no Bayesian ε" in said
-    assert f"{FOLDS * TURNS} previews" in said
+    assert "previews of everything" in said
     assert "no ε pays for them" in said
     assert [path.name for path in out.iterdir()] == ["release.json"]
     shared = (out / "release.json").read_text("utf-8")
@@ -349,22 +350,85 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
         assert other.y.equal(data.y[kept])
 
 
-def test_previews_are_repeated_and_each_measure_has_its_range() -> None:
+@pytest.fixture(scope="module")
+def previewable() -> tuple[Work, bdpvi.Release]:
     work = Work.of(
         patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
     )
-    release = work.released(Key.of_seed(0))
-    one, two = (previewed(work, release, Key.of_seed(seed)) for seed in (1, 1))
-    assert one is not None
-    assert two is not None
-    pd.testing.assert_frame_equal(one.values, two.values)
-    table = one.table()
+    return work, work.released(Key.of_seed(0))
+
+
+@pytest.fixture(scope="module")
+def whole(previewable: tuple[Work, bdpvi.Release]) -> Scores:
+    found = previewed(*previewable, Key.of_seed(1))
+    assert found is not None
+    return found
+
+
+def test_previews_have_a_range_of_each_measure(whole: Scores) -> None:
+    table = whole.table()
     assert list(table.index) == ["a release like this", "always the base rate", "without privacy"]
-    assert len(one.values.loc[["a release like this"]]) == FOLDS * TURNS
     assert (table["AUC"].loc["always the base rate"] == 0.5).all()
     assert table["AUC"].loc["without privacy", "median"] > 0.75
     low, high = (table["AUC"].loc["a release like this", at] for at in (0.05, 0.95))
     assert low < table["AUC"].loc["a release like this", "median"] < high
+
+
+def test_previews_end_when_their_ranges_are_known(
+    previewable: tuple[Work, bdpvi.Release], whole: Scores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = whole
+    released = found.values.loc["a release like this"].to_numpy()
+    assert "enough for ranges with standard errors of at most 0.01" in str(found)
+    assert FOLDS * FEWEST <= found.previews == len(released) < FOLDS * TURNS
+    assert found.to_dict()["previews"] == found.previews
+    # The error of a Gaussian's 5 % quantile is 2.11 σ/√n; a turn earlier it was too large.
+    for number, enough in ((found.previews, True), (found.previews - FOLDS, False)):
+        error = 2.11 * released[:number].std(0, ddof=1).max() / np.sqrt(number)
+        assert number < FOLDS * FEWEST or (error < 0.01) == enough
+    monkeypatch.setattr(scores, "CLOSE", 0.0)
+    monkeypatch.setattr(scores, "TURNS", FEWEST + 1)
+    every = previewed(*previewable, Key.of_seed(1))
+    assert every is not None
+    assert every.previews == FOLDS * (FEWEST + 1)
+    assert "the most there are" in str(every)
+
+
+@pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
+def test_previews_end_in_time_and_are_the_same_so_far(
+    previewable: tuple[Work, bdpvi.Release], whole: Scores, seconds: float, previews: int
+) -> None:
+    """A preview takes three seconds, by this clock."""
+    times = count(0, 3)
+    found = previewed(
+        *previewable, Key.of_seed(1), seconds=seconds, clock=lambda: float(next(times))
+    )
+    assert found is not None
+    assert found.previews == previews
+    pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])
+    said = str(found)
+    assert f"as many as fit into {seconds:.0f} s" in said
+    assert f"WARNING: {previews} previews say little" in said
+
+
+def test_previews_wait_for_one_thread_alone(
+    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, own = [], scores._preview
+
+    def preview(*given: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return own(*given)
+
+    monkeypatch.setattr(scores, "_preview", preview)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        previewed(*previewable, Key.of_seed(1), seconds=0.0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1]
 
 
 def test_five_positives_are_not_called_better_than_chance() -> None:
@@ -372,7 +436,7 @@ def test_five_positives_are_not_called_better_than_chance() -> None:
         rows = [("a release like this", one, log_score, 0.7) for one in auc]
         rows += [("always the base rate", 0.5, -0.6, 0.7)] * len(auc)
         values = pd.DataFrame(rows, columns=["of", "AUC", "log score", "accuracy"])
-        return "\n".join(Scores(values.set_index("of")).warnings())
+        return "\n".join(Scores(values.set_index("of"), "all").warnings())
 
     assert said([0.7] * 100, -0.55) == ""
     assert "score no better than the base rate" in said([0.7] * 100, -0.61)

@@ -89,6 +89,15 @@ def test_a_budget_refuses_before_anything_is_charged_or_drawn(
     assert [one.kind for one in ledger.entries()] == ["constants", "release"]
 
 
+def test_settings_follow_from_the_noisy_number_of_rows_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise = np.array([4000.0])
+    monkeypatch.setattr("bdpvi.releasing.prepared.exact.count_noise", lambda *_: noise)
+    release = fit_private(MODEL, logistic_data(1000, 2), epsilon=1.0)
+    assert "Settings are for about 5,000 rows, counted with noise" in release.receipt.about
+
+
 def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     data = logistic_data(1000, 2)
 

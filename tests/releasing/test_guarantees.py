@@ -504,6 +504,15 @@ def test_rounding_error_by_hand_covers_every_neighbour_within_reach(
             assert draws * by_hand(lattice, there, root * f * deviation, normals) <= found
 
 
+def test_the_reach_of_neighbours_is_that_of_the_farthest() -> None:
+    """Of covariances that are wider and narrower, and of means."""
+    r, b2 = (torch.tensor(one).double() for one in ([[1, 4], [1 / 16, 1]], [[1, 3], [0, 0]]))
+    nobody = GaussianPairs(r[:0], b2[:0])
+    assert Reach.of(GaussianPairs(r, b2), nobody) == (4.0, 2.0)
+    assert Reach.of(GaussianPairs(1 / r, b2), nobody) == (4.0, 2.0)
+    assert Reach.of(nobody) == (1.0, 0.0)
+
+
 def test_rounding_is_paid_for_at_every_epsilon() -> None:
     assert rounding_delta(0.0, 3.0) == 0
     exact = 1e-8 * (1 + math.e)

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,9 +24,10 @@ import bdpvi
 from bdpvi._fit import Kept
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Charge
+from bdpvi.accounting.book import Charge, Entry
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, MeanField
+from bdpvi.releasing import releases
 from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
 from bdpvi.types import People
 
@@ -190,6 +192,29 @@ def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(attempt, range(8))) == 2
     assert fit.ledger.charges() == (Charge(1, 5.0),) * 2
+
+
+def test_nobody_charges_between_check_and_charge(
+    fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, came = threading.Event(), []
+
+    def charge() -> None:
+        fit.ledger.charge(Entry(kind="steps"))
+        done.set()
+
+    thread = threading.Thread(target=charge)
+
+    def checked(*_: object) -> None:
+        thread.start()
+        came.append(done.wait(0.2))
+
+    monkeypatch.setattr(releases, "_check", checked)
+    fit.ledger.settle(budget=bdpvi.Budget(1.0))
+    bdpvi.release(fit, 1)
+    thread.join()
+    assert came == [False]
+    assert [one.kind for one in fit.ledger.entries()] == ["draws", "steps"]
 
 
 def test_spent_says_what_kind_of_guarantee_it_is(fit: bdpvi.Fit) -> None:

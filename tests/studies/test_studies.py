@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pandas as pd
 import pytest
@@ -300,3 +301,20 @@ def test_the_published_noise_is_that_on_the_sum_over_the_clip() -> None:
         tried.append((steps * math.log(moment) + math.log(1e5)) / order)
     found = networks.worst_case(20.0, accountant=MomentsAccountant(32))
     assert found == pytest.approx(min(tried), rel=1e-6)
+
+
+def test_binary_published_example() -> None:
+    assert float(coverage.binary(np.array([0]), 100, 0.99**101)[0]) == pytest.approx(
+        0.01, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(("hits", "misses"), [(0, 30), (3, 97), (50, 50), (20, 0)])
+@pytest.mark.parametrize("gamma", [0.05, 1e-15])
+def test_binary_leaves_gamma_of_the_posterior_above(hits: int, misses: int, gamma: float) -> None:
+    bound = mpmath.mpf(float(coverage.binary(np.array([hits]), hits + misses, gamma)[0]))
+    with mpmath.workdps(40):
+        total = mpmath.beta(hits + 1, misses + 1)
+        above = mpmath.quad(lambda p: p**hits * (1 - p) ** misses, [bound, (1 + bound) / 2, 1])
+    # Where the bound is within rounding of 1, so is what lies above it.
+    assert float(above / total) == pytest.approx(gamma, rel=1e-6 if bound < 0.99 else 0.2)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from attack import copies, judged, likelihood_ratio, play
 from scipy.stats import beta, norm
 
 from bdpvi._runtime import secure
@@ -19,7 +20,6 @@ from bdpvi.accounting.worst_case import gaussian_guarantee
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.schema import Codes
 from bdpvi.datasets.units import at_most
-from bdpvi.synthesis.attack import copies, judged, likelihood_ratio, play
 from bdpvi.synthesis.counts import Counts, NoisyCounts, Plan, count, merged
 from bdpvi.synthesis.network import network
 

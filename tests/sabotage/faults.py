@@ -1,0 +1,246 @@
+"""Faults that would make an ε wrong: as a patch and the tests that must catch it, or as a hole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One way to be wrong.
+
+    Attributes:
+        what: goes wrong.
+        caught: for each patch beside this file, by its name, the tests of which one must fail.
+        hole: where the code is wrong today, or missing: a patch takes its place when it is mended.
+    """
+
+    what: str
+    caught: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hole: str = ""
+
+
+SECURE = "tests/_runtime/test_secure.py::"
+DEEP = "tests/dp/test_deep.py::"
+SCORES = "tests/dp/test_noisy_scores.py::"
+INTENT = "tests/releasing/test_intent.py::test_a_key_meets_no_other_table_price_or_options"
+LEDGER = "tests/accounting/test_ledger.py::"
+STICK = "tests/accounting/test_hockey_stick.py::"
+WORST = "tests/accounting/test_worst_case.py::"
+GUARANTEES = "tests/releasing/test_guarantees.py::"
+RELEASES = "tests/releasing/test_releases.py::"
+ROUTES = "tests/recipes/test_routes.py::"
+
+FAULTS = (
+    Fault(
+        what="noise × 0.9",
+        caught={
+            "noise-too-small": (SECURE + "test_the_noise_is_no_less_than_it_should_be",),
+            "noise-of-draws-too-small": (
+                RELEASES + "test_samples_have_the_mean_and_covariance_of_the_tempered_guide",
+            ),
+            "noise-of-counts-too-small": (
+                "tests/synthesis/test_price.py::test_noise_is_never_less_than_it_should_be",
+            ),
+        },
+    ),
+    Fault(
+        what="a sum over a batch is divided by the batch's realised size",
+        caught={
+            "batch-by-its-size": (DEEP + "test_a_step_is_the_noisy_sum_over_the_expected_size",)
+        },
+    ),
+    Fault(
+        what="the sum is clipped in place of each record's part",
+        caught={"clip-after-the-sum": ("tests/dp/test_gradients.py::test_against_a_loop",)},
+    ),
+    Fault(
+        what="a direction of the neighbours is dropped",
+        caught={
+            "direction-dropped": (STICK + "test_larger_direction_counts_whichever_comes_first",),
+            "direction-of-unseen-coins-dropped": (
+                "tests/accounting/test_seen_coins.py::"
+                "test_the_worst_case_is_of_the_direction_that_costs_most",
+            ),
+        },
+    ),
+    Fault(
+        what="γ, with which an estimate may fail, does not come out of δ",
+        caught={
+            "gamma-not-counted": (
+                "tests/accounting/test_conversions.py::test_split_delta_adds_up",
+            ),
+            "gamma-counted-once": (STICK + "test_delta_has_what_the_estimates_take",),
+        },
+    ),
+    Fault(
+        what="a record goes to training or test by its row number, which others decide",
+        caught={
+            "split-by-row-number": (
+                "tests/test_neighbouring_tables.py::test_a_split_by_coins_moves_nobody_else",
+            ),
+            "split-by-a-seed-not-said": (
+                "tests/test_neighbouring_tables.py::"
+                "test_a_seed_makes_an_experiment_that_is_not_saved",
+            ),
+        },
+    ),
+    Fault(
+        what="constants that were measured from the data are called public",
+        caught={
+            "measured-constants-called-public": (
+                "tests/datasets/test_tables.py::test_features_targets_and_notes",
+            ),
+            "measured-constants-assumed-public": (
+                "tests/test_sklearn.py::test_exact_constants_need_consent_and_are_named",
+            ),
+        },
+        hole="Constants that were bought with another table are called bought, covered by ε: where "
+        "they come from is a sentence that is searched for words (assumptions_of).",
+    ),
+    Fault(
+        what="a key is reused at another price: two noises that differ by a known factor",
+        caught={
+            "key-reused-at-another-price": (INTENT,),
+            "key-of-no-price": (INTENT,),
+        },
+        hole="A key depends on table and options, not on price, ledger or unit: a run that was "
+        "refused and is repeated after other spending draws one normal at two deviations.",
+    ),
+    Fault(
+        what="a key stands in the ledger",
+        hole="Entry.key is written in clear beside the table, for ever: ledger and release "
+        "together give back the sum without noise.",
+    ),
+    Fault(
+        what="a draw comes before its charge",
+        caught={
+            "ledger-after-the-draw": (
+                RELEASES + "test_a_ledger_that_cannot_be_written_draws_nothing",
+            ),
+            "ledger-after-the-solution": (ROUTES + "test_it_is_charged_before_it_is_drawn",),
+            "ledger-after-the-step": (DEEP + "test_the_budget_refuses_before_anything_is_charged",),
+        },
+        hole="Estimators count their records with noise before the ledger in the file is charged: "
+        "every refused fit gives a noisy N for nothing.",
+    ),
+    Fault(
+        what="a budget is checked outside the lock under which it is charged",
+        caught={
+            "budget-outside-the-lock": (LEDGER + "test_nobody_charges_between_check_and_charge",),
+            "budget-of-draws-outside-the-lock": (
+                RELEASES + "test_nobody_charges_between_check_and_charge",
+            ),
+            "budget-of-steps-outside-the-lock": (
+                LEDGER + "test_nobody_charges_between_check_and_charge",
+            ),
+        },
+        hole="Work._pay charges constants without a look at the budget: two processes together "
+        "pass it.",
+    ),
+    Fault(
+        what="noise in single precision: sums and draws betray their low bits",
+        caught={
+            "float32-noise": (SECURE + "test_a_sum_is_rounded_and_then_moved_by_whole_numbers",),
+            "float32-draws": (SECURE + "test_draws_have_all_bits_of_their_normals",),
+        },
+    ),
+    Fault(
+        what="a lattice too fine for the arithmetic of the draws",
+        caught={"lattice-too-fine": (SECURE + "test_posteriors_have_their_own_lattice",)},
+    ),
+    Fault(
+        what="the panel is among the training rows",
+        caught={
+            "panel-in-the-training-rows": (DEEP + "test_bad_input_names_the_argument",),
+            "heldout-in-the-training-rows": (
+                "tests/neighbours/test_coupled.py::test_heldout_records_are_none_of_the_data",
+            ),
+        },
+    ),
+    Fault(
+        what="ε of one of two releases",
+        caught={
+            "one-of-two-releases": (LEDGER + "test_equal_charges_count_each",),
+            "one-of-two-draws": (RELEASES + "test_a_second_release_costs_the_sum_per_record",),
+        },
+    ),
+    Fault(
+        what="a pair of distributions that does not dominate those of all neighbours",
+        caught={
+            "pair-that-is-only-gaussian": (
+                "tests/accounting/test_perturbed_price.py::"
+                "test_the_profile_is_that_of_the_largest_loss",
+            ),
+            "pair-of-the-mean": (WORST + "test_privacy_loss_of_one_step_against_its_closed_form",),
+            "pair-that-encloses-less": (
+                "tests/neighbours/optimum/test_route.py::"
+                "test_enclosing_pairs_cost_more_than_anything_within_the_errors",
+            ),
+        },
+    ),
+    Fault(
+        what="the range of the panel's costs in place of any record's",
+        caught={
+            "range-of-the-panel": (
+                "tests/accounting/test_perturbed_records.py::"
+                "test_the_range_is_that_of_any_record_and_not_of_those_given",
+            ),
+            "largest-of-the-panel": (
+                STICK + "test_the_range_is_that_of_any_record_and_not_of_the_panel",
+            ),
+        },
+    ),
+    Fault(
+        what="the covariances' part of how far neighbours reach is left out",
+        caught={
+            "covariance-out-of-reach": (
+                GUARANTEES + "test_the_reach_of_neighbours_is_that_of_the_farthest",
+            ),
+        },
+        hole="Of draws with the guide's own covariance no range over all records is known, and "
+        "none is claimed: the part of the covariance comes with the bound.",
+    ),
+    Fault(
+        what="a module's records are in the second place",
+        hole="check_module looks at the first record alone, and an RNN over the first dimension "
+        "carries nothing back to it: a module with steps before records passes, and with "
+        "grad_sample_mode hooks or ghost its records move each other's gradients.",
+    ),
+    Fault(
+        what="a forward pass changes weights, as Embedding(max_norm=…) does",
+        caught={
+            "embedding-with-max-norm": (
+                DEEP + "test_a_module_that_rewrites_its_weights_is_refused",
+            ),
+            "embedding-with-max-norm-later": (
+                DEEP + "test_a_weight_that_changes_in_a_later_pass_ends_the_run",
+            ),
+        },
+    ),
+    Fault(
+        what="weights of another x than the one that is summed",
+        caught={
+            "weights-of-the-wrong-x": (
+                "tests/dp/test_perturbed_objective.py::test_weights_bound_any_record",
+            ),
+            "weights-without-the-ones": (
+                SCORES + "test_no_record_adds_more_than_the_bound_and_some_add_all_of_it",
+            ),
+            "weights-of-another-round": (
+                SCORES + "test_no_record_adds_more_than_the_bound_in_any_round",
+            ),
+        },
+    ),
+    Fault(
+        what="N by len(data)",
+        caught={
+            "size-by-the-rows": (
+                ROUTES + "test_settings_follow_from_the_noisy_number_of_rows_alone",
+            ),
+        },
+        hole="make_private takes len(data) for N where settings.records is not given: one step "
+        "gives N exactly, and the printed bound is to add or remove a record.",
+    ),
+)

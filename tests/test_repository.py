@@ -1,0 +1,100 @@
+"""What the repository's pages name is there, and names no folder of one machine."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from printed import command
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OUTPUTS = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
+SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
+FOLDER = re.compile(r"""(?:^|[\s='"(`])(?:/\w|~[/\w]|\.\./|[A-Z]:[\\/])""")
+"""How a folder of one machine begins: at its root, at home, or above the repository."""
+
+
+def there(name: str) -> bool:
+    """Say whether a dotted name can be imported, or could with an extra that is not installed."""
+    try:
+        pkgutil.resolve_name(name)
+    except ImportError as error:
+        return isinstance(error.__cause__, ModuleNotFoundError)
+    except AttributeError:
+        return False
+    return True
+
+
+def test_modules_and_files_that_pages_name_are_there() -> None:
+    assert not there("bdpvi.accounting.no_such_module")
+    assert not there("studies.no_such_module")
+    gone = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        names = set(re.findall(r"(?<![\w./-])(?:bdpvi|studies)(?:\.\w+)+", text))
+        files = set(re.findall(r"(?<![\w./-])(?:benchmarks|examples)/[\w/-]+\.py", text))
+        gone += [(page.name, name) for name in names if not there(name)]
+        gone += [(page.name, file) for file in files if not (ROOT / file).exists()]
+    assert gone == []
+
+
+def commands(page: Path) -> list[str]:
+    """Return a file's lines that may be a command: all of an output, of a page the indented."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if page in OUTPUTS or line.startswith("    ")]
+
+
+def test_outputs_and_commands_name_no_folder_of_one_machine() -> None:
+    assert FOLDER.search("python x.py --peer /tmp/d3p/bin/python")
+    assert FOLDER.search("python x.py --data=~/tables")
+    assert FOLDER.search("python x.py --data ../tables")
+    pages = [ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "reproduction.md"]
+    named = [
+        (page.name, line) for page in [*OUTPUTS, *pages] for line in commands(page)
+        if FOLDER.search(line)
+    ]  # fmt: skip
+    assert named == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_benchmarks_print_their_command_without_folders(script: Path) -> None:
+    """``sys.argv`` may be handed on, but is printed by ``printed.command`` alone."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "say")
+    ]
+    assert not [ast.unparse(one) for one in calls if "argv" in ast.unparse(one)]
+
+
+def test_a_printed_command_has_the_last_part_of_each_path() -> None:
+    given = ["--peer", "/opt/d3p/bin/python", "--data=../data/uci/", "--only", "a, b", "1e4"]
+    assert command(["/home/ada/bdpvi/benchmarks/rows.py", *given]) == (
+        "python benchmarks/rows.py --peer python --data=uci --only 'a, b' 1e4"
+    )
+    assert command([r"C:\code\rows.py", r"D:\tables\keel"]) == "python benchmarks/rows.py keel"
+
+
+def test_make_help_lists_every_target() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert set(re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE)) == set(phony.split())
+    if shutil.which("make") and shutil.which("awk"):
+        done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, check=True)
+        assert {line.split()[1] for line in done.stdout.decode().splitlines()} == set(phony.split())
+
+
+def test_the_citation_is_of_this_version() -> None:
+    texts = [
+        (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "pyproject.toml")
+    ]
+    one, other = (re.search(r'^version(?:: | = ")([\d.]+)', text, re.MULTILINE) for text in texts)
+    assert one is not None
+    assert other is not None
+    assert one[1] == other[1]
