@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import append, chained, lock, read
+from bdpvi._runtime.chain import Chain, Head, append, chained, head_of, lock, read, save, state
 from bdpvi.accounting.book import (
     RESERVED,
     ROW,
@@ -54,10 +54,11 @@ class Ledger:
     forgotten; a crash in between costs budget, not privacy. To ask takes no lock, so a folder that
     cannot be written to answers too.
 
-    A file that is missing, edited or reordered is refused. A last line that was cut off is an
-    append that died before anything was drawn: the next charge cuts it back. Whole lines cut off
-    the end, and an old copy put back, are noticed by the secret receipts of the fits that they
-    are missed by, not by whoever works out all hashes anew and removes those too.
+    A file that is missing, emptied, edited or reordered is refused, and so is one that was cut at
+    its end or replaced by an old copy: its head lies beside it, and in the secret folder of each
+    work that goes on. A last line that was cut off is an append that died before anything was
+    drawn: the next charge cuts it back. Whoever works out all hashes anew and replaces every head
+    too is not noticed.
 
     Args:
         path: a file that is there; :meth:`at` makes one. None keeps charges in memory, for this
@@ -86,6 +87,8 @@ class Ledger:
         checked(budget, unit, rows_per_unit)
         self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
         self._content = b""
+        self._state: tuple[int, int, int] | None = None
+        self._heads: tuple[Path, ...] = ()
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
@@ -117,8 +120,10 @@ class Ledger:
         store.make_folder(path.parent)
         with FileLock(f"{path}.lock", mode=0o600, is_singleton=True):
             if store.nothing_at(path):
+                if head := Head.read(head_of(path)):
+                    head.check(path, Chain())
                 made = cls(budget=budget, unit=unit or ROW, rows_per_unit=rows_per_unit or 1)
-                store.write(path, made.content())
+                save(path, made.content())
         found = cls(path)
         found.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
         return found
@@ -233,7 +238,7 @@ class Ledger:
                 )
             self._kept = wanted
             if self.path is not None:
-                store.write(self.path, chained(wanted.header, *book.file.said[1:]))
+                save(self.path, chained(wanted.header, *book.file.said[1:]))
 
     def worst_case(
         self,
@@ -358,17 +363,48 @@ class Ledger:
         """
         if self.path is None:
             return self._kept
-        content = read(self.path)
-        if content != self._content or not content:
-            known = self._kept if self._content and content.startswith(self._content) else None
-            book = follow(self.path, content, known)
-            if book.file.rest and not book.file.torn:
-                raise ValueError(
-                    f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
-                    "settled nothing can be released: `bdpvi ledger repair` with the fit's folder"
-                )
-            self._kept, self._content = book, content[: book.file.size]
+        if (now := state(self.path)) is None or now != self._state:
+            try:
+                self._read()
+            except ValueError:
+                with self.locked():  # perhaps it was read while it was written
+                    self._read()
         return self._kept
+
+    def _read(self) -> None:
+        """Take the file's content for what is known."""
+        assert self.path is not None
+        now, head = state(self.path), Head.read(head_of(self.path))
+        content = read(self.path)
+        known = self._kept if self._content and content.startswith(self._content) else None
+        book = follow(self.path, content, known)
+        if book.file.rest and not book.file.torn:
+            raise ValueError(
+                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
+                f"settled nothing can be released: `bdpvi ledger repair {self.path}`"
+            )
+        if head is None and len(book.file.hashes) > 1:
+            raise ValueError(
+                f"{head_of(self.path)} is missing: it says how far {self.path.name} had come, and "
+                f"belongs beside it. Put it back, or `bdpvi ledger repair {self.path}`"
+            )
+        if head is not None:
+            head.check(self.path, book.file)
+        self._kept, self._content, self._state = book, content[: book.file.size], now
+
+    def remember(self, file: Path) -> None:
+        """Keep the ledger's head in another file too, such as in the secret folder of a work.
+
+        Raises:
+            ValueError: if the file has a head that the ledger has not come to.
+        """
+        with self.locked():
+            book = self.book()
+            if head := Head.read(file):
+                assert self.path is not None
+                head.check(self.path, book.file)
+            self._heads = (*self._heads, file)
+            Head.of(book.file).write(file)
 
     def mended(self) -> Ledger:
         """Return a ledger in memory with what the file proves."""
@@ -384,6 +420,9 @@ class Ledger:
             if self.path is not None:
                 written, file = append(self.path, file, content)
                 self._content += written
+                for place in (head_of(self.path), *self._heads):
+                    Head.of(file).write(place)
+                self._state = state(self.path)
             self._kept = book.with_lines(file, line)
 
 

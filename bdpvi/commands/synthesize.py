@@ -138,7 +138,7 @@ def synthesize(
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.recipes.private import places
+    from bdpvi.recipes.private import HEAD, places
     from bdpvi.synthesis import Counts, load
     from bdpvi.synthesis.order import Order, counted, for_persons
     from bdpvi.synthesis.released import Synthesis
@@ -183,6 +183,7 @@ def synthesize(
                 split = secret_key.child("held out")
                 kept, held_out = quality.kept_out(used, test_fraction, split, unit)
             for_persons(people, order.settings)
+            people.remember(where.secret / HEAD)
             work = Transaction(people, secret_key, begun.facts, alone=True, kept=True)
             made = bdpvi.synthesize(kept, **given, work=work)
             if held_out is not None:

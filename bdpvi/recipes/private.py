@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.released import Release
 
-MODEL, INTENT, LEDGER = "release.json", "intent.json", "ledger.jsonl"
-"""The file in the public folder, and two in the secret one."""
+MODEL = "release.json"
+"""The file in the public folder."""
+INTENT, LEDGER, HEAD = "intent.json", "ledger.jsonl", "ledger.head"
+"""Files in the secret folder."""
 
 
 def private(
@@ -382,6 +384,7 @@ class Work:
             begun = intent.begun(where.secret / INTENT, table=table, options=options, charge=price)
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER))
+            self.ledger.remember(where.secret / HEAD)
             made: list[Release] = []
 
             def content() -> bytes:

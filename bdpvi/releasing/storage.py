@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 
 from bdpvi._fit import Fit, Kept
-from bdpvi._runtime import schema, store, validate
+from bdpvi._runtime import chain, schema, store, validate
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model, latent_sites
@@ -103,7 +103,7 @@ def _write(fit: Fit | Prepared, folder: Path, numbers: bytes, about: bytes) -> N
     store.write(folder / _ABOUT, about)
     fit.ledger.bind(_digest(about))
     if fit.ledger.path is None:
-        store.write(folder / _LEDGER, fit.ledger.content())
+        chain.save(folder / _LEDGER, fit.ledger.content())
 
 
 def _kept_at(fit: Fit | Prepared, path: Path) -> None:
