@@ -45,11 +45,15 @@ class Places:
         ValueError: secret='out/secret' lies in 'out', which is shared; choose another place
         """
         given = {"out": out, "secret": secret, "ledger": ledger}
-        found: dict[str, Any] = {name: path and followed(name, path) for name, path in given.items()}
+        found: dict[str, Any] = {
+            name: path and followed(name, path) for name, path in given.items()
+        }
         if found["out"].parent.is_dir():
             store.remove_dead(found["out"].parent)
         if not store.nothing_at(found["out"]):
-            raise ValueError(f"out={str(out)!r} exists already; choose another, nothing is replaced")
+            raise ValueError(
+                f"out={str(out)!r} exists already; choose another, nothing is replaced"
+            )
         public = followed("out", out.parent if shared is None else shared)
         for name in ("secret", "ledger"):
             path = found[name]

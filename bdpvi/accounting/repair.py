@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import chained, lock, read
-from bdpvi.accounting.book import Entry, follow
+from bdpvi._runtime.chain import Chain, Head, chained, head_of, lock, read, save
+from bdpvi.accounting.book import Book, Entry, follow
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.left import gaussian
 
 
 def repair(
@@ -17,7 +21,9 @@ def repair(
     """Make a ledger whole again; return what was charged on top of what is proven.
 
     Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
-    that died, and nothing was drawn for it. The old file stays beside the new one, as
+    that died, and nothing was drawn for it. Where whole lines are lost, and neither owner nor
+    receipts say what they were, the whole budget counts as spent; without a budget, as after a
+    release without any guarantee. The old file stays beside the new one, as
     ``ledger.damaged-1.jsonl``.
 
     Args:
@@ -31,9 +37,14 @@ def repair(
             ``entries`` are given for them.
     """
     path = Path(path).resolve()
+    if store.nothing_at(path):
+        if Head.read(head_of(path)) is None:
+            read(path)
+        store.write(path, Ledger().content())  # nothing of the old one is left but its head
     with lock(path):
-        book = follow(path, read(path))
+        book, head = follow(path, read(path)), Head.read(head_of(path))
         found, added = book.file, tuple(entries) or tuple(receipts)
+        lost = len(found.hashes) > 1 if head is None else _lacks(found, head)
         if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
@@ -41,9 +52,26 @@ def repair(
                 "proven. What follows is not, and only the fit's owner can know what was released: "
                 f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
             )
-        if added or found.rest:
+        if lost and not added:
+            added = (_everything(book),)
+        if added or found.rest or lost:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())
             lines = ({"charge": one.to_dict()} for one in added)
-            store.write(path, chained(*found.said, *lines))
+            save(path, chained(*found.said, *lines))
     return added
+
+
+def _lacks(found: Chain, head: Head) -> bool:
+    return bool(head.count) and found.hashes[head.count - 1 : head.count] != (head.last,)
+
+
+def _everything(book: Book) -> Entry:
+    """Return a charge that leaves nothing of the budget; without one, of no guarantee."""
+    events: tuple[SampledGaussian, ...] | None = None
+    limit = book.budget
+    if limit is not None:
+        events = ()
+        with suppress(ValueError):  # nothing is left
+            events = (gaussian(book, limit.epsilon, limit.delta),)
+    return Entry(kind="release", of="lost", events=events)

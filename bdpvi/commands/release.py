@@ -97,8 +97,8 @@ def release(
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
     noise scale, ε is a worst-case one and the temperature follows from public constants; a reliable
-    Bayesian ε stands beside it. From a folder of `bdpvi private` every release is solved anew from
-    the rows that are kept there, and takes --epsilon alone.
+    Bayesian ε stands beside it. Where rows are kept, each release is solved anew from them and
+    takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
     from the records. After an interruption the same command makes the same draws and pays nothing
@@ -133,7 +133,14 @@ def release(
     with _charged(fitted, folder, where.out):
         with store.claimed(where.out, room=storage.ROOM) as temporary:
             file = where.secret / f"draws-{options_[:16]}.json"
-            work = begun(file, table=fitted.kept.name, options=options_, charge=price, alone=False)
+            work = begun(
+                file,
+                table=fitted.kept.name,
+                options=options_,
+                charge=price,
+                ledger=where.ledger,
+                alone=False,
+            )
 
             def content() -> bytes:
                 wanted = releases.Asked(
@@ -208,9 +215,14 @@ def guarantee_of(name: str) -> Promise | None:
 def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
     """Say what all releases from a fit have cost. For the owner only."""
     import bdpvi
+    from bdpvi.accounting.cost import Cost
     from bdpvi.recipes import files
+    from bdpvi.releasing import storage
 
-    total = bdpvi.cost(files.load(folder), delta=delta)
+    if storage.has_fit(folder):
+        total = bdpvi.cost(files.load(folder), delta=delta)
+    else:
+        total = Cost(worst_case=storage.open_ledger(folder).worst_case(delta))
     if as_json:
         options.print_json(total.to_dict())
         return

@@ -271,14 +271,14 @@ def _begun(
     """
     from bdpvi._runtime import store
     from bdpvi._runtime.validate import why
-    from bdpvi.recipes.private import INTENT
-    from bdpvi.releasing.intent import begun
+    from bdpvi.releasing.intent import NAME, begun
 
     contents = (data.read_bytes(), options.encode())
     table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
     with store.held(folder):
         new = all(one.name.startswith(".") for one in folder.iterdir())
-        work = begun(folder / INTENT, table=table, options=digest, charge=price)
+        file = folder / NAME
+        work = begun(file, table=table, options=digest, charge=price, ledger=people.path)
         try:
             yield work
         except BaseException as error:
@@ -288,7 +288,7 @@ def _begun(
             )
             if new and not any(one.of == work.secret.work for one in people.entries()):
                 words = "nothing was charged; the same command starts again"
-                (folder / INTENT).unlink()
+                file.unlink()
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(words) from None
             if isinstance(error, OSError):

@@ -13,7 +13,7 @@ from bdpvi._runtime.schema import from_json
 from bdpvi._runtime.store import read_json
 from bdpvi.guides import GaussianGuide
 from bdpvi.recipes.recipe import GUIDES, Recipe
-from bdpvi.releasing import storage
+from bdpvi.releasing import intent, storage
 from bdpvi.releasing.prepared import Prepared
 
 RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
@@ -37,6 +37,12 @@ def load(folder: Path) -> Fit | Prepared:
     Raises:
         ValueError: if the folder does not hold one.
     """
+    if not storage.has_fit(folder) and (folder / intent.NAME).exists():
+        raise ValueError(
+            f"{folder} has no fit: what was released there was drawn from the table, whose rows "
+            "are not kept. For another release run the same command with a larger --epsilon, that "
+            "of everything together, and another --out"
+        )
     extra = storage.read_extra(folder)
     if "model" not in extra:
         raise ValueError(

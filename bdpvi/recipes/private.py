@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
-INTENT, LEDGER, HEAD = "intent.json", "ledger.jsonl", "ledger.head"
+LEDGER, HEAD = "ledger.jsonl", "ledger.head"
 """Files in the secret folder."""
 
 
@@ -381,7 +381,14 @@ class Work:
             store.claimed(where.out, room=storage.ROOM) as temporary,
         ):
             price = {"epsilon": self.pipeline.epsilon, "delta": self.pipeline.delta}
-            begun = intent.begun(where.secret / INTENT, table=table, options=options, charge=price)
+            file = where.secret / intent.NAME
+            begun = intent.begun(
+                file,
+                table=table,
+                options=options,
+                charge=price,
+                ledger=where.ledger or where.secret / LEDGER,
+            )
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER))
             self.ledger.remember(where.secret / HEAD)

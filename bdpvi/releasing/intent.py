@@ -18,6 +18,9 @@ from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import from_json, to_json
 
+NAME = "intent.json"
+"""The file in a folder that has one work alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
@@ -25,7 +28,7 @@ class Intent:
 
     Attributes:
         format: of the file.
-        table, options, charge: see :func:`begun`.
+        table, options, charge, ledger: see :func:`begun`.
         key: that all keys follow from; empty once the output is made.
     """
 
@@ -33,6 +36,7 @@ class Intent:
     table: str
     options: str
     charge: Mapping[str, float]
+    ledger: str
     key: bytes = field(repr=False)
 
 
@@ -76,7 +80,13 @@ class Begun:
 
 
 def begun(
-    file: Path, *, table: str, options: str, charge: Mapping[str, float], alone: bool = True
+    file: Path,
+    *,
+    table: str,
+    options: str,
+    charge: Mapping[str, float],
+    ledger: Path | None,
+    alone: bool = True,
 ) -> Begun:
     """Return the work that a secret folder was begun with, or begin it.
 
@@ -88,13 +98,16 @@ def begun(
         table: digest of the table.
         options: digest of all that decides what is done with it.
         charge: ε and δ of everything, for the owner to read.
+        ledger: that is charged, for the owner to find.
         alone: whether nothing else may be in the folder before.
 
     Raises:
         ValueError: if the folder was begun with another table or other options, or is used for
             something else.
     """
-    asked = Intent(table=table, options=options, charge=charge, key=Key.fresh().secret)
+    asked = Intent(
+        table=table, options=options, charge=charge, ledger=str(ledger), key=Key.fresh().secret
+    )
     if not file.exists():
         others = [one.name for one in file.parent.iterdir() if not one.name.startswith(".")]
         if alone and others:
@@ -104,10 +117,7 @@ def begun(
             )
         store.write(file, _content(asked))
         return Begun(file, asked)
-    try:
-        kept = from_json(Intent, unsealed(store.read_json(file)))
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be used: {error}") from error
+    kept = read(file)
     for name in ("format", "table", "options"):
         if getattr(kept, name) != getattr(asked, name):
             raise ValueError(
@@ -115,6 +125,18 @@ def begun(
                 "another work costs as much again: choose another folder for it"
             )
     return Begun(file, kept)
+
+
+def read(file: Path) -> Intent:
+    """Return the intent that a file holds.
+
+    Raises:
+        ValueError: if it holds none.
+    """
+    try:
+        return from_json(Intent, unsealed(store.read_json(file)))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
 
 
 def _content(intent: Intent) -> bytes:

@@ -20,7 +20,7 @@ from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model, latent_sites
 from bdpvi.models.kinds import Known
 from bdpvi.models.parameters import TrainedModel
-from bdpvi.releasing import receipts
+from bdpvi.releasing import intent, receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Route
@@ -68,6 +68,11 @@ def save_fit_in(fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | N
         numbers, about = _files(fit, path, extra)
         _write(fit, path, numbers, about)
         _kept_at(fit, path)
+
+
+def has_fit(path: Path) -> bool:
+    """Return whether a folder has a fit, whole or not."""
+    return (path / _ABOUT).exists()
 
 
 def is_fit(path: Path) -> bool:
@@ -170,8 +175,12 @@ def read_extra(path: str | Path) -> Mapping[str, Any]:
 
 
 def open_ledger(path: str | Path) -> Ledger:
-    """Return the ledger of the fit in the folder ``path``; it may be damaged."""
+    """Return the ledger at ``path``, or of the fit or work in that folder; it may be damaged."""
     folder = Path(path).resolve()
+    if not folder.is_dir():
+        return Ledger(folder)
+    if not has_fit(folder) and (folder / intent.NAME).exists():
+        return Ledger(intent.read(folder / intent.NAME).ledger)
     file = folder / _ABOUT
     content = _read(file)
     try:
@@ -181,7 +190,9 @@ def open_ledger(path: str | Path) -> Ledger:
 
 
 def name_of(path: str | Path) -> str:
-    """Return what the ledger calls the fit in the folder ``path``."""
+    """Return what the ledger calls the fit in the folder ``path``; "" if that is a ledger."""
+    if not has_fit(Path(path)):
+        return ""
     return About.parse(_read(Path(path) / _ABOUT)).name
 
 
