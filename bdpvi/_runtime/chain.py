@@ -57,8 +57,8 @@ class Head:
     """How far a file had come.
 
     Attributes:
-        count: its lines; 0 says nothing.
-        last: the hash of the last.
+        count: its lines.
+        last: the hash of the last; "" says nothing.
     """
 
     count: int
@@ -91,9 +91,13 @@ class Head:
         """Write it to a file."""
         store.write(file, json.dumps(asdict(self)).encode())
 
+    def reached(self, chain: Chain) -> bool:
+        """Return whether a file has come as far as this, or farther."""
+        return not self.last or chain.hashes[self.count - 1 : self.count] == (self.last,)
+
     def check(self, path: Path, chain: Chain) -> None:
-        """Raise ValueError unless a file has come as far as this, or farther."""
-        if self.count and chain.hashes[self.count - 1 : self.count] != (self.last,):
+        """Raise ValueError unless a file has :meth:`reached` this."""
+        if not self.reached(chain):
             raise ValueError(
                 f"{path} lacks lines that it had: {len(chain.hashes)} are proven, and there were "
                 f"{self.count}. Its end was cut off, or an old copy was put in its place. Put back "

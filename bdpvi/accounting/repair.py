@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import Chain, Head, chained, head_of, lock, read, save
+from bdpvi._runtime.chain import Chain, Head, chained, head_of, lock, proven, read, save
 from bdpvi.accounting.book import Book, Entry, follow
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
@@ -21,10 +21,10 @@ def repair(
     """Make a ledger whole again; return what was charged on top of what is proven.
 
     Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
-    that died, and nothing was drawn for it. Where whole lines are lost, and neither owner nor
-    receipts say what they were, the whole budget counts as spent; without a budget, as after a
-    release without any guarantee. The old file stays beside the new one, as
-    ``ledger.damaged-1.jsonl``.
+    that died, and nothing was drawn for it. Where whole lines are lost, and the owner does not say
+    what they were, nor receipts all of it, the whole budget counts as spent; without a budget, or
+    where hardly anything is left of it, as after a release without any guarantee. The old file
+    stays beside the new one, as ``ledger.damaged-1.jsonl``.
 
     Args:
         path: the file.
@@ -44,7 +44,7 @@ def repair(
     with lock(path):
         book, head = follow(path, read(path)), Head.read(head_of(path))
         found, added = book.file, tuple(entries) or tuple(receipts)
-        lost = len(found.hashes) > 1 if head is None else _lacks(found, head)
+        lost = len(found.hashes) > 1 if head is None else not head.reached(found)
         if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
@@ -52,18 +52,17 @@ def repair(
                 "proven. What follows is not, and only the fit's owner can know what was released: "
                 f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
             )
-        if lost and not added:
-            added = (_everything(book),)
+        if lost and not entries and not (head and head.reached(proven(_with(found, added)))):
+            added = (*added, _everything(book))
         if added or found.rest or lost:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())
-            lines = ({"charge": one.to_dict()} for one in added)
-            save(path, chained(*found.said, *lines))
+            save(path, _with(found, added))
     return added
 
 
-def _lacks(found: Chain, head: Head) -> bool:
-    return bool(head.count) and found.hashes[head.count - 1 : head.count] != (head.last,)
+def _with(found: Chain, added: Sequence[Entry]) -> bytes:
+    return chained(*found.said, *({"charge": one.to_dict()} for one in added))
 
 
 def _everything(book: Book) -> Entry:
@@ -71,7 +70,6 @@ def _everything(book: Book) -> Entry:
     events: tuple[SampledGaussian, ...] | None = None
     limit = book.budget
     if limit is not None:
-        events = ()
-        with suppress(ValueError):  # nothing is left
+        with suppress(ValueError):  # hardly anything is left
             events = (gaussian(book, limit.epsilon, limit.delta),)
     return Entry(kind="release", of="lost", events=events)
