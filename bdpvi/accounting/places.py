@@ -48,8 +48,9 @@ class Places:
         found: dict[str, Any] = {
             name: path and followed(name, path) for name, path in given.items()
         }
-        if found["out"].parent.is_dir():
-            store.remove_dead(found["out"].parent)
+        for folder in (found["out"].parent, found["secret"]):
+            if folder.is_dir():
+                store.remove_dead(folder)
         if not store.nothing_at(found["out"]):
             raise ValueError(
                 f"out={str(out)!r} exists already; choose another, nothing is replaced"

@@ -138,7 +138,7 @@ def synthesize(
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.recipes.private import HEAD, places
+    from bdpvi.recipes.private import HEAD, beside, places
     from bdpvi.synthesis import Counts, load
     from bdpvi.synthesis.order import Order, counted, for_persons
     from bdpvi.synthesis.released import Synthesis
@@ -157,7 +157,9 @@ def synthesize(
         ),
     }
     folder = places(out, secret)[1]
-    _check(out, rows, tables)
+    path = beside(data) if ledger is None else ledger
+    where = Places.of(out=out, secret=folder, ledger=path, shared=out)
+    _check(rows, tables)
     frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
     used = _without(frame, drop)
     order = Order.of(list(used.columns), **given)  # refuses before anything is kept
@@ -167,7 +169,6 @@ def synthesize(
     track = progress.silent if quiet or as_json else progress.bar
     people = Table(data=str(data)).ledger(ledger)
     assert people is not None  # as it is a file, and no public table
-    where = Places.of(out=out, secret=folder, ledger=people.path, shared=out)
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
     options = repr((given, sorted(drop or ()), separator, None if no_report else test_fraction))
@@ -202,6 +203,8 @@ def synthesize(
     if held_out is not None:
         said = quality.report(made, train, held_out, shared, groups or (), folder)
         print("" if as_json else said, end="")
+    elif not (no_report or as_json):
+        print(f"An earlier call drew these; the report, if it came so far, is in {folder}/")
 
 
 def sample(
@@ -216,7 +219,7 @@ def sample(
     from bdpvi.synthesis import load
 
     made = load(shared)
-    _check(out, rows, tables)
+    _check(rows, tables)
     with store.claimed_folder(out) as folder:
         _write(made, folder, rows, tables, progress.silent if quiet else progress.bar, None)
     print(f"{out}: {tables} × {rows or made.rows} rows; {made.receipt}")
@@ -242,15 +245,13 @@ def _consented(file: Path, from_data: bool) -> Schema:
     return known
 
 
-def _check(out: Path, rows: int | None, tables: int) -> None:
+def _check(rows: int | None, tables: int) -> None:
     """Say what is wrong with the options before anything is charged."""
     from bdpvi.synthesis.released import checked_rows
 
     checked_rows("tables", tables)
     if rows is not None:
         checked_rows("rows", rows)
-    if out.exists() or out.is_symlink():
-        raise ValueError(f"out={str(out)!r} exists already; choose another, nothing is replaced")
 
 
 def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
@@ -271,12 +272,12 @@ def _begun(
     """
     from bdpvi._runtime import store
     from bdpvi._runtime.validate import why
+    from bdpvi.recipes.private import HEAD
     from bdpvi.releasing.intent import NAME, begun
 
     contents = (data.read_bytes(), options.encode())
     table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
     with store.held(folder):
-        new = all(one.name.startswith(".") for one in folder.iterdir())
         file = folder / NAME
         work = begun(file, table=table, options=digest, charge=price, ledger=people.path)
         try:
@@ -286,9 +287,11 @@ def _begun(
                 f"ε was charged to {people.path}; the same command goes on with what is kept in "
                 f"{folder}/ (secret), and pays nothing twice"
             )
-            if new and not any(one.of == work.secret.work for one in people.entries()):
+            drawn = not work.intent.key
+            if not (drawn or any(one.of == work.secret.work for one in people.entries())):
                 words = "nothing was charged; the same command starts again"
-                file.unlink()
+                for one in (file, folder / HEAD):
+                    one.unlink(missing_ok=True)
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(words) from None
             if isinstance(error, OSError):

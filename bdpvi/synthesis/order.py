@@ -116,7 +116,10 @@ class Order:
             schema.check(header)
         declared = {} if schema is None else schema.columns
         out = set(() if schema is None else schema.left_out)
-        out |= set() if settings.unit == ROW else {settings.unit}
+        if (unit := settings.unit) != ROW:
+            if (found := list(header).count(unit)) != 1:
+                raise ValueError(f"unit={unit!r} must be a column once, there are {found}")
+            out.add(unit)
         if out & set(declared):
             raise ValueError(
                 f"unit={settings.unit!r} is a column of the schema; it names persons and is not "

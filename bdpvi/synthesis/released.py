@@ -115,11 +115,8 @@ class Synthetic:
         Raises:
             ValueError: naming the argument that is out of range.
         """
-        number, rows, random = (
-            checked_rows("number", number),
-            self._number(rows),
-            _random(seed),
-        )
+        number, rows = checked_rows("number", number), self._number(rows)
+        random = _random(seed)
         made = []
         for _ in range(number):
             again = redrawn(self.counts, self.network, self.rows, random)
@@ -210,10 +207,9 @@ def synthesize(
     table = with_text_names(table)
     order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
     if work is None:
-        secret = Key.fresh()
-        if seed is not None:
-            secret = Key.of_seed(validate.positive_int("seed", seed, least=0))
-        work = Transaction(for_persons(ledger, settings), secret, alone=True)
+        secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
+        people, name = for_persons(ledger, settings), Key.fresh().work  # each call is a work
+        work = Transaction(people, secret, name=name, alone=True)
     return work.perform(Synthesis(table, order))
 
 
@@ -396,7 +392,9 @@ def _shaped(name: str, table: _Table, shape: Sequence[int]) -> Codes:
     return np.array(table.counts, dtype=np.int64).reshape(shape)
 
 
+def _seed(seed: int | None) -> int | None:
+    return None if seed is None else validate.positive_int("seed", seed, least=0)
+
+
 def _random(seed: int | None) -> np.random.Generator:
-    return np.random.default_rng(
-        None if seed is None else validate.positive_int("seed", seed, least=0)
-    )
+    return np.random.default_rng(_seed(seed))
