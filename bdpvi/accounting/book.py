@@ -347,6 +347,9 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
                     f"rows_per_unit={rows}: steps that sample single rows have no price for {rows} "
                     "rows of one unit; sample units, or take all rows in each step (rate=1)"
                 )
+            if rows == count == 1 and one.norms is None:
+                yield one
+                continue
             steps, noise = count * one.steps, one.noise_multiplier / rows
             rounding = count * one.rounding
             yield replace(one, noise_multiplier=noise, steps=steps, rounding=rounding, norms=None)

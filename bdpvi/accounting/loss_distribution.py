@@ -225,11 +225,18 @@ def deltas_together(
     ]
     together = reduce(pld.PrivacyLossDistribution.compose, each)
 
+    grid, values = np.empty(0), np.empty(0)
+
     def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        order = np.argsort(epsilons)
-        found = np.empty_like(epsilons)
-        found[order] = together.get_delta_for_epsilon(epsilons[order])
-        return found
+        # Losses are multiples of the interval, and between two of them δ is linear in e^ε.
+        nonlocal grid, values
+        ends = np.array([epsilons.min(), epsilons.max()])
+        if not len(grid) or ends[0] < grid[0] or ends[1] > grid[-1]:
+            ends += np.array([-0.1, 0.1]) * (1 + np.ptp(ends))
+            low, high = (int(one) for one in np.round(ends / interval))
+            grid = interval * np.arange(low - 1, high + 2)
+            values = np.asarray(together.get_delta_for_epsilon(grid))
+        return np.interp(np.exp(epsilons), np.exp(grid), values)
 
     return deltas
 
