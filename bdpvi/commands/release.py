@@ -213,16 +213,10 @@ def guarantee_of(name: str) -> Promise | None:
 
 
 def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
-    """Say what all releases from a fit have cost. For the owner only."""
-    import bdpvi
-    from bdpvi.accounting.cost import Cost
+    """Say what everything spent on the table of a fit or of a work has cost. For the owner only."""
     from bdpvi.recipes import files
-    from bdpvi.releasing import storage
 
-    if storage.has_fit(folder):
-        total = bdpvi.cost(files.load(folder), delta=delta)
-    else:
-        total = Cost(worst_case=storage.open_ledger(folder).worst_case(delta))
+    total = files.cost(folder, delta)
     if as_json:
         options.print_json(total.to_dict())
         return

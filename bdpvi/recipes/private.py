@@ -16,7 +16,6 @@ import torch
 from bdpvi._runtime import store
 from bdpvi._runtime.schema import to_json
 from bdpvi.accounting.book import ROW, checked
-from bdpvi.accounting.cost import Cost
 from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.places import Places
@@ -402,7 +401,7 @@ class Work:
             store.fill(temporary, begun.output(content))
         if made:
             return made[0]
-        spent = Cost(worst_case=self.ledger.worst_case(self.pipeline.delta))
+        spent = files.cost(where.secret, self.pipeline.delta)
         return replace(storage.load_release(where.out), secret=spent)
 
     def digests(self) -> tuple[str, str]:

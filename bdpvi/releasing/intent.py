@@ -65,7 +65,7 @@ class Begun:
     @property
     def kept(self) -> Path:
         """The file with the output's bytes."""
-        return self.file.with_suffix(".output")
+        return output_of(self.file)
 
     def output(self, make: Callable[[], bytes]) -> bytes:
         """Return what is to be published: the bytes that are kept, or those that are made now.
@@ -125,6 +125,11 @@ def begun(
                 "another work costs as much again: choose another folder for it"
             )
     return Begun(file, kept)
+
+
+def output_of(file: Path) -> Path:
+    """Return where the output's bytes are kept, given the file with the intent."""
+    return file.with_suffix(".output")
 
 
 def read(file: Path) -> Intent:

@@ -25,6 +25,7 @@ from bdpvi.accounting.book import Entry, Origin
 from bdpvi.cli import main
 from bdpvi.guides import MeanField
 from bdpvi.recipes import files
+from bdpvi.recipes.private import beside
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.storage import load_fit, save_fit
 from bdpvi.types import People
@@ -316,12 +317,11 @@ def test_a_budget_is_for_all_that_follows(
     assert private(table, "--epsilon", 2.5, "--out", tmp_path / "b") == 2
     assert "over the budget of ε = 2" in capsys.readouterr().err
     assert private(table, "--epsilon", 2, "--out", tmp_path / "c") == 0
-    fit = files.load(tmp_path / "c.secret")
-    total = bdpvi.cost(fit).worst_case
+    total = files.cost(tmp_path / "c.secret", DELTA).worst_case
     assert total is not None
     assert 1.97 < total.epsilon <= 2
-    kinds = [one.kind for one in fit.ledger.entries()]
-    assert kinds == ["constants", "release", "constants", "release"]
+    kinds = [one.kind for one in Ledger.at(beside(table)).entries()]
+    assert kinds == 2 * ["reserved", "constants", "release", "ended"]
 
 
 def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path) -> None:
@@ -336,7 +336,8 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     )
     assert "all records, at most 3, with one value of 'who' added or" in release.receipt.meaning
     fit = files.load(tmp_path / "a.secret")
-    (entry,) = fit.ledger.entries()
+    assert [one.kind for one in fit.ledger.entries()] == ["reserved", "draws", "ended"]
+    (entry,) = fit.ledger.book().charges
     assert entry.events is not None
     with mpmath.workdps(50):
         variance = 9 / mpmath.mpf(entry.events[0].noise_multiplier) ** 2  # type: ignore[union-attr]
