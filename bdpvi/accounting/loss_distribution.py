@@ -232,7 +232,7 @@ def deltas_together(
         nonlocal grid, values
         ends = np.array([epsilons.min(), epsilons.max()])
         if not len(grid) or ends[0] < grid[0] or ends[1] > grid[-1]:
-            ends += np.array([-0.1, 0.1]) * (1 + np.ptp(ends))
+            ends += np.array([-0.5, 0.5]) * (1 + np.ptp(ends))
             low, high = (int(one) for one in np.round(ends / interval))
             grid = interval * np.arange(low - 1, high + 2)
             values = np.asarray(together.get_delta_for_epsilon(grid))
