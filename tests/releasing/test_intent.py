@@ -23,7 +23,8 @@ def asked(**changed: Any) -> dict[str, Any]:
         "epsilon": 1.0,
     } | changed
     table, options = Work.of(**settings).digests()
-    return {"table": table, "options": options, "charge": {"epsilon": settings["epsilon"]}}
+    price = {"epsilon": settings["epsilon"]}
+    return {"table": table, "options": options, "charge": price, "ledger": None}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_key_meets_no_other_table_price_or_options(
     changed: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
     """The difference of two outputs with one noise would show what it hides."""
-    key = begun(tmp_path, **asked())
+    work = begun(tmp_path / "intent.json", **asked())
     with pytest.raises(ValueError, match=f"was begun with another {name}"):
-        begun(tmp_path, **asked(**changed))
-    assert begun(tmp_path, **asked()) == key
+        begun(tmp_path / "intent.json", **asked(**changed))
+    assert begun(tmp_path / "intent.json", **asked()).secret == work.secret
