@@ -106,6 +106,7 @@ class Door:
     def open(self, place: Place, budget: Budget | None = PLENTY) -> Ledger:
         """Make the ledger of a table, and what is needed before."""
         made = Ledger.at(place.ledger, budget=budget)
+        _ = place.table
         self.prepare(place)
         return made
 

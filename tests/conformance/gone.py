@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyro
 import pytest
 from doors import DOORS, Door, Place
-from watch import Watch, files, same_secrets, watching
+from watch import Watch, files, rival, same_secrets, watching
 
 from bdpvi.accounting.cost import Bound
 
@@ -25,6 +26,7 @@ class Ran:
         promised: what it returned.
         working: the files of the secret folder when noise was drawn first.
         ledger: the files of the ledger, which :meth:`restored` puts back.
+        turns: how often the ledger's lock was taken.
     """
 
     door: Door
@@ -33,14 +35,19 @@ class Ran:
     promised: Bound | None
     working: dict[Path, bytes]
     ledger: dict[Path, bytes]
+    turns: int
 
     def restored(self) -> Ran:
         """Put the ledger back as the call left it."""
-        for path in self.place.folder.glob(f"{self.place.ledger.stem}*"):
+        for path in self.place.folder.glob(f"{self.place.ledger.stem}.*jsonl*"):
             path.unlink()
         for path, content in self.ledger.items():
             path.write_bytes(content)
         return self
+
+
+def _look(folder: Path, found: dict[Path, bytes]) -> None:
+    found.update({} if found else files(folder))
 
 
 @pytest.fixture(scope="session")
@@ -54,12 +61,13 @@ def went(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Door], 
             working: dict[Path, bytes] = {}
             with same_secrets():
                 door.open(place)
-                with watching(place, lambda: working or working.update(files(place.secret))) as seen:
+                looked = partial(_look, place.secret, working)
+                with watching(place, looked) as seen, rival(place.ledger, 0, list) as turns:
                     promised = door(place)
             pyro.clear_param_store()
             head = place.ledger.with_name(f"{place.ledger.name}.head")
             ledger = files(place.ledger, head)
-            kept[door.name] = Ran(door, place, seen, promised, working, ledger)
+            kept[door.name] = Ran(door, place, seen, promised, working, ledger, len(turns))
         return kept[door.name].restored()
 
     yield through
