@@ -161,6 +161,10 @@ def _fit() -> Fit:
     return bdpvi.fit(CLIPPED, guide, logistic_data(60, 3), progress=False)
 
 
+def _fitted(place: Place) -> None:
+    _fit()
+
+
 def guide_fit(place: Place) -> Fit:
     """Return a fit of the table's people, whose ledger is its own."""
     return replace(_fit(), kept=Kept(People(Ledger.at(place.ledger)), name="0" * 16))
@@ -356,8 +360,8 @@ _steps: dict[str, Any] = {"keyed": False}
 _classes: dict[str, Any] = {"classes": ("a", "b", "c")}
 
 DOORS = (
-    Door("release", _guide()),
-    Door("release, Bayesian", _guide(guarantee=BayesianDP())),
+    Door("release", _guide(), _fitted),
+    Door("release, Bayesian", _guide(guarantee=BayesianDP()), _fitted),
     Door("objective, declared", _route(bdpvi.ObjectivePerturbation(rows=2e4))),
     Door("objective, counted", _route(bdpvi.ObjectivePerturbation())),
     Door("scores, declared", _route(bdpvi.NoisyScores(rows=2000))),
@@ -395,13 +399,14 @@ DOORS = (
     Door(
         "command synthesize", _synthesize_command("--no-report"), out="synthetic.json", alone=True
     ),
-    Door("estimator", _estimator("PrivateLogisticRegression", "sick", classes=("no", "yes")),
-         alone=True),
+    Door(
+        "estimator",
+        _estimator("PrivateLogisticRegression", "sick", classes=("no", "yes")),
+        alone=True,
+    ),
     Door(
         "estimator, guide",
-        _estimator(
-            "PrivateLogisticRegression", "sick", classes=("no", "yes"), guide="mean-field"
-        ),
+        _estimator("PrivateLogisticRegression", "sick", classes=("no", "yes"), guide="mean-field"),
         alone=True,
     ),
     Door("estimator, linear", _estimator("PrivateLinearRegression", "days"), alone=True),

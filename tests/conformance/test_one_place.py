@@ -26,9 +26,9 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 def calls(tree: ast.Module, method: str) -> Iterator[tuple[str, ast.Call]]:
     """Yield the calls of a method, with what it is called on."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == method:
-                yield ast.unparse(node.func.value), node
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name == method:
+                yield ast.unparse(value), node
 
 
 def test_only_a_transaction_charges_a_ledger() -> None:

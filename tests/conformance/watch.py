@@ -6,6 +6,7 @@ import base64
 import hashlib
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from doors import Place
 
+from bdpvi import _fit
 from bdpvi._runtime import chain, secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.whole_normals import WholeNormals
@@ -147,7 +149,8 @@ def same_secrets(seed: int = 0) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Key, "fresh", staticmethod(fresh))
-        patch.setattr(ledgers, "secrets", SimpleNamespace(token_hex=lambda size: "5a" * size))
+        for module in (ledgers, _fit):
+            patch.setattr(module, "secrets", SimpleNamespace(token_hex=lambda size: "5a" * size))
         yield
 
 
@@ -181,8 +184,6 @@ def holds(content: bytes, secret: bytes) -> bool:
 
 def candidates(content: bytes) -> set[bytes]:
     """Return everything of 32 bytes that a reader of a file could try as a key."""
-    import re
-
     found = {bytes.fromhex(one.decode()) for one in re.findall(rb"(?=([0-9a-f]{64}))", content)}
     for one in re.findall(rb"(?=([A-Za-z0-9+/_-]{43}))", content):
         found.add(base64.b64decode(one.translate(bytes.maketrans(b"-_", b"+/")) + b"="))
