@@ -390,6 +390,7 @@ class Work:
             )
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER))
+            self._settle(self.ledger)  # which changes its first line, so before that is remembered
             self.ledger.remember(where.secret / HEAD)
             made: list[Release] = []
 
