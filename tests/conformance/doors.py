@@ -63,8 +63,7 @@ class Place:
     def within(cls, folder: Path, rows: int = 2000) -> Place:
         """Return a place whose parts lie beside each other."""
         folder.mkdir(exist_ok=True)
-        parts = (folder / name for name in ("people.jsonl", "out", "secret"))
-        return cls(folder, *parts, rows)
+        return cls(folder, folder / "people.jsonl", folder / "out", folder / "secret", rows)
 
     def again(self, turn: int) -> Place:
         """Return another place for what is published from the same table."""
