@@ -233,7 +233,8 @@ def deltas_together(
 
     def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
         nonlocal grid, values
-        low, high = float(epsilons.min()), min(float(epsilons.max()), _HIGHEST)
+        epsilons = np.minimum(epsilons, _HIGHEST)
+        low, high = float(epsilons.min()), float(epsilons.max())
         if not len(grid) or low < grid[0] or high > grid[-1]:
             room = (1 + high - low) / 2
             ends = round((low - room) / interval), round(min(high + room, _HIGHEST) / interval)
@@ -245,7 +246,7 @@ def deltas_together(
             grid = interval * np.arange(ends[0], ends[1] + 1)
             values = exact(grid)
         # Losses are multiples of the interval: between two of them δ is linear in e^ε.
-        found = np.interp(np.exp(np.minimum(epsilons, _HIGHEST)), np.exp(grid), values)
+        found = np.interp(np.exp(epsilons), np.exp(grid), values)
         return np.asarray(found, dtype=np.float64)
 
     return deltas

@@ -33,7 +33,7 @@ from bdpvi.recipes.dpvi import DPVI
 from bdpvi.types import People
 
 DELTA = 1e-5
-PLENTY = Budget(20.0, DELTA)
+PLENTY = Budget(4.0, DELTA)
 """More than one call of any door costs."""
 TARGETS = ("sick", "days", "visits", "grade")
 PUBLIC = {"source": "By law.", "age": [18, 98], "dose": [-2, 2]}

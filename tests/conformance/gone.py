@@ -46,8 +46,8 @@ class Ran:
         return self
 
 
-def _look(folder: Path, found: dict[Path, bytes]) -> None:
-    found.update({} if found else files(folder))
+def _look(place: Place, found: dict[Path, bytes]) -> None:
+    found.update({} if found else files(place.secret, place.folder / "fit"))
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def went(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Door], 
             working: dict[Path, bytes] = {}
             with same_secrets():
                 door.open(place)
-                looked = partial(_look, place.secret, working)
+                looked = partial(_look, place, working)
                 with watching(place, looked) as seen, rival(place.ledger, 0, list) as turns:
                     promised = door(place)
             pyro.clear_param_store()
