@@ -19,7 +19,6 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator, val
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
-    from bdpvi.accounting.transaction import Transaction
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.encoded import Encoded
     from bdpvi.recipes.pipeline import Pipeline

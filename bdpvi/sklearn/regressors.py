@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator, validate_data
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.transaction import Transaction
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.recipes.arrays import Standard
+    from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
 
 _DEVIATIONS = 4.0
@@ -250,7 +250,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         epsilon: ε of everything together, constants and release.
         delta: δ of everything.
         largest: whole number, public: larger counts are cut to it. Without it a bound is bought:
-            the target's private centre and 4 scales.
+            the target's private centre and 4 scales, at most 10⁶.
         draws: number of posterior draws that predictions average over; any number has one price.
         prior_scale: standard deviation of the weights' prior, on standardised features.
         limit: standardised features are cut off at ±limit; None leaves them.
