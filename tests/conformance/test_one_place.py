@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import bdpvi
@@ -16,7 +17,12 @@ WORKS = {"work", "self", "transaction"}
 """What a transaction is called; its own ``charge`` may be called anywhere."""
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
+@lru_cache
+def sources() -> tuple[tuple[str, ast.Module], ...]:
+    return tuple(_parsed())
+
+
+def _parsed() -> Iterator[tuple[str, ast.Module]]:
     for name, folder in ROOMS.items():
         for file in sorted(folder.rglob("*.py")):
             place = f"{name}/{file.relative_to(folder).as_posix()}"
