@@ -44,12 +44,14 @@ class Kept:
         name: what the ledger calls the fit.
         folder: where it was saved last, or loaded from.
         generators: digests of the states of seeded generators that samples were drawn with.
+        rows: noisy number of records that the last release was planned by, if one was counted.
     """
 
     people: People
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     folder: Path | None = None
     generators: set[str] = field(default_factory=set)
+    rows: float | None = None
 
     def use_once(self, generator: torch.Generator) -> Key:
         """Return the key that a generator's state leads to.

@@ -1,7 +1,8 @@
 """Files of JSON lines that show where they were changed.
 
-Each line ends in the SHA-256 of itself and of the hash before it. A file that is edited, reordered
-or cut within is noticed; whole lines cut off the end are not.
+Each line ends in the SHA-256 of itself and of the hash before it, so a file that is edited,
+reordered or cut within is noticed. Its :class:`Head`, the number of lines and the last hash, lies
+in a file of its own, so a file that is emptied, cut at its end or replaced by an old copy is too.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+
+from bdpvi._runtime import store
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Chain:
         size: bytes that they take.
         rest: that first line and all after it.
         why: what is wrong with it, in words.
+        ended: whether the last of these lines has its newline.
     """
 
     said: tuple[dict[str, Any], ...] = ()
@@ -35,6 +39,7 @@ class Chain:
     size: int = 0
     rest: tuple[bytes, ...] = ()
     why: str = ""
+    ended: bool = True
 
     @property
     def last(self) -> str:
@@ -45,6 +50,72 @@ class Chain:
     def torn(self) -> bool:
         """Whether all that is wrong is one last line that was cut off: an append that died."""
         return len(self.rest) == 1 and self.rest[0][-1:] != b"\n"
+
+
+@dataclass(frozen=True)
+class Head:
+    """How far a file had come.
+
+    Attributes:
+        count: its lines.
+        last: the hash of the last; "" says nothing.
+    """
+
+    count: int
+    last: str
+
+    @classmethod
+    def of(cls, chain: Chain) -> Head:
+        """Return the head of a file."""
+        return cls(len(chain.hashes), chain.last)
+
+    @classmethod
+    def read(cls, file: Path) -> Head | None:
+        """Return the head that a file holds, None if there is none.
+
+        Raises:
+            ValueError: if it holds something else.
+        """
+        if not file.exists():
+            return None
+        content = store.read_json(file)
+        try:
+            found = cls(**content)
+            if not (isinstance(found.count, int) and isinstance(found.last, str)):
+                raise TypeError(f"count={found.count!r}, last={found.last!r}")
+        except TypeError as error:
+            raise ValueError(f"{file} is not the head of a ledger: {error}") from error
+        return found
+
+    def write(self, file: Path) -> None:
+        """Write it to a file."""
+        store.write(file, json.dumps(asdict(self)).encode())
+
+    def reached(self, chain: Chain) -> bool:
+        """Return whether a file has come as far as this, or farther."""
+        return not self.last or chain.hashes[self.count - 1 : self.count] == (self.last,)
+
+    def check(self, path: Path, chain: Chain) -> None:
+        """Raise ValueError unless a file has :meth:`reached` this."""
+        if not self.reached(chain):
+            raise ValueError(
+                f"{path} lacks lines that it had: {len(chain.hashes)} are proven, and there were "
+                f"{self.count}. Its end was cut off, or an old copy was put in its place. Put back "
+                f"the newest there is; if that is lost, `bdpvi ledger repair {path}` says what it "
+                "costs to go on"
+            )
+
+
+def head_of(path: Path) -> Path:
+    """Return where a file's head lies."""
+    return path.with_name(f"{path.name}.head")
+
+
+def save(path: Path, content: bytes) -> None:
+    """Write a whole file and its head; until both are on the disk the head says nothing."""
+    Head(0, "").write(head_of(path))
+    store.write(path, content)
+    Head.of(proven(content)).write(head_of(path))
 
 
 def link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:
@@ -78,16 +149,20 @@ def proven(file: bytes, before: Chain | None = None) -> Chain:
     known = before or Chain()
     said, hashes, size = list(known.said), list(known.hashes), known.size
     last, lines = known.last, file[size:].splitlines(keepends=True)
+    if not known.ended and lines[:1] == [b"\n"]:
+        size += len(lines.pop(0))
+    ended = True
     for number, line in enumerate(lines):
+        ended = line.endswith(b"\n")
         try:
-            content, last = _parse(last, line)
+            content, last = _parse(last, line if ended else line + b"\n")
         except ValueError as error:
-            rest, why = tuple(lines[number:]), str(error)
+            rest, why = tuple(lines[number:]), str(error) if ended else "it is cut off"
             return Chain(tuple(said), tuple(hashes), size, rest, why)
         said.append(content)
         hashes.append(last)
         size += len(line)
-    return Chain(tuple(said), tuple(hashes), size)
+    return Chain(tuple(said), tuple(hashes), size, ended=ended)
 
 
 def append(path: Path, before: Chain, content: Mapping[str, Any]) -> tuple[bytes, Chain]:
@@ -105,6 +180,8 @@ def append(path: Path, before: Chain, content: Mapping[str, Any]) -> tuple[bytes
         OSError: if it cannot be written; the file is then as it was.
     """
     line, digest = link(before.last, content)
+    if not before.ended:
+        line = b"\n" + line
     with path.open("r+b", buffering=0) as file:
         file.truncate(before.size)
         file.seek(before.size)
@@ -116,12 +193,11 @@ def append(path: Path, before: Chain, content: Mapping[str, Any]) -> tuple[bytes
             file.truncate(before.size)  # nothing follows a line that is not on the disk
             raise
     said, hashes = (*before.said, dict(content)), (*before.hashes, digest)
-    return line, replace(before, said=said, hashes=hashes, size=before.size + len(line), rest=())
+    size = before.size + len(line)
+    return line, replace(before, said=said, hashes=hashes, size=size, rest=(), ended=True)
 
 
 def _parse(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
-    if not line.endswith(b"\n"):
-        raise ValueError("it is cut off")
     try:
         content = json.loads(line)
         del content["hash"]
@@ -135,7 +211,8 @@ def _parse(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
 
 def lock(path: Path) -> FileLock:
     """Return what keeps others out of a ledger's file; errors as of :func:`read`."""
-    read(path)  # or the lock would create the folder
+    if not path.exists():  # or the lock would create the folder
+        read(path)
     return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
 
 
@@ -146,5 +223,15 @@ def read(path: Path) -> bytes:
     except FileNotFoundError:
         raise ValueError(
             f"{path} is missing, so nobody knows what was released from this table: put the file "
-            "back, the newest there is, or fit again"
+            f"back, the newest there is; if it is lost, `bdpvi ledger repair {path}` says what it "
+            "costs to go on"
         ) from None
+
+
+def state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file does, None if it is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

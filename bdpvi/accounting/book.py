@@ -23,14 +23,14 @@ from bdpvi.accounting.events import (
 )
 from bdpvi.types import Budget
 
-FORMAT = 2
+FORMAT = 3
 ROW = "row"
 Priced = SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
 """What a ledger writes of what was done, as far as the worst case needs it."""
 _EVENTS = (SampledGaussian, PerturbedObjective, ExponentialMechanism, Threshold)
-KINDS = ("draws", "constants", "release", "steps", "rounds")
-_HEX = re.compile("[0-9a-f]{0,64}")
-EMPTY: Counter[Any] = Counter()
+RESERVED, ENDED = "reserved", "ended"
+KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
+_TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
 
 
 class Origin(str, Enum):
@@ -86,13 +86,14 @@ class Entry:
 
     Attributes:
         kind: one of :data:`KINDS`.
-        of: id of the fit, network or federation that it is of.
+        of: id of the work that it is of: a fit, a network, a federation, a call.
         charge: the draws, if that is what it is.
         events: as far as the worst case needs them; None where nothing bounds a record.
         count: how often, each time at this price.
-        purpose: digest of what it is for, if that may be done again: by the same command after an
-            interruption, from the same key and at no further price.
-        key: secret, in hexadecimal; what all that is drawn follows from.
+        purpose: the step of the work. The same command makes it again after an interruption, from
+            the same key and at no further price.
+        seal: hash of the key that everything random about it follows from. The key itself is
+            nowhere in a ledger.
     """
 
     kind: str
@@ -101,14 +102,14 @@ class Entry:
     events: tuple[Priced, ...] | None = ()
     count: int = 1
     purpose: str = ""
-    key: str = field(default="", repr=False)
+    seal: str = ""
 
     def __post_init__(self) -> None:
         validate.choice("kind", self.kind, KINDS)
         validate.positive_int("count", self.count)
-        for name in ("purpose", "key"):
-            if not isinstance(text := getattr(self, name), str) or not _HEX.fullmatch(text):
-                raise ValueError(f"{name} must be hexadecimal digits, got {text!r:.80}")
+        for name, pattern in _TEXT.items():
+            if not isinstance(text := getattr(self, name), str) or not pattern.fullmatch(text):
+                raise ValueError(f"{name} must match {pattern.pattern}, got {text!r:.80}")
 
     @property
     def once(self) -> str:
@@ -131,7 +132,7 @@ class Entry:
         content["events"] = self.events and [
             {"event": type(one).__name__, **_fields(one)} for one in self.events
         ]
-        return content | {"count": self.count, "purpose": self.purpose, "key": self.key}
+        return content | {"count": self.count, "purpose": self.purpose, "seal": self.seal}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Entry:
@@ -175,6 +176,7 @@ class Book:
         entries: in the order they were charged.
         counts: how often something of each fit, network or federation was charged.
         events: everything that the worst case is composed of, how often; None where it has no end.
+        opened: works whose reservation is open.
         marks: ids of the fits of which a temperature was found from the data.
         fits: digests of the fits that were saved.
         file: the lines; what they do not prove is in its ``rest``.
@@ -187,6 +189,7 @@ class Book:
     entries: tuple[Entry, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     events: Counter[Priced] | None = field(default_factory=Counter)
+    opened: frozenset[str] = frozenset()
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
     file: Chain = field(default_factory=Chain)
@@ -197,6 +200,20 @@ class Book:
         if self.unit == ROW:
             return RECORD
         return f"all records, at most {self.rows}, with one value of {self.unit!r}"
+
+    @property
+    def charges(self) -> tuple[Entry, ...]:
+        """The entries that are charges, whatever was reserved for them."""
+        return tuple(one for one in self.entries if one.kind not in (RESERVED, ENDED))
+
+    def of_entries(self, entries: Iterable[Entry]) -> Book:
+        """Return the book as if it had these entries alone."""
+        entries = tuple(entries)
+        return replace(self, entries=entries, events=tally(entries), opened=_opened(entries))
+
+    def without(self, of: str) -> Book:
+        """Return the book as if there had not been this work."""
+        return self.of_entries(one for one in self.entries if one.of != of)
 
     @cached_property
     def merged(self) -> tuple[Priced, ...]:
@@ -235,14 +252,22 @@ class Book:
                 added.append(one)
             else:
                 (marks if kind == "mark" else fits).add(one)
-        counts = Counter(self.counts)
+        counts, entries = Counter(self.counts), (*self.entries, *added)
+        opened, events = self.opened, self.events
         for entry in added:
             counts[entry.of] += entry.count
+            opened = _opened([entry], opened)
+        if opened or opened != self.opened or events is None:
+            events = tally(entries)
+        else:  # what was charged before counts as it did
+            more = tally(added)
+            events = None if more is None else events + more
         return replace(
             self,
-            entries=(*self.entries, *added),
+            entries=entries,
             counts=counts,
-            events=tally(added, self.events),
+            events=events,
+            opened=opened,
             marks=frozenset(marks),
             fits=frozenset(fits),
             file=file,
@@ -263,19 +288,41 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
     return kind, said
 
 
-def tally(
-    entries: Iterable[Entry], before: Counter[Priced] | None = EMPTY
-) -> Counter[Priced] | None:
-    """Return how often each event was charged, ``before`` included; None where one has no price."""
-    if before is None:
-        return None
-    found = before.copy()
+def tally(entries: Iterable[Entry]) -> Counter[Priced] | None:
+    """Return how often each event counts; None where one has no price.
+
+    While a reservation is open, it counts in place of all other charges of its work.
+
+    >>> all_of_it, part = (SampledGaussian(noise_multiplier=z) for z in (1.0, 3.0))
+    >>> made = [Entry(kind=RESERVED, of="a", events=(all_of_it,))]
+    >>> made.append(Entry(kind="constants", of="a", events=(part,)))
+    >>> tally(made) == Counter([all_of_it])
+    True
+    >>> tally([*made, Entry(kind=ENDED, of="a")]) == Counter([part])
+    True
+    """
+    entries = list(entries)
+    opened = _opened(entries)
+    found: Counter[Priced] = Counter()
     for entry in entries:
+        if (entry.kind == RESERVED) != (entry.of in opened):
+            continue
         if entry.events is None:
             return None
         for event in entry.events:
             found[event] += entry.count
     return found
+
+
+def _opened(entries: Iterable[Entry], before: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the works whose reservation is open after these entries."""
+    found = set(before)
+    for one in entries:
+        if one.kind == RESERVED:
+            found.add(one.of)
+        elif one.kind == ENDED:
+            found.discard(one.of)
+    return frozenset(found)
 
 
 def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
@@ -300,6 +347,9 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
                     f"rows_per_unit={rows}: steps that sample single rows have no price for {rows} "
                     "rows of one unit; sample units, or take all rows in each step (rate=1)"
                 )
+            if rows == count == 1 and one.norms is None:
+                yield one
+                continue
             steps, noise = count * one.steps, one.noise_multiplier / rows
             rounding = count * one.rounding
             yield replace(one, noise_multiplier=noise, steps=steps, rounding=rounding, norms=None)
@@ -379,9 +429,10 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
         for number, one in enumerate(file.said[first:], start=first + 1):  # noqa: B007
             lines.append(read_line(one))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
+        lost = "or fit again" if content else f"or `bdpvi ledger repair {path}`"
         raise ValueError(
             f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
-            "proven: put back the newest copy of it, or fit again"
+            f"proven: put back the newest copy of it, {lost}"
         ) from error
     return known.with_lines(file, *lines)
 

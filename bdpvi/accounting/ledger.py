@@ -21,8 +21,9 @@ from typing import Any
 from filelock import FileLock
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import append, chained, lock, read
+from bdpvi._runtime.chain import Chain, Head, append, chained, head_of, lock, read, save, state
 from bdpvi.accounting.book import (
+    RESERVED,
     ROW,
     Book,
     Charge,
@@ -32,13 +33,12 @@ from bdpvi.accounting.book import (
     checked,
     follow,
     for_unit,
-    merged,
     read_line,
     tally,
 )
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.distances import common_neighbours
-from bdpvi.accounting.worst_case import epsilon
+from bdpvi.accounting.left import together
 from bdpvi.types import Budget, BudgetExceededError, Dataset, People
 
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin"]
@@ -54,10 +54,11 @@ class Ledger:
     forgotten; a crash in between costs budget, not privacy. To ask takes no lock, so a folder that
     cannot be written to answers too.
 
-    A file that is missing, edited or reordered is refused. A last line that was cut off is an
-    append that died before anything was drawn: the next charge cuts it back. Whole lines cut off
-    the end, and an old copy put back, are noticed by the secret receipts of the fits that they
-    are missed by, not by whoever works out all hashes anew and removes those too.
+    A file that is missing, emptied, edited or reordered is refused, and so is one that was cut at
+    its end or replaced by an old copy: its head lies beside it, and in the secret folder of each
+    work that goes on. A last line that was cut off is an append that died before anything was
+    drawn: the next charge cuts it back. Whoever works out all hashes anew and replaces every head
+    too is not noticed.
 
     Args:
         path: a file that is there; :meth:`at` makes one. None keeps charges in memory, for this
@@ -86,6 +87,8 @@ class Ledger:
         checked(budget, unit, rows_per_unit)
         self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
         self._content = b""
+        self._state: tuple[int, int, int] | None = None
+        self._heads: tuple[Path, ...] = ()
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
@@ -117,8 +120,10 @@ class Ledger:
         store.make_folder(path.parent)
         with FileLock(f"{path}.lock", mode=0o600, is_singleton=True):
             if store.nothing_at(path):
+                if head := Head.read(head_of(path)):
+                    head.check(path, Chain())
                 made = cls(budget=budget, unit=unit or ROW, rows_per_unit=rows_per_unit or 1)
-                store.write(path, made.content())
+                save(path, made.content())
         found = cls(path)
         found.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
         return found
@@ -157,7 +162,7 @@ class Ledger:
         )
 
     def charge(self, entry: Entry) -> None:
-        """Append a charge, durably.
+        """Append a charge, durably: :mod:`bdpvi.accounting.transaction` does, and checks before.
 
         Raises:
             ValueError: if the file is damaged, or if this is a copy of a ledger in memory, in a
@@ -233,7 +238,7 @@ class Ledger:
                 )
             self._kept = wanted
             if self.path is not None:
-                store.write(self.path, chained(wanted.header, *book.file.said[1:]))
+                save(self.path, chained(wanted.header, *book.file.said[1:]))
 
     def worst_case(
         self,
@@ -254,40 +259,28 @@ class Ledger:
         Raises:
             ValueError: if charges are for different units, or one has no price for the unit.
         """
-        book = self.book()
-        if without is not None:
-            book = replace(book, events=tally(e for e in book.entries if e.of != without))
+        book = self.book() if without is None else self.book().without(without)
         if planned is None or book.events is None:
             return None
-        more = for_unit(Counter(planned), book.rows)
-        found = epsilon(merged((*book.merged, *more)), delta)
-        return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
+        return together(book, delta, Counter(planned))
 
-    def spend(self, entry: Entry, what: str) -> None:
-        """Append a charge if the budget has it, by the worst case.
+    def check_budget(self, entry: Entry, what: str) -> None:
+        """Raise BudgetExceededError if a charge would bring the table over its budget.
+
+        A charge within a reservation of its work takes that reservation's place.
 
         Args:
-            entry: of the charge.
+            entry: the charge.
             what: it is for, in words.
-
-        Raises:
-            BudgetExceededError: if everything together would cost more. Nothing is charged.
-            ValueError: as :meth:`charge` and :meth:`worst_case`.
         """
-        with self.locked():
-            self.check_budget(tally([entry]), what)
-            self.charge(entry)
-
-    def check_budget(
-        self, planned: Sequence[Priced] | Mapping[Priced, int] | None, what: str
-    ) -> None:
-        """Raise BudgetExceededError if what is ``planned`` would bring the table over its budget.
-
-        The arguments are as of :meth:`worst_case` and :meth:`spend`.
-        """
-        if (limit := self.budget) is None:
+        book = self.book()
+        if (limit := book.budget) is None:
             return
-        total = self.worst_case(limit.delta, planned)
+        if entry.of in book.opened:
+            own = (e for e in book.entries if (e.of, e.kind) != (entry.of, RESERVED))
+            book = book.of_entries(own)
+        events = tally([replace(entry, of="")])
+        total = None if events is None else together(book, limit.delta, events)
         if total is None or total.epsilon > limit.epsilon:
             raise BudgetExceededError(
                 f"{what} would bring the total to {total}, over the budget of ε = "
@@ -323,13 +316,20 @@ class Ledger:
     def said(self, without: str | None = None) -> str:
         """Return in words what was charged before."""
         counted: Counter[str] = Counter()
-        for one in self.entries():
+        book = self.book()
+        for one in book.charges:
             if without is None or one.of != without:
                 counted[one.once] += one.count
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
             names[_SHOWN:] = [f"{len(names) - _SHOWN} others"]
-        return f"{counted.total()} charges were made before" + ": " * bool(names) + "; ".join(names)
+        words = f"{counted.total()} charges were made before" + ": " * bool(names)
+        pending = len(book.opened - {without})
+        return f"{words}{'; '.join(names)}" + (
+            f"; {pending} begun and not finished: the same call finishes it and pays nothing more"
+            if pending
+            else ""
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -363,17 +363,48 @@ class Ledger:
         """
         if self.path is None:
             return self._kept
-        content = read(self.path)
-        if content != self._content or not content:
-            known = self._kept if self._content and content.startswith(self._content) else None
-            book = follow(self.path, content, known)
-            if book.file.rest and not book.file.torn:
-                raise ValueError(
-                    f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
-                    "settled nothing can be released: `bdpvi ledger repair` with the fit's folder"
-                )
-            self._kept, self._content = book, content[: book.file.size]
+        if (now := state(self.path)) is None or now != self._state:
+            try:
+                self._read()
+            except ValueError:
+                with self.locked():  # perhaps it was read while it was written
+                    self._read()
         return self._kept
+
+    def _read(self) -> None:
+        """Take the file's content for what is known."""
+        assert self.path is not None
+        now, head = state(self.path), Head.read(head_of(self.path))
+        content = read(self.path)
+        known = self._kept if self._content and content.startswith(self._content) else None
+        book = follow(self.path, content, known)
+        if book.file.rest and not book.file.torn:
+            raise ValueError(
+                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
+                f"settled nothing can be released: `bdpvi ledger repair {self.path}`"
+            )
+        if head is None and len(book.file.hashes) > 1:
+            raise ValueError(
+                f"{head_of(self.path)} is missing: it says how far {self.path.name} had come, and "
+                f"belongs beside it. Put it back, or `bdpvi ledger repair {self.path}`"
+            )
+        if head is not None:
+            head.check(self.path, book.file)
+        self._kept, self._content, self._state = book, content[: book.file.size], now
+
+    def remember(self, file: Path) -> None:
+        """Keep the ledger's head in another file too, such as in the secret folder of a work.
+
+        Raises:
+            ValueError: if the file has a head that the ledger has not come to.
+        """
+        with self.locked():
+            book = self.book()
+            if head := Head.read(file):
+                assert self.path is not None
+                head.check(self.path, book.file)
+            self._heads = (*self._heads, file)
+            Head.of(book.file).write(file)
 
     def mended(self) -> Ledger:
         """Return a ledger in memory with what the file proves."""
@@ -389,6 +420,9 @@ class Ledger:
             if self.path is not None:
                 written, file = append(self.path, file, content)
                 self._content += written
+                for place in (head_of(self.path), *self._heads):
+                    Head.of(file).write(place)
+                self._state = state(self.path)
             self._kept = book.with_lines(file, line)
 
 

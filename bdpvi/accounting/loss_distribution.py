@@ -225,13 +225,37 @@ def deltas_together(
     ]
     together = reduce(pld.PrivacyLossDistribution.compose, each)
 
+    def exact(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(together.get_delta_for_epsilon(epsilons), dtype=np.float64)
+
+    grid: NDArray[np.float64] = np.empty(0)
+    values: NDArray[np.float64] = np.empty(0)
+
     def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        order = np.argsort(epsilons)
-        found = np.empty_like(epsilons)
-        found[order] = together.get_delta_for_epsilon(epsilons[order])
-        return found
+        nonlocal grid, values
+        epsilons = np.minimum(epsilons, _HIGHEST)
+        low, high = float(epsilons.min()), float(epsilons.max())
+        if not len(grid) or low < grid[0] or high > grid[-1]:
+            room = (1 + high - low) / 2
+            ends = round((low - room) / interval), round(min(high + room, _HIGHEST) / interval)
+            if ends[1] - ends[0] > _MOST_KNOWN:
+                order = np.argsort(epsilons)
+                found = np.empty_like(epsilons)
+                found[order] = exact(epsilons[order])
+                return found
+            grid = interval * np.arange(ends[0], ends[1] + 1)
+            values = exact(grid)
+        # Losses are multiples of the interval: between two of them δ is linear in e^ε.
+        found = np.interp(np.exp(epsilons), np.exp(grid), values)
+        return np.asarray(found, dtype=np.float64)
 
     return deltas
+
+
+_MOST_KNOWN = 200_000
+"""Values of δ that are computed at once to be looked up."""
+_HIGHEST = 300.0
+"""A larger ε has the δ of this one, which is no less."""
 
 
 def least_epsilons(deltas: Tensor, delta: float) -> Tensor:

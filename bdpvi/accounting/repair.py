@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from bdpvi._runtime import store
-from bdpvi._runtime.chain import chained, lock, read
-from bdpvi.accounting.book import Entry, follow
+from bdpvi._runtime.chain import Chain, Head, chained, head_of, lock, proven, read, save
+from bdpvi.accounting.book import Book, Entry, follow
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.left import gaussian
+from bdpvi.types import Budget
+
+NOTHING = Budget(1e-9)
+"""Of a table of which nobody knows what was spent, nor what may be."""
 
 
 def repair(
@@ -17,7 +26,10 @@ def repair(
     """Make a ledger whole again; return what was charged on top of what is proven.
 
     Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
-    that died, and nothing was drawn for it. The old file stays beside the new one, as
+    that died, and nothing was drawn for it. Where whole lines are lost, and the owner does not say
+    what they were, nor receipts all of it, the whole budget counts as spent; without a budget, or
+    where hardly anything is left of it, as after a release without any guarantee, and a ledger
+    without a budget gets one that is spent. The old file stays beside the new one, as
     ``ledger.damaged-1.jsonl``.
 
     Args:
@@ -31,9 +43,14 @@ def repair(
             ``entries`` are given for them.
     """
     path = Path(path).resolve()
+    if store.nothing_at(path):
+        if Head.read(head_of(path)) is None:
+            read(path)
+        store.write(path, Ledger().content())  # nothing of the old one is left but its head
     with lock(path):
-        book = follow(path, read(path))
+        book, head = follow(path, read(path)), Head.read(head_of(path))
         found, added = book.file, tuple(entries) or tuple(receipts)
+        lost = len(found.hashes) > 1 if head is None else not head.reached(found)
         if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
@@ -41,9 +58,29 @@ def repair(
                 "proven. What follows is not, and only the fit's owner can know what was released: "
                 f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
             )
-        if added or found.rest:
+        if lost and not entries and not (head and head.reached(proven(_with(found, added)))):
+            added = (*added, _everything(book))
+            if (
+                book.budget is None
+            ):  # or a fit whose charges are lost could spend a Bayesian ε again
+                header = replace(book, budget=NOTHING).header
+                found = replace(found, said=(header, *found.said[1:]))
+        if added or found.rest or lost:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())
-            lines = ({"charge": one.to_dict()} for one in added)
-            store.write(path, chained(*found.said, *lines))
+            save(path, _with(found, added))
     return added
+
+
+def _with(found: Chain, added: Sequence[Entry]) -> bytes:
+    return chained(*found.said, *({"charge": one.to_dict()} for one in added))
+
+
+def _everything(book: Book) -> Entry:
+    """Return a charge that leaves nothing of the budget; without one, of no guarantee."""
+    events: tuple[SampledGaussian, ...] | None = None
+    limit = book.budget
+    if limit is not None:
+        with suppress(ValueError):  # hardly anything is left
+            events = (gaussian(book, limit.epsilon, limit.delta),)
+    return Entry(kind="release", of="lost", events=events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ def show(folder: Folder, as_json: Json = False) -> None:
     """List what was released from a fit, and its budget."""
     from bdpvi.releasing import receipts, storage
 
-    receipts.check(folder, storage.open_ledger(folder))
+    receipts.check(folder if folder.is_dir() else None, storage.open_ledger(folder))
     _print(folder, as_json)
 
 
@@ -46,8 +46,9 @@ def repair(
 ) -> None:
     """Make a damaged ledger whole again; keep the damaged file beside it.
 
-    Lines up to the first damage are kept. A last line that was cut off is charged in full. All else
-    only the owner of the fit can decide, by --charge: in doubt give too much.
+    Lines up to the first damage are kept. Where whole lines are lost and nothing says what they
+    were, the whole budget counts as spent. All else only the owner of the fit can decide, by
+    --charge: in doubt give too much.
     """
     from bdpvi.accounting.repair import repair as repaired
     from bdpvi.releasing import receipts, storage
@@ -55,7 +56,8 @@ def repair(
     kept = storage.open_ledger(folder)
     assert kept.path is not None
     given = [_charge(text, storage.name_of(folder)) for text in charge or ()]
-    told = () if given else receipts.missing(folder, kept.mended()).values()
+    fits = folder if folder.is_dir() else None
+    told = () if given or fits is None else receipts.missing(fits, kept.mended()).values()
     added = repaired(kept.path, given, tuple(told))
     _print(folder, as_json, len(added))
 
@@ -83,21 +85,18 @@ def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
             "budget": asdict(book.budget) if book.budget else None,
             "unit": book.unit,
             "rows_per_unit": book.rows,
-            "charges": [_shown(one) for one in book.entries],
+            "charges": [one.to_dict() for one in book.entries],
             "added": added or 0,
         }
         print_json(content)
         return
     if added is not None:
         print(f"{added} charges added" if added else "Nothing to repair")
-    for number, one in enumerate(book.entries, start=1):
+    for number, one in enumerate(book.charges, start=1):
         print(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
     if book.marks:
         print("Temperatures were found from the data: any number counts as found from them")
     limit = f"ε = {book.budget.epsilon:g} at δ = {book.budget.delta:g}" if book.budget else "none"
-    print(f"{len(book.entries)} charges; budget: {limit}; in {kept.path}")
-
-
-def _shown(entry: Entry) -> dict[str, Any]:
-    """Return a charge without its key."""
-    return {name: value for name, value in entry.to_dict().items() if name != "key"}
+    if book.opened:
+        print(f"{len(book.opened)} begun and not finished, for which all of their ε is reserved")
+    print(f"{len(book.charges)} charges; budget: {limit}; in {kept.path}")

@@ -97,8 +97,8 @@ def release(
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
     noise scale, ε is a worst-case one and the temperature follows from public constants; a reliable
-    Bayesian ε stands beside it. From a folder of `bdpvi private` every release is solved anew from
-    the rows that are kept there, and takes --epsilon alone.
+    Bayesian ε stands beside it. Where rows are kept, each release is solved anew from them and
+    takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
     from the records. After an interruption the same command makes the same draws and pays nothing
@@ -106,8 +106,10 @@ def release(
     """
     import bdpvi
     from bdpvi._runtime import store
+    from bdpvi.accounting.places import Places
     from bdpvi.recipes import files
     from bdpvi.releasing import releases, storage
+    from bdpvi.releasing.intent import begun
 
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
@@ -123,26 +125,47 @@ def release(
     if large_delta:
         warnings.filterwarnings("ignore", "delta=")
     store.make_folder(out.parent)
-    asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(out.resolve()))
-    with _charged(fitted, folder, out):
-        with store.claimed(out, room=storage.ROOM) as temporary:
-            wanted = releases.Asked(
-                draws=draws,
-                temperature=temperature,
-                epsilon=epsilon,
-                guarantee=kind,
-                delta=delta,
-                accounting=accounting,
-                purpose=hashlib.sha256(f"release {asked}".encode()).hexdigest(),
+    where = Places.of(out=out, secret=folder, ledger=fitted.ledger.path, shared=out)
+    asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(where.out))
+    options_ = hashlib.sha256(repr(asked).encode()).hexdigest()
+    price = {} if epsilon is None else {"epsilon": epsilon, "delta": delta}
+    released: list[Release] = []
+    with _charged(fitted, folder, where.out):
+        with store.claimed(where.out, room=storage.ROOM) as temporary:
+            file = where.secret / f"draws-{options_[:16]}.json"
+            work = begun(
+                file,
+                table=fitted.kept.name,
+                options=options_,
+                charge=price,
+                ledger=where.ledger,
+                alone=False,
             )
-            released = releases.carried_out(fitted, wanted)
-            storage.write_release(released, temporary)
+
+            def content() -> bytes:
+                wanted = releases.Asked(
+                    draws=draws,
+                    temperature=temperature,
+                    epsilon=epsilon,
+                    guarantee=kind,
+                    delta=delta,
+                    accounting=accounting,
+                    work=releases.work_of(fitted, work.secret, work.facts),
+                )
+                released.append(releases.carried_out(fitted, wanted))
+                return storage.release_bytes(released[0])
+
+            store.fill(temporary, work.output(content))
+        if not released:
+            print(f"{out} was released before: it is a copy, and nothing was charged")
+            copied = storage.load_release(where.out, fitted.model)
+            released.append(replace(copied, secret=bdpvi.cost(fitted, delta=delta)))
         if as_json:
-            public = {"out": out, "receipt": released.receipt.to_dict()}
-            secret = {"cost": released.cost.to_dict()}
+            public = {"out": out, "receipt": released[0].receipt.to_dict()}
+            secret = {"cost": released[0].cost.to_dict()}
             options.print_json({"public": public, "secret": secret})
             return
-        _report(fitted, released, out)
+        _report(fitted, released[0], out)
 
 
 def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
@@ -190,11 +213,10 @@ def guarantee_of(name: str) -> Promise | None:
 
 
 def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
-    """Say what all releases from a fit have cost. For the owner only."""
-    import bdpvi
+    """Say what everything spent on the table of a fit or of a work has cost. For the owner only."""
     from bdpvi.recipes import files
 
-    total = bdpvi.cost(files.load(folder), delta=delta)
+    total = files.cost(folder, delta)
     if as_json:
         options.print_json(total.to_dict())
         return

@@ -30,10 +30,10 @@ from bdpvi.commands.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi._runtime.keys import Key
     from bdpvi._runtime.progress import Track
     from bdpvi.accounting.ledger import Ledger
     from bdpvi.datasets import Schema
+    from bdpvi.releasing.intent import Begun
     from bdpvi.synthesis import Synthetic
 
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
@@ -134,11 +134,15 @@ def synthesize(
     """
     import bdpvi
     from bdpvi._runtime import progress, store
+    from bdpvi.accounting.places import Places
+    from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.recipes.private import places
-    from bdpvi.synthesis import Counts
-    from bdpvi.synthesis.order import Order, counted
+    from bdpvi.recipes.private import beside, places
+    from bdpvi.releasing.intent import HEAD
+    from bdpvi.synthesis import Counts, load
+    from bdpvi.synthesis.order import Order, counted, for_persons
+    from bdpvi.synthesis.released import Synthesis
 
     given: dict[str, Any] = {
         "schema": None if schema is None else _consented(schema, from_data),
@@ -154,7 +158,9 @@ def synthesize(
         ),
     }
     folder = places(out, secret)[1]
-    _check(out, rows, tables, {"secret": folder, "ledger": ledger})
+    path = beside(data) if ledger is None else ledger
+    where = Places.of(out=out, secret=folder, ledger=path, shared=out)
+    _check(rows, tables)
     frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
     used = _without(frame, drop)
     order = Order.of(list(used.columns), **given)  # refuses before anything is kept
@@ -162,26 +168,44 @@ def synthesize(
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     _warn_of_dropped(frame.drop(columns=used.columns), unit)
     track = progress.silent if quiet or as_json else progress.bar
-    people = Table(data=str(data.resolve())).ledger(ledger)
+    people = Table(data=str(data)).ledger(ledger)
     assert people is not None  # as it is a file, and no public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
     options = repr((given, sorted(drop or ()), separator, None if no_report else test_fraction))
-    with _begun(folder, data, people, options, {"epsilon": epsilon, "delta": delta}) as key:
+    price = {"epsilon": epsilon, "delta": delta}
+    train, held_out = used, None
+    with _begun(where.secret, data, people, options, price) as begun:
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
-        held_out = None
-        if not no_report:
-            used, held_out = quality.kept_out(used, test_fraction, key.child("held out"), unit)
-        with store.claimed_folder(out) as temporary:
-            made = bdpvi.synthesize(used, **given, ledger=people, seed=key)
-            made = made if no_report else quality.with_secret_split(made)
-            made.save(temporary / COUNTS)
-            shared = _write(made, temporary, rows, tables, track)
+
+        def counted_with_noise() -> bytes:
+            nonlocal train, held_out
+            secret_key, kept = begun.secret, used
+            if not no_report:
+                split = secret_key.child("held out")
+                kept, held_out = quality.kept_out(used, test_fraction, split, unit)
+            for_persons(people, order.settings)
+            people.remember(where.secret / HEAD)
+            work = Transaction(people, secret_key, begun.facts, alone=True, kept=True)
+            made = bdpvi.synthesize(kept, **given, work=work)
+            if held_out is not None:
+                made = quality.with_secret_split(made)
+                key = work.charge(Synthesis(kept, order))[1]  # was charged, and is not again
+                train, held_out = (counted(one, made.settings, key) for one in (kept, held_out))
+            return made.to_bytes()
+
+        with store.claimed_folder(where.out) as temporary:
+            content = begun.output(counted_with_noise)
+            store.write(temporary / COUNTS, content)
+            made = load(temporary / COUNTS)
+            seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
+            shared = _write(made, temporary, rows, tables, track, seed)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
     if held_out is not None:
-        train, tested = (counted(one, made.settings, order.own(key)) for one in (used, held_out))
-        said = quality.report(made, train, tested, shared, groups or (), folder)
+        said = quality.report(made, train, held_out, shared, groups or (), folder)
         print("" if as_json else said, end="")
+    elif not (no_report or as_json):
+        print(f"An earlier call drew these; the report, if it came so far, is in {folder}/")
 
 
 def sample(
@@ -196,9 +220,9 @@ def sample(
     from bdpvi.synthesis import load
 
     made = load(shared)
-    _check(out, rows, tables)
+    _check(rows, tables)
     with store.claimed_folder(out) as folder:
-        _write(made, folder, rows, tables, progress.silent if quiet else progress.bar)
+        _write(made, folder, rows, tables, progress.silent if quiet else progress.bar, None)
     print(f"{out}: {tables} × {rows or made.rows} rows; {made.receipt}")
 
 
@@ -222,20 +246,13 @@ def _consented(file: Path, from_data: bool) -> Schema:
     return known
 
 
-def _check(
-    out: Path, rows: int | None, tables: int, secret: Mapping[str, Path | None] | None = None
-) -> None:
+def _check(rows: int | None, tables: int) -> None:
     """Say what is wrong with the options before anything is charged."""
     from bdpvi.synthesis.released import checked_rows
 
     checked_rows("tables", tables)
     if rows is not None:
         checked_rows("rows", rows)
-    if out.exists() or out.is_symlink():
-        raise ValueError(f"out={str(out)!r} exists already; choose another, nothing is replaced")
-    for name, path in (secret or {}).items():
-        if path is not None and path.resolve().is_relative_to(out.resolve()):
-            raise ValueError(f"{name}={str(path)!r} lies in out={str(out)!r}, which is shared")
 
 
 def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
@@ -249,31 +266,29 @@ def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
 @contextmanager
 def _begun(
     folder: Path, data: Path, people: Ledger, options: str, price: Mapping[str, float]
-) -> Iterator[Key]:
-    """Hold the secret folder, and yield the key that is kept there for this table and options.
+) -> Iterator[Begun]:
+    """Hold the secret folder, and yield the work that is kept there for this table and options.
 
     Whatever ends the work says what was charged, and how to go on. If nothing was, nothing is left.
     """
     from bdpvi._runtime import store
     from bdpvi._runtime.validate import why
-    from bdpvi.releasing.intent import begun, undone
+    from bdpvi.releasing.intent import NAME, begun
 
     contents = (data.read_bytes(), options.encode())
     table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
     with store.held(folder):
-        new = all(one.name.startswith(".") for one in folder.iterdir())
-        key = begun(folder, table=table, options=digest, charge=price)
+        file = folder / NAME
+        work = begun(file, table=table, options=digest, charge=price, ledger=people.path)
         try:
-            yield key
+            yield work
         except BaseException as error:
             words = (
                 f"ε was charged to {people.path}; the same command goes on with what is kept in "
                 f"{folder}/ (secret), and pays nothing twice"
             )
-            if not any(one.of == key.work for one in people.entries()):
+            if work.abandoned(people):
                 words = "nothing was charged; the same command starts again"
-                if new:
-                    undone(folder)
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(words) from None
             if isinstance(error, OSError):
@@ -282,9 +297,14 @@ def _begun(
 
 
 def _write(
-    made: Synthetic, folder: Path, rows: int | None, tables: int, track: Track[int]
+    made: Synthetic,
+    folder: Path,
+    rows: int | None,
+    tables: int,
+    track: Track[int],
+    seed: int | None,
 ) -> pd.DataFrame:
-    """Write the tables; return the first."""
+    """Write the tables; return the first. A seed makes the same ones again."""
     from bdpvi._runtime import store
 
     def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -293,9 +313,12 @@ def _write(
         return frame
 
     if tables == 1:
-        return write(ROWS, made.sample(rows))
+        return write(ROWS, made.sample(rows, seed=seed))
     first, *_ = (
-        write(f"synthetic-{at}.csv", made.tables(1, rows)[0])
+        write(
+            f"synthetic-{at}.csv",
+            made.tables(1, rows, seed=None if seed is None else seed + at)[0],
+        )
         for at in track(range(1, tables + 1), "tables")
     )
     return first

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.book import Entry, Priced
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting.book import Priced
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.transaction import Before, Plan, Transaction
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.types import BudgetExceededError
 
@@ -56,7 +58,7 @@ class Steps:
         most: int | None = None,
     ) -> None:
         self.ledger, self.of, self.block, self.most = ledger, of, block, most
-        self._event, self._entry = event, Entry(kind=kind, of=of, events=(event,))
+        self.event, self.kind, self._secret = event, kind, Key.fresh()
         self._owner: int | None = os.getpid()
         self.taken, self._ahead = self.charged, 0
         self._room, self._seen = 0, -1
@@ -92,7 +94,7 @@ class Steps:
             )
         if self.most is not None and self.taken >= self.most:
             raise BudgetExceededError(
-                f"{self._entry.kind}={self.most} were asked for and are taken. Nothing was charged"
+                f"{self.kind}={self.most} were asked for and are taken. Nothing was charged"
             )
         if not self._ahead:
             self._pay()
@@ -122,28 +124,66 @@ class Steps:
         validate.positive_int("taken", taken, least=0)
         with self.ledger.locked():
             if of != self.of and not self.taken:
-                self.of, self._entry = of, replace(self._entry, of=of)
+                self.of = of
                 taken = max(taken, self.charged)
             elif of != self.of:
                 taken += self.taken
             if taken > self.charged:
-                self.ledger.charge(replace(self._entry, count=taken - self.charged))
+                self._charge(Block(self, taken - self.charged, anyway=True))
             self.taken = max(self.taken, taken)
             self._ahead = min(self._ahead, self.charged - self.taken)
 
     def _pay(self) -> None:
         """Charge a block of steps, or as many as there may be."""
+        wanted = self.block if self.most is None else min(self.block, self.most - self.taken)
+        self._ahead = self._charge(Block(self, wanted))
+
+    def _charge(self, block: Block) -> int:
+        work = Transaction(self.ledger, self._secret, name=self.of)
         with self.ledger.locked():
-            wanted = self.block
-            if self.most is not None:
-                wanted = min(wanted, self.most - self.taken)
-            if self._room < wanted or self._seen != len(self.ledger.entries()):
-                # As far ahead as the run is long, so that this is looked for a few times in a run.
-                self._room = self.ledger.affordable(self._event, max(wanted, self.taken))
-            count = min(self._room, wanted)
-            if count:
-                self.ledger.charge(replace(self._entry, count=count))
-            else:
-                self.ledger.spend(self._entry, f"{self._entry.kind[:-1]} {self.taken + 1}")
-            self._ahead, self._room = max(count, 1), self._room - count
+            plan, _, _ = work.charge(block)
+            self._room = max(self._room - plan.count, 0)
             self._seen = len(self.ledger.entries())
+        return plan.count
+
+    def affordable(self, wanted: int) -> int:
+        """Return how many of these steps the budget has, at least 1: one too many is refused."""
+        if self._room < wanted or self._seen != len(self.ledger.entries()):
+            # As far ahead as the run is long, so that this is looked for a few times in a run.
+            self._room = self.ledger.affordable(self.event, max(wanted, self.taken))
+        return max(1, min(self._room, wanted))
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Steps that are charged at once. What they draw has keys of their own, which nobody keeps.
+
+    Attributes:
+        steps: of the run.
+        wanted: how many, if the budget has as many.
+        anyway: whether the budget does not count, as these steps were taken before.
+    """
+
+    steps: Steps
+    wanted: int
+    anyway: bool = False
+
+    @property
+    def step(self) -> str:
+        """The first of them, by its number."""
+        return f"{self.steps.kind} from {self.steps.charged + 1}"
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return their price."""
+        steps = self.steps
+        return Plan(
+            kind=steps.kind,
+            what=f"{steps.kind[:-1]} {steps.taken + 1}",
+            events=(steps.event,),
+            settings=None,
+            count=self.wanted if self.anyway else steps.affordable(self.wanted),
+            within=self.anyway or steps.ledger.budget is None,
+        )
+
+    def draw(self, plan: Plan[None], key: Key) -> None:
+        """Draw nothing: steps do, one by one."""

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Priced
 from bdpvi.datasets.bought import SOURCE
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
-from bdpvi.recipes.encoded import Encoded, encode
+from bdpvi.recipes.encoded import Encoded, Perform, encode
 from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.rows import Rows
 
@@ -31,7 +29,6 @@ class Standard:
     Attributes:
         center, scale: (d,) each.
         source: where they come from, a sentence that is published.
-        events: what has to be charged for them.
         found: what was bought; None where nothing was.
 
     >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
@@ -41,7 +38,6 @@ class Standard:
     center: Floats
     scale: Floats
     source: str = "given as public"
-    events: tuple[Priced, ...] = ()
     found: Encoded | None = None
 
     def applied(self, X: Floats) -> Floats:
@@ -91,22 +87,21 @@ def of_rows(X: Floats) -> Standard:
     return Standard(X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), MEASURED)
 
 
-def bought(X: Floats, pipeline: Pipeline, key: Key) -> Standard:
+def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:
     """Return private means of the columns, and of the distances from them.
 
     Args:
         X: rows, (N, d).
         pipeline: whose ``numeric`` are d column names, in order.
-        key: that all randomness follows from.
+        perform: charges and draws.
     """
     blank = np.zeros(len(X), dtype=np.int64)
     columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(pipeline.numeric)}
-    events: list[Priced] = []
     rows = Rows(columns, np.zeros(len(X)))
-    found = encode(rows, pipeline, key, pay=events.extend, feasible=False)
+    found = encode(rows, pipeline, perform, feasible=False)
     numbers: Any = found.encoding.columns
     center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-    return Standard(center, scale, SOURCE, tuple(events), found)
+    return Standard(center, scale, SOURCE, found)
 
 
 def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Priced
+from bdpvi.accounting.book import Book, Priced
 from bdpvi.accounting.events import SampledGaussian, Threshold
+from bdpvi.accounting.transaction import Before, Mechanism, Plan
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.columns import OneHot
@@ -18,6 +19,8 @@ from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
 from bdpvi.types import TooFewRecordsError
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,21 +65,79 @@ class Encoded:
         )
 
 
-Pay = Callable[[tuple[Priced, ...]], None]
-"""Charges what is about to be drawn."""
+class Perform(Protocol):
+    """Plans, charges and draws: :meth:`bdpvi.accounting.transaction.Transaction.perform`."""
+
+    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
+        """Return what the mechanism draws."""
 
 
-def unpaid(events: tuple[Priced, ...]) -> None:
-    """Charge nothing: for the owner's eyes only."""
+@dataclass(frozen=True)
+class Unpaid:
+    """Draws and charges nothing: for the owner's eyes only.
+
+    Attributes:
+        key: of all noise.
+    """
+
+    key: Key
+
+    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
+        """Return what the mechanism draws."""
+        plan = mechanism.plan(Before(Book("")))
+        return mechanism.draw(plan, self.key.child(mechanism.step))
+
+
+@dataclass(frozen=True, eq=False)
+class CountCells:
+    """The noisy number of records, and of each column's cells that are numbers."""
+
+    step: ClassVar[str] = "count"
+
+    rows: Rows
+    purchase: bought.Purchase
+    distance: float
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return the price."""
+        rounding = bought.count_rounding(self.purchase, self.distance)
+        return _plan(_gaussian(self.distance, rounding))
+
+    def draw(self, plan: Plan[None], key: Key) -> bought.Counted:
+        """Count."""
+        return bought.count(self.rows.columns, self.purchase, distance=self.distance, key=key)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimateConstants:
+    """Scales and categories of the columns, estimated with noise."""
+
+    step: ClassVar[str] = "constants"
+
+    rows: Rows
+    purchase: bought.Purchase
+    price: Mapping[str, Any]
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return the price."""
+        events: list[Priced] = []
+        if self.purchase.queries:  # nothing is estimated where all columns are hashed
+            distance = self.price["distance"]
+            events.append(_gaussian(distance, bought.rounding(self.purchase, distance)))
+            events += [Threshold(self.price["delta"])] if self.purchase.named else []
+        return _plan(*events)
+
+    def draw(self, plan: Plan[None], key: Key) -> Encoding:
+        """Estimate."""
+        return bought.buy(self.rows.columns, self.purchase, **self.price, key=key)
 
 
 def encode(
     rows: Rows,
     pipeline: Pipeline,
-    key: Key,
+    perform: Perform,
     *,
     left: Left | None = None,
-    pay: Pay = unpaid,
     feasible: bool = True,
 ) -> Encoded:
     """Return the constants of a table: public or bought.
@@ -84,9 +145,8 @@ def encode(
     Args:
         rows: of the table.
         pipeline: what is done.
-        key: that all randomness follows from.
+        perform: charges and draws.
         left: what a ledger leaves of ε; None is all.
-        pay: called before anything is drawn.
         feasible: whether to refuse where there are too few records. That is decided by their noisy
             number, which is paid for.
 
@@ -100,8 +160,7 @@ def encode(
     left = left or Left(pipeline.distance)
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
-    pay((_gaussian(distance, bought.count_rounding(purchase, distance)),))
-    first = bought.count(rows.columns, purchase, distance=distance, key=key.child("count"))
+    first = perform(CountCells(rows, purchase, distance))
     need = first.purchase.need(left.distance)
     if feasible and pipeline.scored:
         _promising(pipeline, first.records, len(rows.columns), left.distance)
@@ -115,13 +174,14 @@ def encode(
     wanted = first.purchase
     if pipeline.hashed is None:
         wanted = bought.hashed_if_few(wanted, first.records, **price)
-    paid: tuple[float, ...] = (distance,)
-    if wanted.queries:  # nothing is bought where all columns are hashed
-        rounding = bought.rounding(wanted, price["distance"])
-        pay((_gaussian(price["distance"], rounding), *_names(wanted, price)))
-        paid += (price["distance"],)
-    second = bought.buy(rows.columns, wanted, **price, key=key.child("buy"))
+    second = perform(EstimateConstants(rows, wanted, price))
+    paid = (distance, price["distance"]) if wanted.queries else (distance,)
     return Encoded(second, paid, first.records, need)
+
+
+def _plan(*events: Priced) -> Plan[None]:
+    what = "private constants of the columns"
+    return Plan(kind="constants", what=what, events=events, settings=None)
 
 
 def _promising(pipeline: Pipeline, records: float, features: int, distance: float) -> None:
@@ -134,10 +194,6 @@ def _promising(pipeline: Pipeline, records: float, features: int, distance: floa
 
 def _gaussian(distance: float, rounding: float) -> SampledGaussian:
     return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
-
-
-def _names(wanted: bought.Purchase, price: Mapping[str, Any]) -> tuple[Priced, ...]:
-    return (Threshold(price["delta"]),) if wanted.named else ()
 
 
 def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:

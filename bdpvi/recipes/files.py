@@ -11,9 +11,10 @@ from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi._runtime.schema import from_json
 from bdpvi._runtime.store import read_json
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.guides import GaussianGuide
 from bdpvi.recipes.recipe import GUIDES, Recipe
-from bdpvi.releasing import storage
+from bdpvi.releasing import intent, releases, storage
 from bdpvi.releasing.prepared import Prepared
 
 RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
@@ -37,6 +38,12 @@ def load(folder: Path) -> Fit | Prepared:
     Raises:
         ValueError: if the folder does not hold one.
     """
+    if not storage.has_fit(folder) and (folder / intent.NAME).exists():
+        raise ValueError(
+            f"{folder} has no fit: what was released there was drawn from the table, whose rows "
+            "are not kept. For another release run the same command with a larger --epsilon, that "
+            "of everything together, and another --out"
+        )
     extra = storage.read_extra(folder)
     if "model" not in extra:
         raise ValueError(
@@ -49,6 +56,23 @@ def load(folder: Path) -> Fit | Prepared:
     except ValueError as error:
         raise ValueError(f"{folder} does not hold a fit by `bdpvi fit`: {error}") from error
     return storage.load_fit(folder, recipe.model, recipe.route or recipe.made_guide())
+
+
+def cost(folder: Path, delta: float) -> Cost:
+    """Return what everything spent on a table has cost, by what its release's promise rests on.
+
+    Args:
+        folder: secret, of a fit or of a work.
+        delta: δ.
+    """
+    if storage.has_fit(folder) or not folder.exists():
+        return releases.cost(load(folder), delta=delta)
+    found = storage.open_ledger(folder).worst_case(delta)
+    output = intent.output_of(folder / intent.NAME)
+    if found and output.exists():
+        said = from_json(Bound, read_json(output)["receipt"]["worst_case"])
+        found = found.assuming(*said.assumptions)
+    return Cost(worst_case=found)
 
 
 def released(epsilon: float, path: Path, *, data: str = DEFAULT, method: str = USUAL) -> Recipe:

@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.book import Book
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.left import SPENT, together
 from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
@@ -25,7 +27,7 @@ from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recipe import Recipe
 from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
-from bdpvi.releasing.guarantees import BAYESIAN, SPENT, Guarantee
+from bdpvi.releasing.guarantees import BAYESIAN, Guarantee
 from bdpvi.types import BudgetExceededError
 
 if TYPE_CHECKING:
@@ -169,37 +171,41 @@ class Pipeline:
         """Distance μ of everything together, where constants are bought."""
         return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
 
-    def left(self, ledger: Ledger, work: str = "") -> Left:
-        """Return what the ledger leaves of ε for this work, whose own charges do not count.
+    def left(self, ledger: Ledger, before: Book) -> Left:
+        """Return what the ledger leaves of ε.
+
+        Args:
+            ledger: of the table.
+            before: what was spent before this work.
 
         Raises:
             BudgetExceededError: if that is nothing, or ε is beyond the ledger's budget.
             ValueError: if what was spent has no worst-case price.
         """
         spent = 0.0
-        if any(one.of != work for one in ledger.entries()):
-            found = ledger.worst_case(self.delta, without=work)
+        if before.entries:
+            found = together(before, self.delta, {})
             if found is None:
                 raise ValueError(
-                    f"epsilon={self.epsilon:g}: nothing bounds what was released from this table "
-                    f"before, so what it leaves is not known; {ledger.said()}"
+                    f"epsilon={self.epsilon:g}: an earlier release of this table has no worst-case "
+                    f"guarantee, so nothing is known to be left; {ledger.said()}"
                 )
             spent = found.distance or math.sqrt(_variance(found.epsilon, self.delta))
         rest = self.distance**2 - spent**2
         if rest < SPENT * self.distance**2:
             raise BudgetExceededError(
-                f"epsilon={self.epsilon:g} is spent on this table; {ledger.said(work)}. A larger ε "
+                f"epsilon={self.epsilon:g} is spent on this table; {ledger.said()}. A larger ε "
                 "is that of everything together"
             )
-        limit = ledger.budget
+        limit = before.budget
         if limit is not None:
             whole = gaussian_epsilon(self.distance**2, (1 - bought.NAMES) * limit.delta)
             if whole > limit.epsilon * (1 + 1e-9):
                 raise BudgetExceededError(
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
-                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said(work)}"
+                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
                 )
-        return Left(math.sqrt(rest) / ledger.rows_per_unit, ledger.rows_per_unit, bool(spent))
+        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent))
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return what has to be bought for a table with this header.

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bdpvi._runtime import store
-from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import to_json
-from bdpvi.accounting.book import ROW, Entry, Priced, checked
+from bdpvi.accounting.book import ROW, checked
 from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.places import Places
+from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.reading import read_table
@@ -26,12 +28,12 @@ from bdpvi.datasets.units import at_most
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes import files
-from bdpvi.recipes.encoded import Encoded, Pay, encode, unpaid
+from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
-from bdpvi.releasing import storage
+from bdpvi.releasing import intent, storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
-from bdpvi.releasing.intent import begun
+from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.releases import Asked, carried_out
 from bdpvi.types import Budget, Dataset, People, PrivacyUtilityWarning
 
@@ -40,11 +42,12 @@ if TYPE_CHECKING:
 
     from bdpvi._fit import Fit
     from bdpvi.recipes.recipe import Recipe
-    from bdpvi.releasing.prepared import Prepared
     from bdpvi.releasing.released import Release
 
 MODEL = "release.json"
 """The file in the public folder."""
+LEDGER = "ledger.jsonl"
+"""The ledger in the secret folder, where it lies nowhere else."""
 
 
 def private(
@@ -76,8 +79,9 @@ def private(
         positive: its value that counts as 1.
         epsilon: ε of everything that is spent on this table, what was spent before included.
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
-        secret: new folder for the fit and its ledger; ``OUT.secret`` by default. Never share it.
-            After an interruption the same call goes on there and pays nothing twice.
+        secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
+            After an interruption the same call goes on there and pays nothing twice. At the end it
+            keeps a copy of what was published, and of a guide's release the fit.
         ledger: what is spent on this table is written to, or its file, which is made if it is not
             there. By default it lies beside the table's file, as :func:`beside` says, so that
             another ``out`` starts nothing anew; for a data frame it lies in the secret folder.
@@ -115,16 +119,20 @@ def private(
         rows_per_unit=rows_per_unit,
         **pipeline,
     )
-    return work.released(Key.fresh()) if out is None else work.written(*places(out, secret))
+    if out is None:
+        return work.released(Transaction(work.ledger))
+    return work.written(*places(out, secret))
 
 
 def beside(table: str | os.PathLike[str]) -> Path:
     """Return where the ledger of a table's file is kept unless another place is given.
 
-    >>> beside("data/patients.csv").as_posix()
-    'data/patients.csv.ledger.jsonl'
+    Links to the file are followed: the same rows have one ledger.
+
+    >>> beside("data/patients.csv").name
+    'patients.csv.ledger.jsonl'
     """
-    path = Path(table)
+    path = Path(table).resolve()
     return path.with_name(f"{path.name}.ledger.jsonl")
 
 
@@ -259,14 +267,18 @@ class Work:
                 "an output too; give --constants, or leave guarantee and settings out"
             )
 
-    def dataset(
-        self, key: Key, left: Left | None = None, pay: Pay = unpaid
-    ) -> tuple[Dataset, Encoded | None]:
+    @property
+    def ledger(self) -> Ledger:
+        """What is spent on the people."""
+        found: Ledger = self.people.ledger
+        return found
+
+    def dataset(self, work: Transaction, left: Left) -> tuple[Dataset, Encoded | None]:
         """Return all records, and how they were encoded unless constants are given."""
         pipeline = self.pipeline
         if self.records is not None:
             return self.records, None
-        found = encode(self.rows, pipeline, key, left=left, pay=pay)
+        found = encode(self.rows, pipeline, work.perform, left=left)
         meaning: dict[str, Any] = {"column": pipeline.target}
         if pipeline.model is None:
             positive = read_cell(pipeline.positive)[1]
@@ -286,26 +298,46 @@ class Work:
         )
         return data, found
 
-    def fitted(self, key: Key) -> tuple[Fit | Prepared, Recipe]:
-        """Return the fit to all records; its constants are charged before they are bought."""
-        pipeline, name = self.pipeline, key.work
+    def released(self, work: Transaction, folder: Path | None = None) -> Release:
+        """Return the release: everything is planned, charged and drawn as one work.
+
+        Args:
+            work: whose ledger is this table's.
+            folder: secret, where a fit of a guide is kept; None keeps none.
+        """
+        pipeline, ledger = self.pipeline, work.ledger
         self.check()
-        ledger: Ledger = self.people.ledger
         self._settle(ledger)
-        left = pipeline.left(ledger, name)
-        data, found = self.dataset(key, left, partial(self._pay, ledger, name))
+        with ExitStack() as stack:
+            with ledger.locked():  # nobody spends between the look at what is left and its use
+                left = pipeline.left(ledger, work.before())
+                if not self.bayesian:  # that has public constants, and pays for its draws alone
+                    all_of_it = f"ε = {pipeline.epsilon:g}"
+                    aside = work.reserved(pipeline.epsilon, pipeline.delta, all_of_it)
+                    stack.enter_context(aside)
+            if folder is not None and storage.is_fit(folder):
+                return self._drawn(files.load(folder), work)
+            fit, settings = self._fitted(work, left)
+            if folder is not None and not isinstance(fit, Prepared):
+                storage.save_fit_in(fit, folder, extra=to_json(settings))
+            return self._drawn(fit, work)
+
+    def _fitted(self, work: Transaction, left: Left) -> tuple[Fit | Prepared, Recipe]:
+        """Return the fit to all records; its constants are charged before they are estimated."""
+        pipeline = self.pipeline
+        data, found = self.dataset(work, left)
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
             warnings.warn(
                 f"delta={pipeline.delta:g} is at least 1/N = {1 / about:.2g}: a command that "
                 "published one of the rows would keep it too. Choose a smaller δ",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if found and (few := found.caution(pipeline.epsilon)):
-            warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
         if found and (nameless := found.nameless(pipeline.categorical)):
-            warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=3)
+            warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=4)
         settings = pipeline.chosen(left, found)
         panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
@@ -313,7 +345,7 @@ class Work:
             neighbours=None if panel else Optimum(Remove(0)),
             progress=self.progress,
         )
-        fit.kept.name = name
+        fit.kept.name = work.name
         return fit, settings
 
     def _settle(self, ledger: Ledger) -> None:
@@ -324,15 +356,7 @@ class Work:
         people = self.people
         ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
 
-    @staticmethod
-    def _pay(ledger: Ledger, name: str, events: tuple[Priced, ...]) -> None:
-        """Charge constants; what an interrupted call has paid for is not paid twice."""
-        entry = Entry(kind="constants", of=name, events=events)
-        with ledger.locked():
-            if entry not in ledger.entries():
-                ledger.charge(entry)
-
-    def drawn(self, fit: Fit | Prepared, purpose: str = "") -> Release:
+    def _drawn(self, fit: Fit | Prepared, work: Transaction) -> Release:
         """Return the draws from a fit, charged."""
         pipeline = self.pipeline
         asked = Asked(
@@ -340,41 +364,51 @@ class Work:
             epsilon=pipeline.epsilon,
             delta=pipeline.delta,
             guarantee=pipeline.guarantee,
-            purpose=purpose,
+            work=work,
         )
         return carried_out(fit, asked)
 
-    def released(self, key: Key) -> Release:
-        """Return a release that is written nowhere."""
-        return self.drawn(self.fitted(key)[0])
-
     def written(self, file: Path, secret: Path) -> Release:
-        """Fit, charge, draw and write, going on where an earlier call was interrupted."""
-        for name, path in (("out", file.parent), ("out", file), ("secret", secret)):
-            if os.path.lexists(path) and path.is_symlink() and not path.exists():
-                raise ValueError(f"{name}={str(path)!r} is a link that leads nowhere")
-        if file.parent.is_dir():
-            store.remove_dead(file.parent)
-        if not store.nothing_at(file):
-            raise ValueError(f"out: {file} exists already; choose another, nothing is replaced")
+        """Charge, fit and publish, going on where an earlier call was interrupted."""
         self.check()
+        kept = self.people.kept
+        where = Places.of(out=file, secret=secret, ledger=None if kept is None else kept.path)
         table, options = self.digests()
         with (
-            store.new_folder(file.parent),
-            store.held(secret),
-            store.claimed(file, room=storage.ROOM) as temporary,
+            store.new_folder(where.out.parent),
+            store.held(where.secret),
+            store.claimed(where.out, room=storage.ROOM) as temporary,
         ):
             price = {"epsilon": self.pipeline.epsilon, "delta": self.pipeline.delta}
-            key = begun(secret, table=table, options=options, charge=price)
-            fit = files.load(secret) if storage.is_fit(secret) else None
-            if fit is None:
-                fit, recipe = self.fitted(key)
-                storage.save_fit_in(fit, secret, extra=to_json(recipe))
-            found = self.drawn(
-                fit, hashlib.sha256(f"private {table} {options}".encode()).hexdigest()
+            file = where.secret / intent.NAME
+            begun = intent.begun(
+                file,
+                table=table,
+                options=options,
+                charge=price,
+                ledger=where.ledger or where.secret / LEDGER,
             )
-            storage.write_release(found, temporary)
-        return found
+            if kept is None:
+                self.people.share(Ledger.at(where.secret / LEDGER))
+            self._settle(self.ledger)  # which changes its first line, so before that is remembered
+            self.ledger.remember(where.secret / intent.HEAD)
+            made: list[Release] = []
+
+            def content() -> bytes:
+                work = Transaction(self.ledger, begun.secret, begun.facts, kept=True)
+                made.append(self.released(work, where.secret))
+                return storage.release_bytes(made[0])
+
+            try:
+                store.fill(temporary, begun.output(content))
+            except ValueError:
+                if kept is not None:  # refused for nothing: no other work is kept from the folder
+                    begun.abandoned(self.ledger)
+                raise
+        if made:
+            return made[0]
+        spent = files.cost(where.secret, self.pipeline.delta)
+        return replace(storage.load_release(where.out), secret=spent)
 
     def digests(self) -> tuple[str, str]:
         """Return digests of the table and of the options."""

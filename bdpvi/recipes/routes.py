@@ -9,6 +9,7 @@ from torch import Tensor
 from bdpvi._runtime import log, validate
 from bdpvi._runtime.host import on_host
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.transaction import Transaction
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression
@@ -78,16 +79,17 @@ def fit_private(
             data = Dataset.of(x, y)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
-    found, purpose = prepared.route, ""
+    found, work = prepared.route, None
     if isinstance(found, Training) and found.checkpoint is not None:
         if prepared.ledger.path is None:
             raise ValueError(
                 f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
                 "this process as well: ledger=bdpvi.Ledger.at(path)"
             )
-        purpose = found.purpose(model, data, epsilon, delta)
-        prepared.kept.name = purpose[:16]
-    return prepared.release(epsilon=epsilon, delta=delta, purpose=purpose)
+        secret = found.secret(model, data, epsilon, delta)
+        work = Transaction(prepared.ledger, secret, kept=True)
+        prepared.kept.name = work.name
+    return prepared.release(epsilon=epsilon, delta=delta, work=work)
 
 
 def _usual(model: Model) -> Route[Any]:

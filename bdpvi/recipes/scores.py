@@ -27,7 +27,7 @@ from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
 from bdpvi.neighbours.optimum.elbo import Records
 from bdpvi.recipes.dpvi import DPVI
-from bdpvi.recipes.encoded import Encoded, encode
+from bdpvi.recipes.encoded import Encoded, Unpaid, encode
 from bdpvi.recipes.metrics import auc, fraction_correct, log_score
 from bdpvi.recipes.private import Work
 from bdpvi.releasing.released import Release
@@ -234,7 +234,7 @@ def _parts(
         mask = torch.from_numpy(held)
         return given.select(~mask), given.select(mask), None
     rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
-    found = encode(rows[0], work.pipeline, key.child("constants"), feasible=False)
+    found = encode(rows[0], work.pipeline, Unpaid(key.child("constants")), feasible=False)
     train, test = (
         Dataset(
             found.encoding.whole(one.columns),

@@ -161,7 +161,7 @@ class Training(DPVI):
         """
         name, once, kept = f"training-{key.work}", always, None
         begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
-        if self.checkpoint is not None and begun:  # by purpose()
+        if self.checkpoint is not None and begun:  # by secret()
             folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
         found = once(name, lambda: self._train(model, data, plan, key, kept))
@@ -261,8 +261,8 @@ class Training(DPVI):
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, data), self.plate)
 
-    def purpose(self, model: Model, data: Dataset, epsilon: float, delta: float) -> str:
-        """Return a digest of all that a training depends on, and begin its checkpoint.
+    def secret(self, model: Model, data: Dataset, epsilon: float, delta: float) -> Key:
+        """Return a key that follows from all that a training depends on; begin its checkpoint.
 
         It has a random part, which lies in the checkpoint: where that is gone, the next call is
         another training and is charged anew. Modules start as they did in the first call.
@@ -283,7 +283,7 @@ class Training(DPVI):
         begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
         nonce = described(begun[_NONCE])
         self.start.update({name: value for name, value in begun.items() if name != _NONCE})
-        return hashlib.sha256(f"{run} {nonce}".encode()).hexdigest()
+        return Key(hashlib.sha256(f"{run} {nonce}".encode()).digest())
 
 
 _NONCE = "nonce of the run"

@@ -23,6 +23,7 @@ from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind, sentences
 from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
+from bdpvi.accounting.left import SPENT
 from bdpvi.datasets.bought import SOURCE as BOUGHT
 from bdpvi.datasets.encoding import MEASURED
 from bdpvi.neighbours.rounding import Reach, rounding_error
@@ -204,6 +205,22 @@ def usual(fit: Fit) -> Guarantee:
     return BayesianDP() if without_worst_case(fit) else WorstCaseDP()
 
 
+def by_default(fit: Fit) -> Guarantee:
+    """Return what a release promises where nothing is said.
+
+    Raises:
+        ValueError: if that would be another kind of promise than that of the fit's first release.
+    """
+    found = usual(fit)
+    if found.name == BAYESIAN and fit.guide.noise_scale is not None and bounded(fit):
+        raise ValueError(
+            f"guarantee must be said: {without_worst_case(fit)}, so this release can have no "
+            f"{WORST_CASE} guarantee any more. guarantee=BayesianDP() (--guarantee bayesian) gives "
+            "it a Bayesian one; a worst-case one needs a table of its own"
+        )
+    return found
+
+
 def account(
     fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None
 ) -> Account:
@@ -338,10 +355,6 @@ def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
     return PosteriorDraws(
         fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
     )
-
-
-SPENT = 0.01
-"""With less than this share of μ² left, ε counts as spent."""
 
 
 def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:

@@ -7,10 +7,10 @@ drawn.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +21,9 @@ from bdpvi._fit import Kept
 from bdpvi._runtime import validate
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi.accounting import transaction
 from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.answer import implied, nothing
-from bdpvi.accounting.book import Book, Entry
 from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.cost import (
     ADD_OR_REMOVE,
@@ -38,16 +38,14 @@ from bdpvi.accounting.cost import (
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.perturbed_records import GAMMA, bayesian_epsilon
-from bdpvi.datasets import exact
+from bdpvi.accounting.transaction import Before, Transaction
 from bdpvi.models.contract import Model
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.estimate import Drawn, Trained
+from bdpvi.releasing.mechanisms import CountRows, Solve
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
-from bdpvi.releasing.route import Plan, Route, Suited, as_of, latents_of, planned, room
+from bdpvi.releasing.route import Route, Suited, latents_of, planned
 from bdpvi.types import Dataset, PrivacyUtilityWarning
-
-_MANY = 1e12
-_ROWS = hashlib.sha256(b"rows").hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +135,15 @@ class Prepared:
         the record is part of: then it is of the path that was taken, with their worst case in it.
         """
         total = self.cost(delta)
-        worst, own = total.worst_case, [e for e in self.ledger.entries() if e.of == self.kept.name]
+        book, name = self.ledger.book(), self.kept.name
+        worst, own = total.worst_case, [e for e in book.charges if e.of.split("-")[0] == name]
         events = [event for entry in own for event in entry.events or ()]
         solved = [e for e in events if isinstance(e, PerturbedObjective)]
-        if worst is None or len(solved) != 1 or not self.records:
+        rows, route = self.kept.rows, self.route
+        if worst is None or len(solved) != 1 or not self.records or (route.count and rows is None):
             return total
-        route = self._informed(None, None, worst.epsilon, delta, None)
+        if route.count and rows is not None:
+            route = route.of_rows(rows)
         shares = route.shares(self.model, self.data)
         if shares is None:
             return total
@@ -170,7 +171,7 @@ class Prepared:
         if paid:
             return replace(total, path=replace(found, epsilon=min(epsilon, worst.epsilon)))
         found = found.assuming(Assumption.PANEL_REPRESENTS_POPULATION, Assumption.PUBLIC_SIZE)
-        if len(own) < len(self.ledger.entries()):
+        if len(own) < len(book.charges):
             found = found.assuming(Assumption.THIS_FIT_ALONE)
         return replace(total, bayesian=implied(found, worst, ADD_OR_REMOVE))
 
@@ -181,44 +182,40 @@ class Prepared:
         epsilon: float,
         delta: float = 1e-5,
         generator: torch.Generator | None = None,
-        purpose: str = "",
+        work: Transaction | None = None,
     ) -> Release:
         """Charge, then solve once for each draw; arguments and errors as of :func:`bdpvi.release`.
 
         ``epsilon`` is what everything that was spent on the table may reach, this included. The
         settings follow from that whole ε and the number of draws.
+
+        Args:
+            work: that this is the last step of; by default a new one.
         """
         validate.positive("epsilon", epsilon)
         validate.probability("delta", delta)
-        ledger = self.ledger
-        with ledger.locked():
-            receipts.check(self.kept.folder, ledger)
-            seeded = None if generator is None else self.kept.use_once(generator)
-            entry, before = self._charged(purpose)
-            route = self._informed(draws, before, epsilon, delta, seeded)
-            plan = planned(route, *self._shape, before or ledger.book(), epsilon, delta)
-            if entry is None:
-                key = seeded or Key.fresh()
-                entry = Entry(
-                    kind="release",
-                    of=self.kept.name,
-                    events=(plan.event,),
-                    purpose=purpose,
-                    key=key.secret.hex() if purpose else "",
-                )
-                ledger.spend(entry, f"ε = {epsilon:g}")
-            else:
-                key = Key(bytes.fromhex(entry.key))
-            number = 1 + ledger.entries().index(entry)
-            total = self.cost(delta)
-        if few := route.caution(plan, delta):
+        receipts.check(self.kept.folder, self.ledger)
+        if work is None:
+            secret = Key.fresh() if generator is None else self.kept.use_once(generator)
+            work = Transaction(self.ledger, secret, name=f"{self.kept.name}-{secret.work}")
+        route = self.route if draws is None else self.route.with_draws(draws)
+        what = work.reserved(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
+        with what:
+            if route.count:
+                counted = CountRows(self.records, route.count, epsilon, delta)
+                self.kept.rows = work.perform(counted)
+                route = route.of_rows(self.kept.rows)
+            solve = Solve(self.model, self.data, route, epsilon, delta)
+            plan, key, entry = work.charge(solve, last=True)
+        if few := route.caution(plan.settings, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
-        drawn = route.draw(self.model, self.data, plan, key)
+        drawn = solve.draw(plan, key)
+        total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
         latents = latents_of(drawn, route.draws, key)
         if isinstance(drawn, Drawn) and drawn.rounds:
             total = replace(total, path=cost_of(drawn.rounds, delta).path)
-        receipts.keep(self.kept.folder, ledger, number, entry, total)
-        made = self._released(latents, route, plan, total, epsilon, generator is not None)
+        receipts.keep(self.kept.folder, self.ledger, entry, total)
+        made = self._released(latents, route, plan, total, epsilon, work.secret.experiment)
         if isinstance(drawn, Trained):
             return replace(
                 made,
@@ -261,98 +258,37 @@ class Prepared:
         route = self.route.with_draws(draws)
         if route.count:
             route = route.of_rows(float(self.records))
-        return route, planned(route, *self._shape, self.ledger.book(), epsilon, delta)
-
-    @on_host
-    def price(self, draws: int | None, epsilon: float, delta: float) -> tuple[Any, ...]:
-        """Return the events that the next release of this kind will charge; N is bought first."""
-        with self.ledger.locked():
-            route = self._informed(draws, None, epsilon, delta, None)
-            return (planned(route, *self._shape, self.ledger.book(), epsilon, delta).event,)
+        return route, planned(route, *self._shape, Before(self.ledger.book()), epsilon, delta)
 
     @property
     def _shape(self) -> tuple[Model, int]:
         return self.model, self.data.x.shape[1]
 
-    def _charged(self, purpose: str) -> tuple[Entry | None, Book | None]:
-        """Return what was charged for this purpose before, and the book as it was then."""
-        book = self.ledger.book()
-        for at, one in enumerate(book.entries):
-            if purpose and (one.of, one.purpose) == (self.kept.name, purpose):
-                return one, as_of(book, book.entries[:at])
-        return None, None
-
-    def _informed(
-        self,
-        draws: int | None,
-        before: Book | None,
-        epsilon: float,
-        delta: float,
-        key: Key | None,
-    ) -> Suited[Any]:
-        """Return the route with the number of rows, which is counted, charged first, if need be."""
-        route, ledger = self.route, self.ledger
-        if draws is not None:
-            route = route.with_draws(draws)
-        if not route.count:
-            return route
-        entry = next(
-            (one for one in ledger.entries() if (one.of, one.purpose) == (self.kept.name, _ROWS)),
-            None,
-        )
-        if entry is None:
-            assert before is None, "a charge without the count that it was planned by"
-            deviation = (route.count * room(ledger.book(), epsilon, delta)) ** -0.5
-            deviation *= ledger.rows_per_unit
-            event = SampledGaussian(
-                noise_multiplier=deviation, rounding=exact.count_rounding(deviation)
-            )
-            entry = Entry(
-                kind="constants",
-                of=self.kept.name,
-                events=(event,),
-                purpose=_ROWS,
-                key=(Key.fresh() if key is None else key.child("rows")).secret.hex(),
-            )
-            book = ledger.book()
-            counted = as_of(book, (*book.entries, entry))
-            if ledger.budget is not None:
-                # Of both charges: the first alone would buy nothing.
-                dry = planned(route.of_rows(_MANY), *self._shape, counted, epsilon, delta)
-                ledger.check_budget((event, dry.event), f"ε = {epsilon:g}")
-            ledger.charge(entry)
-        assert entry.events
-        (event,) = entry.events  # type: ignore[assignment]
-        noise = exact.count_noise(1, event.noise_multiplier, Key(bytes.fromhex(entry.key)))
-        route = route.of_rows(self.records + float(noise[0]))
-        return route
-
     def _released(
         self,
         latents: Mapping[str, Tensor],
         route: Suited[Any],
-        plan: Plan,
+        plan: transaction.Plan[Any],
         total: Cost,
         epsilon: float,
         seeded: bool,
     ) -> Release:
         preprocessing = self.preprocessing
-        worst = total.worst_case
-        assert worst is not None  # what has none is not planned
-        worst = worst.public(epsilon)
+        assert total.worst_case is not None  # what has none is not planned
+        worst = total.worst_case.public(epsilon)
         return Release(
             samples=flat(latents),
             latents=latents,
             receipt=Receipt(
                 worst_case=worst.seeded() if seeded else worst,
-                about=sentences(guarantees.about(preprocessing), route.said(plan)),
+                about=sentences(guarantees.about(preprocessing), route.said(plan.settings)),
                 source=AIMED,
                 draws=route.draws,
                 temperature=None,
                 noise_scale=None,
                 step=None,
             ),
-            model=route.predicting(self.model, plan),
+            model=route.predicting(self.model, plan.settings),
             feature_names=self.feature_names,
             preprocessing=preprocessing,
             secret=total,

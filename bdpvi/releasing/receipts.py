@@ -53,10 +53,11 @@ def check(folder: Path | None, ledger: Ledger) -> None:
         )
 
 
-def keep(folder: Path | None, ledger: Ledger, number: int, entry: Entry, total: Cost) -> None:
-    """Write the secret receipt of charge ``number`` to the fit's folder, if it has one."""
+def keep(folder: Path | None, ledger: Ledger, entry: Entry, total: Cost) -> None:
+    """Write the secret receipt of a charge to the fit's folder, if it has one."""
     if folder is None:
         return
+    number = 1 + ledger.entries().index(entry)
     file = folder / f"release-{number}.json"
     proof = {"ledger": ledger.id, "number": number, "charge": entry.to_dict()}
     try:

@@ -14,8 +14,9 @@ from bdpvi._runtime import log, secure, validate
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.accountant import Accounting
-from bdpvi.accounting.book import Charge, Entry
+from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Bound, Cost, Kind
+from bdpvi.accounting.transaction import Before, Plan, Transaction
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.guarantees import Guarantee
 from bdpvi.releasing.prepared import Prepared
@@ -60,8 +61,8 @@ def release(
             it is, and the release is refused beyond ε.
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
-            give it: at the optimum of a clipped model, with a public noise scale and all earlier
-            temperatures public.
+            give it: at the optimum of a clipped model, with a public noise scale. After a release
+            that has none it must be said.
         delta: δ at which the cost is reported.
         accounting: how a Bayesian ε is computed; by default as the fit says.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
@@ -99,8 +100,8 @@ class Asked:
 
     Args:
         draws, temperature, epsilon, guarantee, delta, accounting, generator: as there.
-        purpose: hexadecimal digest of what the draws are for. Asked for again, they are made again
-            from the key that their charge was written down with, and nothing is charged.
+        work: that the release is the last step of. Asked for again, the same draws are made again
+            and nothing is charged. By default a new one, from a secret that nobody keeps.
     """
 
     draws: int | Charge | None = None
@@ -110,7 +111,7 @@ class Asked:
     delta: float = 1e-5
     accounting: Accounting | None = None
     generator: torch.Generator | None = None
-    purpose: str = ""
+    work: Transaction | None = None
 
     @property
     def limit(self) -> Budget | None:
@@ -135,7 +136,7 @@ class Asked:
 
 @on_host
 def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
-    """Return what :func:`release` returns, for a purpose too."""
+    """Return what :func:`release` returns, as a step of a work too."""
     if isinstance(fit, Prepared):
         _check_solved(asked)
         assert asked.epsilon is not None
@@ -146,39 +147,28 @@ def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
                 epsilon=asked.epsilon,
                 delta=asked.delta,
                 generator=asked.generator,
-                purpose=asked.purpose,
+                work=asked.work,
             )
-    with log.step("release"), fit.ledger.locked():
+    with log.step("release"):
         receipts.check(fit.kept.folder, fit.ledger)
-        guarantee = asked.guarantee or guarantees.usual(fit)
-        before = _charged(fit, asked.purpose)
-        charge = before.charge if before else asked.charge(fit, guarantee)
-        assert charge is not None  # such a purpose is that of draws
-        planned = None if before else charge
-        total = cost(fit, delta=asked.delta, planned=planned, accounting=asked.accounting)
-        bound = guarantee.price(total)
-        entry = before or Entry(
-            kind="draws",
-            of=fit.kept.name,
-            charge=charge,
-            events=guarantees.priced(fit, charge),
-            purpose=asked.purpose,
-            key=Key.fresh().secret.hex() if asked.purpose else "",
-        )
-        if before is None:
-            for limit in filter(None, (asked.limit, fit.ledger.budget)):
-                _check(limit, guarantee, fit, charge, asked.accounting)
-            if asked.generator is not None:
-                fit.kept.use_once(asked.generator)
-            fit.ledger.charge(entry)
-        number = 1 + fit.ledger.entries().index(entry) if before else len(fit.ledger.entries())
-    key = Key(bytes.fromhex(entry.key)) if entry.key else Key.fresh()
-    lattice = fit.guide.lattice(charge.temperature)
-    samples = secure.sample(
-        fit.released, charge.draws, charge.temperature, asked.generator, lattice, key
-    )
+        work = asked.work or work_of(fit, Key.fresh())
+        with fit.ledger.locked():
+            work.end()  # what was reserved for the draws is for them to take
+            guarantee = asked.guarantee or guarantees.by_default(fit)
+            draws = Draws(fit, asked, guarantee, f"release {work.secret.work}")
+            plan, key, entry = work.charge(draws)
+        released = drawn(draws, plan, key)
+        receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])
+    return released
+
+
+def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
+    """Return the release of draws that were charged."""
+    fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
+    samples = draws.draw(plan, key)
+    bound = draws.guarantee.price(total).assuming(*plan.assumptions)
     aimed = None if asked.limit else asked.epsilon
-    released = Release(
+    return Release(
         samples=samples,
         latents=_unpack(fit, samples),
         receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None),
@@ -187,8 +177,78 @@ def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
         preprocessing=fit.preprocessing,
         secret=total,
     )
-    receipts.keep(fit.kept.folder, fit.ledger, number, entry, total)
-    return released
+
+
+def work_of(fit: Fit | Prepared, secret: Key, facts: str | None = None) -> Transaction:
+    """Return the transaction of one release from a fit.
+
+    Args:
+        fit: where it is from.
+        secret: of this release alone.
+        facts: what the secret was made for and is kept with; None where nobody keeps it.
+    """
+    name, kept = fit.kept.name, facts is not None
+    if isinstance(fit, Prepared):
+        name = f"{name}-{secret.work}"
+    return Transaction(fit.ledger, secret, facts or "", name, kept=kept)
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Posterior samples from a guide that stays secret.
+
+    Attributes:
+        fit: where they are drawn from.
+        asked: how many, at which price.
+        guarantee: what is promised.
+        step: which release of the fit it is.
+    """
+
+    fit: Fit
+    asked: Asked
+    guarantee: Guarantee
+    step: str
+
+    def plan(self, before: Before) -> Plan[tuple[Charge, Cost]]:
+        """Return the draws with their temperature, and what everything costs with them.
+
+        Raises:
+            BudgetExceededError: if ε or the ledger's budget does not suffice.
+            ValueError: as :func:`release`.
+        """
+        fit, asked, guarantee = self.fit, self.asked, self.guarantee
+        made = before.made and before.made.charge
+        charge = made or asked.charge(fit, guarantee)
+        planned = None if made else charge
+        total = cost(fit, delta=asked.delta, planned=planned, accounting=asked.accounting)
+        guarantee.price(total)  # refuses what has none
+        if not made:
+            for limit in filter(None, (asked.limit, fit.ledger.budget)):
+                _check(limit, guarantee, fit, charge, asked.accounting)
+            if asked.generator is not None:
+                fit.kept.use_once(asked.generator)
+        return Plan(
+            kind="draws",
+            what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
+            events=guarantees.priced(fit, charge),
+            settings=(charge, total),
+            charge=charge,
+            within=True,
+            assumptions=guarantees.assumptions_of(fit.preprocessing),
+        )
+
+    def draw(self, plan: Plan[tuple[Charge, Cost]], key: Key) -> Tensor:
+        """Return the samples, (k, d), on the lattice."""
+        charge, _ = plan.settings
+        lattice = self.fit.guide.lattice(charge.temperature)
+        return secure.sample(
+            self.fit.released,
+            charge.draws,
+            charge.temperature,
+            self.asked.generator,
+            lattice,
+            key,
+        )
 
 
 @log.step("accounting")
@@ -297,7 +357,7 @@ def calibrate(
     validate.positive("least", least)
     if isinstance(fit, Prepared):
         raise ValueError(f"fit: nothing is to be calibrated. {SOLVED}")
-    guarantee = guarantee or guarantees.usual(fit)
+    guarantee = guarantee or guarantees.by_default(fit)
     guarantees.check_delta(fit, delta, guarantee)
     return guarantee.calibrated(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accounting=accounting
@@ -331,16 +391,6 @@ def _asked(draws: int | Charge | None, temperature: float | None) -> Charge:
     if temperature is not None:
         raise ValueError(f"{draws} and temperature={temperature!r} were both given; give one")
     return draws
-
-
-def _charged(fit: Fit, purpose: str) -> Entry | None:
-    """Return what was charged for this purpose before, if it was."""
-    made = (
-        one
-        for one in fit.ledger.entries()
-        if purpose and (one.of, one.purpose) == (fit.kept.name, purpose)
-    )
-    return next(made, None)
 
 
 def _check(

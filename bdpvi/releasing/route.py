@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Book, Entry, for_unit, merged, tally
-from bdpvi.accounting.cost import Bound
+from bdpvi.accounting import left
+from bdpvi.accounting.book import Book
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.solve import smallest
-from bdpvi.accounting.worst_case import epsilon as worst_case
+from bdpvi.accounting.transaction import Before
 from bdpvi.models.contract import Model
-from bdpvi.releasing import guarantees
 from bdpvi.releasing.estimate import Drawn, Trained
-from bdpvi.types import Dataset
+from bdpvi.types import Budget, Dataset
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_HIGHEST = 50.0
-"""Settings for a larger ε are those for this one: rounding would cost more than they gain."""
-_SLACK = 0.002
 
 
 class Plan(Protocol):
@@ -117,65 +109,33 @@ def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
     return dict(drawn)
 
 
-def room(book: Book, epsilon: float, delta: float) -> float:
-    """Return the μ² that is left of ε, where what was spent counts as a Gaussian of its ε.
-
-    Raises:
-        ValueError: if hardly anything is left.
-    """
-    spent, whole, rest = _spent(book, delta), largest_variance(epsilon, delta), 0.0
-    if spent < epsilon:
-        rest = whole - (largest_variance(spent, delta) if spent else 0.0)
-    if not rest > guarantees.SPENT * whole:
-        raise _unreachable(book, epsilon, delta)
-    return rest
-
-
 def planned(
-    route: Suited[P], model: Model, features: int, book: Book, epsilon: float, delta: float
+    route: Suited[P], model: Model, features: int, before: Before, epsilon: float, delta: float
 ) -> P:
-    """Return settings with which everything in the book and they cost at most ε, within 0.2 %.
+    """Return settings with which everything spent before and they cost at most ε, within 0.2 %.
 
     What was spent before counts as a Gaussian mechanism of that ε while settings are chosen; the
-    noise follows from what it is.
+    noise follows from what it is. Where the work has a reservation there is more noise where the
+    budget of the whole table needs it, as others may have spent beside it.
 
     Raises:
         ValueError: if nothing of ε is left.
     """
-    epsilon = min(epsilon, _HIGHEST)
-    variance = largest_variance(epsilon, delta) - room(book, epsilon, delta)
+    epsilon, book = min(epsilon, left.HIGHEST), before.book
+    variance = largest_variance(epsilon, delta) - left.room(book, epsilon, delta)
+    limits = [(book, Budget(epsilon, delta))]
+    if before.whole is not None and before.whole.budget is not None:
+        limits.append((before.whole, before.whole.budget))
     try:
         made = route.plan(model, features, Left(epsilon, delta, variance))
+        noise = made.event.noise_multiplier
+        for spent, limit in limits:
 
-        def total(noise: float) -> float:
-            found = _together(book, delta, made.with_noise(noise).event)
-            return math.inf if found is None else found.epsilon
+            def total(noise: float, spent: Book = spent, limit: Budget = limit) -> float:
+                return left.total(spent, limit.delta, made.with_noise(noise).event)
 
-        noise = smallest(total, epsilon, made.event.noise_multiplier, slack=_SLACK)
+            if spent is book or total(noise) > limit.epsilon:
+                noise = smallest(total, limit.epsilon, noise, slack=left.SLACK)
     except ArithmeticError:
-        raise _unreachable(book, epsilon, delta) from None
+        raise left.unreachable(book, epsilon, delta) from None
     return made.with_noise(noise)  # type: ignore[return-value]
-
-
-def _together(book: Book, delta: float, *events: Any) -> Bound | None:
-    if book.events is None:
-        return None
-    return worst_case(merged((*book.merged, *for_unit(Counter(events), book.rows))), delta)
-
-
-def as_of(book: Book, entries: tuple[Entry, ...]) -> Book:
-    """Return the book with these entries."""
-    return replace(book, entries=entries, events=tally(entries))
-
-
-def _spent(book: Book, delta: float) -> float:
-    found = _together(book, delta)
-    return math.inf if found is None else found.epsilon
-
-
-def _unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
-    before = _together(book, delta)
-    return ValueError(
-        f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-        f"spent; {sum(one.count for one in book.entries)} charges were made before"
-    )

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import save
 
 from bdpvi._fit import Fit, Kept
-from bdpvi._runtime import schema, store, validate
+from bdpvi._runtime import chain, schema, store, validate
 from bdpvi._runtime.host import on_host
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model, latent_sites
 from bdpvi.models.kinds import Known
 from bdpvi.models.parameters import TrainedModel
-from bdpvi.releasing import receipts
+from bdpvi.releasing import intent, receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Route
@@ -73,6 +73,11 @@ def save_fit_in(fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | N
         _kept_at(fit, path)
 
 
+def has_fit(path: Path) -> bool:
+    """Return whether a folder has a fit, whole or not."""
+    return (path / _ABOUT).exists()
+
+
 def is_fit(path: Path) -> bool:
     """Return whether a folder holds a whole fit.
 
@@ -106,7 +111,7 @@ def _write(fit: Fit | Prepared, folder: Path, numbers: bytes, about: bytes) -> N
     store.write(folder / _ABOUT, about)
     fit.ledger.bind(_digest(about))
     if fit.ledger.path is None:
-        store.write(folder / _LEDGER, fit.ledger.content())
+        chain.save(folder / _LEDGER, fit.ledger.content())
 
 
 def _kept_at(fit: Fit | Prepared, path: Path) -> None:
@@ -173,8 +178,12 @@ def read_extra(path: str | Path) -> Mapping[str, Any]:
 
 
 def open_ledger(path: str | Path) -> Ledger:
-    """Return the ledger of the fit in the folder ``path``; it may be damaged."""
+    """Return the ledger at ``path``, or of the fit or work in that folder; it may be damaged."""
     folder = Path(path).resolve()
+    if not folder.is_dir():
+        return Ledger(folder)
+    if not has_fit(folder) and (folder / intent.NAME).exists():
+        return Ledger(intent.read(folder / intent.NAME).ledger)
     file = folder / _ABOUT
     content = _read(file)
     try:
@@ -184,7 +193,9 @@ def open_ledger(path: str | Path) -> Ledger:
 
 
 def name_of(path: str | Path) -> str:
-    """Return what the ledger calls the fit in the folder ``path``."""
+    """Return what the ledger calls the fit in the folder ``path``; "" if that is a ledger."""
+    if not has_fit(Path(path)):
+        return ""
     return About.parse(_read(Path(path) / _ABOUT)).name
 
 
@@ -268,15 +279,19 @@ def save_release(release: Release, path: str | Path) -> None:
     Raises:
         ValueError: if something is at ``path`` already, or the release is an experiment.
     """
-    path = Path(path)
+    path, content = Path(path), release_bytes(release)
     path.parent.mkdir(parents=True, exist_ok=True)
     with store.claimed(path, ROOM) as temporary:
-        write_release(release, temporary)
+        store.fill(temporary, content)
 
 
 @on_host
-def write_release(release: Release, path: Path) -> None:
-    """Write the release to an open place of its own; see :func:`save_release`."""
+def release_bytes(release: Release) -> bytes:
+    """Return the content of a release's file; see :func:`save_release`.
+
+    Raises:
+        ValueError: if the release is an experiment.
+    """
     if release.receipt.experiment:
         raise ValueError(
             "release is an experiment: samples, batches or the choice of training rows follow a "
@@ -297,7 +312,7 @@ def write_release(release: Release, path: Path) -> None:
         "parameters": {name: value.tolist() for name, value in release.parameters.items()},
     }
     content = schema.to_json(shared) | numbers
-    store.fill(path, json.dumps(content, indent=2, ensure_ascii=False).encode())
+    return json.dumps(content, indent=2, ensure_ascii=False).encode()
 
 
 @on_host
@@ -370,7 +385,8 @@ def _about(folder: Path) -> tuple[About, Ledger]:
     try:
         bound = ledger.holds(_digest(content))
     except ValueError as error:
-        raise ValueError(f"{file} has a ledger that cannot be used: {error}") from error
+        first = f"first try `bdpvi ledger repair {folder}`, as receipts there may say what is lost"
+        raise ValueError(f"{file} has a ledger that cannot be used: {error}; {first}") from error
     if not bound:
         raise ValueError(
             f"{ledger.path} was not made for {file} as it is: one of the two was changed or "

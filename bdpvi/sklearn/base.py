@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ except ImportError:  # scikit-learn 1.5
 
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import Dataset, Fit, Prepared, Release
+    from bdpvi import Dataset, Release
     from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.book import Priced
+    from bdpvi.accounting.transaction import Transaction
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
@@ -72,20 +73,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         return WorstCaseDP()
 
-    def _secret(self) -> tuple[Key, int | None]:
-        """Return the key of everything random, and its seed in an experiment."""
+    def _secret(self) -> Key:
+        """Return what all keys of a fit follow from."""
         from bdpvi._runtime.keys import Key
 
         if self.random_state is None:
-            return Key.fresh(), None
+            return Key.fresh()
         warnings.warn(
             f"random_state={self.random_state!r} makes an experiment: who knows it can "
             "subtract the noise, so nothing is promised; a release needs random_state=None",
             PrivacyLeakWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return Key.of_seed(seed), seed
+        return Key.of_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
     def _given(self, X: Floats) -> Standard | None:
         """Return by what the columns are standardised if that is given, and need not be bought."""
@@ -103,12 +103,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return arrays.of_scales(self.scales, X.shape[1])
         return arrays.of_rows(X) if self.from_data else None
 
-    def _bought(self, columns: Floats, pipeline: Pipeline, key: Key) -> Standard:
+    @contextmanager
+    def _work(self) -> Iterator[Transaction]:
+        """Yield the transaction of a fit, for which all of ε is set aside."""
+        from bdpvi import Ledger, WorstCaseDP
+        from bdpvi.accounting.transaction import Transaction
+
+        secret = self._secret()
+        public = self._guarantee().name == WorstCaseDP.name
+        durable = self.ledger is not None and not secret.experiment
+        if durable and not public:
+            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
+        ledger = Ledger.at(str(self.ledger)) if durable else Ledger()
+        work = Transaction(ledger, secret, alone=True)
+        with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
+            yield work
+
+    def _bought(self, columns: Floats, pipeline: Pipeline, work: Transaction) -> Standard:
         """Return private centres and scales of the columns, which the pipeline names."""
         from bdpvi import PrivacyUtilityWarning
         from bdpvi.recipes import arrays
 
-        standard = arrays.bought(columns, pipeline, key)
+        standard = arrays.bought(columns, pipeline, work.perform)
         if standard.found and (few := standard.found.caution(self.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return standard
@@ -137,52 +153,50 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
         return torch.from_numpy(standardised(rows, self.center_, self.scale_))
 
-    def _release(
-        self, settings: Recipe, data: Dataset, events: tuple[Priced, ...], seed: int | None
-    ) -> Release:
+    def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; what is secret ends here."""
-        import torch
-
         import bdpvi
-        from bdpvi.accounting.book import Entry
 
-        kind = self._guarantee()
-        public = kind.name == bdpvi.WorstCaseDP.name
-        # Nothing but the worst case is asked for, so no neighbour is needed.
-        near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
-        fitted = settings.fit(data, neighbours=near, progress=False)
-        if events:
-            bought = Entry(kind="constants", of=fitted.kept.name, events=events)
-            fitted.ledger.charge(bought)
-        price: Any = {"epsilon": self.epsilon, "guarantee": kind, "delta": self.delta}
-        if self.ledger is not None and seed is None:
-            self._charge(fitted, settings.released, price)
-        release = bdpvi.release(
-            fitted,
-            settings.released,
-            generator=None if seed is None else torch.Generator().manual_seed(seed),
-            **price,
+        if settings.route is None:
+            return replace(self._drawn(settings, data, work), secret=None)
+        prepared = settings.fit(data, ledger=work.ledger, progress=False)
+        assert isinstance(prepared, bdpvi.Prepared)
+        release = prepared.release(
+            settings.released, epsilon=self.epsilon, delta=self.delta, work=work
         )
         return replace(release, secret=None)
 
-    def _charge(self, fitted: Fit | Prepared, draws: int, price: dict[str, Any]) -> None:
-        """Write the price of everything to the ledger."""
-        import bdpvi
-        from bdpvi.accounting.book import Entry
-        from bdpvi.accounting.ledger import Ledger
-        from bdpvi.releasing.guarantees import priced
+    def _drawn(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
+        """Return draws from a guide, by a ledger that has this work alone."""
+        import torch
 
-        events: tuple[Priced, ...] | None
-        if isinstance(fitted, bdpvi.Prepared):
-            events = fitted.price(draws, self.epsilon, self.delta)
-        else:
-            events = priced(fitted, bdpvi.calibrate(fitted, draws, **price))
-        if events is None:
-            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
-        for entry in fitted.ledger.entries():
-            events += entry.events or ()
-        all_of_it = Entry(kind="release", of=fitted.kept.name, events=events)
-        Ledger.at(str(self.ledger)).spend(all_of_it, "fit")
+        import bdpvi
+        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.releasing.releases import Asked, Draws, drawn
+
+        kind, secret = self._guarantee(), work.secret
+        # Nothing but the worst case is asked for, so no neighbour is needed.
+        public = kind.name == bdpvi.WorstCaseDP.name
+        near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
+        own = Ledger()
+        for one in work.ledger.book().charges:
+            if one.of == work.name:
+                own.charge(one)
+        fitted = settings.fit_guide(data, neighbours=near, ledger=own, progress=False)
+        fitted.kept.name = work.name
+        generator = None
+        if secret.experiment:
+            generator = torch.Generator().manual_seed(int(secret) % 2**63)
+        asked = Asked(
+            draws=settings.released,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            guarantee=kind,
+            generator=generator,
+        )
+        draws = Draws(fitted, asked, kind, "release")
+        plan, key, _ = work.charge(draws, last=True)
+        return drawn(draws, plan, key)
 
     def _together(self, guarantee: str) -> str:
         """Return the guarantee with what all fits cost together."""
@@ -191,7 +205,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.ledger is None:
             return f"{guarantee}, this fit alone"
         ledger = Ledger.at(self.ledger)
-        total, number = ledger.worst_case(self.delta), len(ledger.entries())
+        number = len({one.of for one in ledger.book().charges})
+        total = ledger.worst_case(self.delta)
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
         return f"{guarantee}; {number} fits of this ledger together: ε = {all_of_them}"
 

@@ -19,7 +19,6 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator, val
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
-    from bdpvi._runtime.keys import Key
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.encoded import Encoded
     from bdpvi.recipes.pipeline import Pipeline
@@ -172,7 +171,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._refuse(options)
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         classes = self._labels(labels)
-        key, seed = self._secret()
         if self.classes is None:
             warnings.warn(
                 "the guarantee does not cover the classes, which fit took from y: give classes "
@@ -181,11 +179,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 stacklevel=2,
             )
         pipeline = self._pipeline(rows.shape[1])
-        settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is bought
-        standard = self._standard(rows, pipeline, key)
-        settings = self._chosen(pipeline, len(classes), standard.found)
-        data = self._dataset(rows, of_classes.places(labels, classes), standard)
-        release = self._release(settings, data, standard.events, seed)
+        settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is charged
+        given = self._standard(rows)
+        with self._work() as work:
+            standard = given or self._bought(rows, pipeline, work)
+            settings = self._chosen(pipeline, len(classes), standard.found)
+            data = self._dataset(rows, of_classes.places(labels, classes), standard)
+            release = self._release(settings, data, work)
         self.classes_ = classes
         self._keep(release, standard)
         return self
@@ -292,8 +292,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
 
-    def _standard(self, X: Floats, pipeline: Pipeline, key: Key) -> Standard:
-        """Return by what the columns are standardised, which is bought unless it is given."""
+    def _standard(self, X: Floats) -> Standard | None:
+        """Return by what the columns are standardised if that is given, and may be bought else."""
         from bdpvi.releasing.guarantees import WORST_CASE
 
         if (given := self._given(X)) is not None:
@@ -303,7 +303,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
                 "output too"
             )
-        return self._bought(X, pipeline, key)
+        return None
 
     def _keep(self, release: Release, standard: Standard) -> None:
         """Set the attributes that a fit leaves: functions of the release and public constants."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ import pandas as pd
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import ROW, Entry, for_unit, tally
+from bdpvi.accounting.book import ROW, Priced, for_unit
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import SampledGaussian, Threshold
@@ -70,20 +71,6 @@ def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
     return ledger
 
 
-def charge(ledger: Ledger, entries: Sequence[Entry], what: str) -> None:
-    """Charge all of it, or nothing. What an interrupted call has paid for is not paid twice.
-
-    Raises:
-        BudgetExceededError: as :meth:`Ledger.spend`.
-    """
-    with ledger.locked():
-        due = [one for one in entries if one not in ledger.entries()]
-        if due:
-            ledger.check_budget(tally(due), what)
-        for one in due:
-            ledger.charge(one)
-
-
 @dataclass(frozen=True, eq=False)
 class Order:
     """One release of a table. All of it counts as public: it must not be chosen by the rows.
@@ -129,7 +116,10 @@ class Order:
             schema.check(header)
         declared = {} if schema is None else schema.columns
         out = set(() if schema is None else schema.left_out)
-        out |= set() if settings.unit == ROW else {settings.unit}
+        if (unit := settings.unit) != ROW:
+            if (found := list(header).count(unit)) != 1:
+                raise ValueError(f"unit={unit!r} must be a column once, there are {found}")
+            out.add(unit)
         if out & set(declared):
             raise ValueError(
                 f"unit={settings.unit!r} is a column of the schema; it names persons and is not "
@@ -186,38 +176,28 @@ class Order:
     def _widest(self) -> Schema:
         return Schema({**self.declared, **dict.fromkeys(self.kinds, _ANY)}, "")
 
-    def entries(self, of: str) -> tuple[Entry, ...]:
-        """Return what is charged, before anything is drawn.
+    @cached_property
+    def events(self) -> tuple[Priced, ...]:
+        """What is charged, all of it before anything is drawn.
 
-        Prices are fixed here for all of it, whatever the first parts will give: so they are one
-        Gaussian mechanism (Dong, Roth and Su 2022, Corollary 2) and what δ pays for names.
-
-        Args:
-            of: name of this work.
+        Prices are fixed for all of it, whatever the first parts will give: so they are one Gaussian
+        mechanism (Dong, Roth and Su 2022, Corollary 2) and what δ pays for names.
         """
         kinds, constants, counts = self.distances
         theta, rounding = self.rounding
-        paid: list[SampledGaussian | Threshold] = []
+        paid: list[Priced] = []
         if kinds:
             paid.append(SampledGaussian(noise_multiplier=1 / kinds))
         if constants:
             paid.append(SampledGaussian(noise_multiplier=1 / constants, rounding=theta))
         if self.names:
             paid.append(Threshold(self.names))
-        last = SampledGaussian(noise_multiplier=1 / counts, rounding=rounding)
-        made = (Entry(kind="release", of=of, events=(last,)),)
-        return (Entry(kind="constants", of=of, events=tuple(paid)), *made) if paid else made
-
-    def own(self, key: Key) -> Key:
-        """Return the key of this release, or two prices of one table would have the same noise."""
-        return key.child(repr(self.entries("")))
+        return (*paid, SampledGaussian(noise_multiplier=1 / counts, rounding=rounding))
 
     @cached_property
     def bound(self) -> Bound:
         """What everything costs together, to one row or all of one person, by the accountant."""
-        events = tally(self.entries(""))
-        assert events is not None
-        found = worst_case(for_unit(events, self.settings.rows_per_unit), self.delta)
+        found = worst_case(for_unit(Counter(self.events), self.settings.rows_per_unit), self.delta)
         assert found is not None
         assert found.epsilon <= self.epsilon * (1 + 1e-9)
         return found

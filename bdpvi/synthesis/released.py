@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,15 +17,17 @@ import pandas as pd
 from bdpvi._runtime import schema as files
 from bdpvi._runtime import store, validate
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting import transaction
 from bdpvi.accounting.book import ROW
 from bdpvi.accounting.cost import Assumption, Bound
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.transaction import Before, Transaction
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Codes, Schema
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
 from bdpvi.synthesis.network import Network, network, redrawn
-from bdpvi.synthesis.order import Order, charge, for_persons, of_persons
+from bdpvi.synthesis.order import Order, for_persons, of_persons
 
 FORMAT = 1
 _MOST_ROWS = 10**8
@@ -112,11 +115,8 @@ class Synthetic:
         Raises:
             ValueError: naming the argument that is out of range.
         """
-        number, rows, random = (
-            checked_rows("number", number),
-            self._number(rows),
-            _random(seed),
-        )
+        number, rows = checked_rows("number", number), self._number(rows)
+        random = _random(seed)
         made = []
         for _ in range(number):
             again = redrawn(self.counts, self.network, self.rows, random)
@@ -132,9 +132,17 @@ class Synthetic:
         """
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
+        store.write(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return what :meth:`save` writes.
+
+        Raises:
+            ValueError: if this is a seeded experiment.
+        """
         if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
             raise ValueError("seed: an experiment protects nobody and is not saved; leave seed out")
-        store.write(Path(path), store.json_text(files.to_json(_File.of(self))).encode())
+        return store.json_text(files.to_json(_File.of(self))).encode()
 
     def _number(self, rows: int | None) -> int:
         return self.rows if rows is None else checked_rows("rows", rows)
@@ -154,7 +162,8 @@ def synthesize(
     delta: float = 1e-6,
     settings: Counts | None = None,
     ledger: Ledger | None = None,
-    seed: int | Key | None = None,
+    seed: int | None = None,
+    work: Transaction | None = None,
 ) -> Synthetic:
     """Count a table with noise, and return what makes rows of it that may be shared.
 
@@ -170,8 +179,9 @@ def synthesize(
         epsilon, delta: of this release, worst-case.
         settings: :class:`Counts` by default.
         ledger: of the people; one in memory by default, which ends with the process.
-        seed: for an experiment that can be repeated, and protects nobody. Or a secret key, of this
-            table and these arguments alone: the same call draws the same, and is charged once.
+        seed: for an experiment that can be repeated, and protects nobody.
+        work: the transaction of this table and these arguments alone, in place of ``ledger``: the
+            same call draws the same, and is charged once.
 
     Warns:
         UserWarning: for the owner alone: how many values of a column did not fit the schema, how
@@ -196,24 +206,53 @@ def synthesize(
     settings = settings or Counts()
     table = with_text_names(table)
     order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
-    key = seed if isinstance(seed, Key) else Key.fresh()
-    name = key.work
-    if seed is not None and not isinstance(seed, Key):
-        key = Key.of_seed(validate.positive_int("seed", seed, least=0))
-    key = order.own(key)
-    table = of_persons(table, settings, key)
-    ledger = for_persons(ledger, settings)
-    charge(ledger, order.entries(name), f"synthesis at ε = {epsilon:g}")
-    complete = order.bought(table, key)
-    codes, unfit = complete.encode(table[list(complete.columns)])
-    for column in order.kinds:
-        if complete.columns[column] in NOTHING.values():
-            unfit[column] = "nothing in it was common enough to be a bound or a level"
-    for column, words in unfit.items():
-        warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=2)
-    bound = order.bound if settings.unit == ROW else replace(order.bound, unit=ledger.book().whose)
-    receipt = _receipt(bound.public(epsilon), complete, tuple(order.kinds), key.experiment)
-    return Synthetic(receipt, complete, target, settings, count(codes, order.plan(complete), key))
+    if work is None:
+        secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
+        people, name = for_persons(ledger, settings), Key.fresh().work  # each call is a work
+        work = Transaction(people, secret, name=name, alone=True)
+    return work.perform(Synthesis(table, order))
+
+
+@dataclass(frozen=True, eq=False)
+class Synthesis:
+    """Noisy counts of a table, and of what its schema lacks, as one mechanism.
+
+    Attributes:
+        table: the rows.
+        order: what is done with them.
+    """
+
+    step: ClassVar[str] = "synthesis"
+
+    table: pd.DataFrame
+    order: Order
+
+    def plan(self, before: Before) -> transaction.Plan[str]:
+        """Return the price; whose rows are protected is the ledger's."""
+        order, unit = self.order, before.book.whose
+        return transaction.Plan(
+            kind="release",
+            what=f"synthesis at ε = {order.epsilon:g}",
+            events=order.events,
+            settings=unit,
+        )
+
+    def draw(self, plan: transaction.Plan[str], key: Key) -> Synthetic:
+        """Return the release; tell the owner what did not fit."""
+        order, settings = self.order, self.order.settings
+        table = of_persons(self.table, settings, key)
+        complete = order.bought(table, key)
+        codes, unfit = complete.encode(table[list(complete.columns)])
+        for column in order.kinds:
+            if complete.columns[column] in NOTHING.values():
+                unfit[column] = "nothing in it was common enough to be a bound or a level"
+        for column, words in unfit.items():
+            warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=4)
+        bound = order.bound if settings.unit == ROW else replace(order.bound, unit=plan.settings)
+        public = bound.public(order.epsilon)
+        receipt = _receipt(public, complete, tuple(order.kinds), key.experiment)
+        counts = count(codes, order.plan(complete), key)
+        return Synthetic(receipt, complete, order.target, settings, counts)
 
 
 def _receipt(bound: Bound, schema: Schema, bought: tuple[str, ...], seeded: bool) -> Receipt:
@@ -353,7 +392,9 @@ def _shaped(name: str, table: _Table, shape: Sequence[int]) -> Codes:
     return np.array(table.counts, dtype=np.int64).reshape(shape)
 
 
+def _seed(seed: int | None) -> int | None:
+    return None if seed is None else validate.positive_int("seed", seed, least=0)
+
+
 def _random(seed: int | None) -> np.random.Generator:
-    return np.random.default_rng(
-        None if seed is None else validate.positive_int("seed", seed, least=0)
-    )
+    return np.random.default_rng(_seed(seed))

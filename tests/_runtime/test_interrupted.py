@@ -381,7 +381,7 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 STOPPED = {
     "demo": ("bdpvi.commands.demonstration.recommended", ["--out", "{new}", "--quiet"]),
-    "cost": ("bdpvi.cost", ["{fit}"]),
+    "cost": ("bdpvi.releasing.releases.cost", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
     "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),
     "ledger repair": ("bdpvi.accounting.repair.repair", ["{fit}", "--charge", "1,1"]),
@@ -436,7 +436,7 @@ def test_every_command_says_that_it_was_interrupted(
     ("place", "after", "said", "charges"),
     [
         ("bdpvi.releasing.releases.cost", False, "nothing was finished", 0),
-        ("bdpvi.releasing.storage.write_release", True, "pays nothing", 1),
+        ("bdpvi.releasing.storage.release_bytes", True, "pays nothing", 1),
         ("bdpvi.commands.options.print_json", True, "new.json is whole", 1),
     ],
 )

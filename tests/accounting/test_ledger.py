@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,16 @@ from hypothesis import strategies as st
 
 from bdpvi import Budget, BudgetExceededError
 from bdpvi._runtime import chain
-from bdpvi._runtime.chain import chained, proven
+from bdpvi._runtime.chain import Head, chained, head_of, proven, save
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting import left
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced, follow
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.repair import repair
 from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.transaction import Before, Plan, Transaction
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
 from bdpvi.dp.charges import Steps
 
@@ -76,8 +80,14 @@ def test_a_charge_is_checked() -> None:
     assert isinstance(Charge(1, 2).temperature, float)
     with pytest.raises(ValueError, match="kind must be one of"):
         Entry(kind="gift")
-    with pytest.raises(ValueError, match="key must be hexadecimal digits"):
-        Entry(kind="draws", key="secret")
+    for bad in (
+        {"seal": "a secret key"},
+        {"seal": b"\0"},
+        {"purpose": "a\nline"},
+        {"seal": "0" * 65},
+    ):
+        with pytest.raises(ValueError, match="must match"):
+            Entry(kind="draws", **bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -113,35 +123,39 @@ def test_a_damaged_file_is_refused_and_nothing_is_charged(
 def test_a_missing_file_and_anothers_are_refused(file: Path, tmp_path: Path) -> None:
     ledger = Ledger(file)
     file.unlink()
-    for use in (ledger.entries, partial(ledger.charge, draws(1, 1.0)), partial(repair, file)):
+    for use in (ledger.entries, partial(ledger.charge, draws(1, 1.0))):
         with pytest.raises(ValueError, match=r"ledger\.jsonl is missing"):
             use()
+    with pytest.raises(ValueError, match="0 are proven, and there were 5"):
+        Ledger.at(file)  # its head tells it from one that never was
     assert not file.exists()
+    head = head_of(file).read_bytes()
+    head_of(file).unlink()
+    with pytest.raises(ValueError, match=r"ledger\.jsonl is missing"):
+        repair(file)
+    assert not file.exists()
+    head_of(file).write_bytes(head)
+    (lost,) = repair(file)  # nobody knows what was in it, its budget neither
+    assert Ledger(file).entries() == (lost,)
+    assert Ledger(file).worst_case(1e-5) is None
     with pytest.raises(ValueError, match="is missing"):
         Ledger(tmp_path / "nowhere" / "ledger.jsonl").entries()
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_every_flipped_bit_is_noticed(file: Path) -> None:
-    whole = file.read_bytes()
     ledger = Ledger(file)
-    for place in range(len(whole)):
-        changed = bytearray(whole)
-        changed[place] ^= 1 << (place % 8)
-        file.write_bytes(changed)
-        if torn(bytes(changed), whole):
-            assert ledger.entries() == MADE[:3]
-            continue
-        with pytest.raises(ValueError, match=r"ledger\.jsonl"):
-            ledger.entries()
-
-
-def torn(file: bytes, whole: bytes) -> bool:
-    """Return whether the last line has no end, as an append that died leaves it."""
-    kept, rest = file.splitlines(True)[:-1], file.splitlines(True)[-1:]
-    return file.startswith(whole.splitlines(True)[0]) and (
-        whole.startswith(b"".join(kept)) and not b"".join(rest).endswith(b"\n")
-    )
+    for damaged in (file, head_of(file)):
+        whole = damaged.read_bytes()
+        for place in range(len(whole)):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << (place % 8)
+            damaged.write_bytes(changed)
+            ledger = Ledger(file) if damaged != file else ledger
+            with pytest.raises(ValueError, match=r"ledger\.jsonl"):
+                ledger.entries()
+        damaged.write_bytes(whole)
+    assert ledger.entries() == MADE
 
 
 def test_random_damage_is_a_value_error(file: Path) -> None:
@@ -155,12 +169,31 @@ def test_random_damage_is_a_value_error(file: Path) -> None:
             stop = start + rng.choice([0, 1, 5, 100])
             changed[start:stop] = rng.randbytes(rng.choice([0, 1, 8]))
         file.write_bytes(changed)
-        if file.read_bytes() in {b"".join(whole.splitlines(True)[:n]) for n in range(1, 6)}:
-            continue  # whole lines cut off the end are not to be seen
-        if torn(file.read_bytes(), whole):
+        if bytes(changed) in (whole, whole[:-1]):
+            assert ledger.entries() == MADE
             continue
         with pytest.raises(ValueError, match=r"ledger\.jsonl"):
             ledger.entries()
+
+
+@pytest.mark.parametrize("lines", [1, 2, 4])
+def test_a_file_that_was_cut_or_is_an_old_copy_is_refused(file: Path, lines: int) -> None:
+    whole = file.read_bytes().splitlines(keepends=True)
+    old = b"".join(whole[:lines])
+    other = head_of(file.with_name("a work"))
+    Ledger(file).remember(other)
+    for heads in ((), (head_of(file),)):  # one that was put back too is not noticed here
+        file.write_bytes(old)
+        for use in (Ledger(file).entries, lambda: Ledger.at(file).budget):
+            if heads:
+                continue
+            with pytest.raises(ValueError, match=f"{lines} are proven, and there were 5"):
+                use()
+        for head in heads:
+            Head.of(proven(old)).write(head)
+            assert Ledger(file).entries() == MADE[: lines - 1]
+            with pytest.raises(ValueError, match=f"{lines} are proven, and there were 5"):
+                Ledger(file).remember(other)  # but by a work that goes on
 
 
 @pytest.mark.parametrize(
@@ -261,27 +294,53 @@ def test_a_copy_charges_files_only(file: Path) -> None:
 def test_a_charge_is_on_the_disk_before_it_returns(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[bytes] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(file.read_bytes()))
+    def both() -> tuple[bytes, bytes]:
+        return file.read_bytes(), head_of(file).read_bytes()
+
+    synced: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(both()))
+    before = both()
     Ledger(file).charge(draws(7, 1.0))
-    assert synced == [file.read_bytes()]
-    assert b'"draws": 7' in synced[0]
+    after = both()
+    assert synced[0] == (after[0], before[1])  # the line first, and then its head
+    assert len(synced) > 1
+    assert b'"draws": 7' in after[0]
+    assert after[1] != before[1]
 
 
 @pytest.mark.parametrize("length", [1, 30, 200])
 def test_an_append_that_died_is_cut_back(file: Path, length: int) -> None:
-    whole = file.read_bytes()
-    last = whole.splitlines(keepends=True)[-1]
-    file.write_bytes(whole[:-length])
-    assert Ledger(file).entries() == MADE[:3]  # it never returned, so nothing was drawn
-    assert file.read_bytes() == whole[:-length]  # to ask changes nothing
-    Ledger(file).charge(MADE[3])
-    assert file.read_bytes() == whole
-    file.write_bytes(whole.removesuffix(last) + last[:50])
+    whole, head = file.read_bytes(), head_of(file).read_bytes()
+    Ledger(file).charge(draws(7, 1.0))
+    longer = file.read_bytes()
+    last = longer.removeprefix(whole)
+    file.write_bytes(longer[:-length])
+    head_of(file).write_bytes(head)
+    # It never returned, so nothing was drawn; but what is proven counts, its newline or not.
+    made = (*MADE, draws(7, 1.0))[: 5 if length == 1 else 4]
+    assert Ledger(file).entries() == made
+    assert file.read_bytes() == longer[:-length]  # to ask changes nothing
+    Ledger(file).charge(draws(7, 1.0))
+    assert Ledger(file).entries() == (*made, draws(7, 1.0))
+    assert file.read_bytes().startswith(longer if length == 1 else whole)
+    file.write_bytes(whole + last[:50])
+    head_of(file).write_bytes(head)
     assert repair(file) == ()
-    assert file.read_bytes() == whole.removesuffix(last)
+    assert file.read_bytes() == whole
     assert (file.parent / "ledger.damaged-1.jsonl").read_bytes().endswith(last[:50])
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("length", [2, 30, 200])
+def test_a_line_that_was_cut_off_after_it_returned_is_no_append_that_died(
+    file: Path, length: int
+) -> None:
+    cut = file.read_bytes()[:-length]
+    file.write_bytes(cut)
+    for use in (Ledger(file).entries, partial(Ledger(file).charge, draws(1, 1.0))):
+        with pytest.raises(ValueError, match="4 are proven, and there were 5"):
+            use()
+    assert file.read_bytes() == cut
 
 
 def test_to_ask_takes_no_lock_and_no_space(file: Path) -> None:
@@ -315,8 +374,8 @@ def test_budget_and_unit_are_fixed_by_the_first_charge(tmp_path: Path) -> None:
 
 
 def test_other_formats_are_told_to_fit_again(file: Path) -> None:
-    file.write_bytes(chained({"format": 1, "fit": "0" * 64, "budget": None}))
-    with pytest.raises(ValueError, match="format 1, not 2: another version of bdpvi made it; fit"):
+    file.write_bytes(chained({"format": 2, "fit": "0" * 64, "budget": None}))
+    with pytest.raises(ValueError, match="format 2, not 3: another version of bdpvi made it; fit"):
         Ledger(file).entries()
 
 
@@ -376,25 +435,47 @@ def test_equal_charges_count_each() -> None:
         assert found.distance == pytest.approx(0.3 * math.sqrt(2), rel=1e-12)
 
 
+@dataclass(frozen=True)
+class Bought:
+    """Something at a price, of which nothing is drawn."""
+
+    entry: Entry
+    step: str = "it"
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return the price."""
+        one = self.entry
+        what = f"a {self.step}"
+        return Plan(kind=one.kind, what=what, events=one.events, settings=None, count=one.count)
+
+    def draw(self, plan: Plan[None], key: Key) -> None:
+        """Draw nothing."""
+
+
+def buy(ledger: Ledger, entry: Entry, what: str) -> None:
+    """Charge it as a work of its own."""
+    Transaction(ledger).perform(Bought(entry, what))
+
+
 def test_the_budget_of_all_is_one(tmp_path: Path) -> None:
     ledger = Ledger.at(tmp_path / "people.jsonl", budget=Budget(1.0))
     distance = gaussian_distance(1.0, 1e-5)
-    ledger.spend(gaussian(0.8 * distance), "a network")
+    buy(ledger, gaussian(0.8 * distance), "network")
     with pytest.raises(
         BudgetExceededError, match=r"a federation would .*1 charges .*before: steps"
     ):
-        ledger.spend(gaussian(0.7 * distance), "a federation")
-    ledger.spend(gaussian(0.59 * distance), "a federation")
+        buy(ledger, gaussian(0.7 * distance), "federation")
+    buy(ledger, gaussian(0.59 * distance), "federation")
     assert len(Ledger(ledger.path).entries()) == 2
 
 
-@pytest.mark.parametrize("what", ["one charge", "steps"])
+@pytest.mark.parametrize("what", ["one charge", "steps", "a reservation"])
 def test_nobody_charges_between_check_and_charge(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two that are checked before either is charged would both have the last of a budget."""
     ledger = Ledger.at(tmp_path / "people.jsonl", budget=Budget(1.0))
-    other, done, price = Ledger(ledger.path), threading.Event(), Ledger.worst_case
+    other, done, price = Ledger(ledger.path), threading.Event(), left.together
     one = gaussian(0.1)
 
     def charge() -> None:
@@ -403,21 +484,80 @@ def test_nobody_charges_between_check_and_charge(
 
     thread, came = threading.Thread(target=charge), []
 
-    def priced(self: Ledger, *arguments: Any, **named: Any) -> Any:
+    def priced(*arguments: Any) -> Any:
         if thread.ident is None:
             thread.start()
             came.append(done.wait(0.2))
-        return price(self, *arguments, **named)
+        return price(*arguments)
 
-    monkeypatch.setattr(Ledger, "worst_case", priced)
+    monkeypatch.setattr("bdpvi.accounting.ledger.together", priced)
+    monkeypatch.setattr(left, "together", priced)
     if what == "steps":
         assert one.events
         Steps(ledger, one.events[0], kind="steps", of="network").take()
+    elif what == "one charge":
+        buy(ledger, one, "network")
     else:
-        ledger.spend(one, "a network")
+        with Transaction(ledger).reserved(0.5, 1e-5, "a work"):
+            thread.join()
     thread.join()
     assert came == [False]
-    assert len(ledger.entries()) == 2
+    assert len(ledger.book().charges) == (1 if what == "a reservation" else 2)
+
+
+def test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged() -> None:
+    ledger, small = Ledger(budget=Budget(1.0)), gaussian(0.05)
+    work = Transaction(ledger)
+    with work.reserved(1.0, 1e-5, "a work"):
+        for _ in range(2):
+            work.perform(Bought(small, "part"))  # the second is the first
+        with pytest.raises(BudgetExceededError, match="1 begun and not finished"):
+            buy(ledger, small, "network")
+        work.charge(Bought(gaussian(0.1), "rest"), last=True)
+    kinds = [one.kind for one in ledger.entries()]
+    assert kinds == ["reserved", "steps", "steps", "ended"]
+    buy(ledger, small, "network")
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+    assert total.distance == pytest.approx(math.sqrt(2 * 0.05**2 + 0.1**2), rel=1e-12)
+    with pytest.raises(BudgetExceededError):  # a step over what was reserved is refused too
+        Transaction(ledger, name=work.name).perform(Bought(gaussian(3.0), "more"))
+
+
+@pytest.mark.parametrize(("kept", "open_"), [(False, 0), (True, 1)])
+def test_an_interrupted_work_keeps_what_it_reserved_if_it_can_go_on(kept: bool, open_: int) -> None:
+    ledger = Ledger(budget=Budget(1.0))
+    work = Transaction(ledger, kept=kept)
+    for error, left_open in ((KeyboardInterrupt, open_), (ValueError, 0)):
+        with pytest.raises(error), work.reserved(1.0, 1e-5, "a work"):
+            raise error
+        assert len(ledger.book().opened) == left_open
+
+
+def test_a_step_is_charged_once_from_one_secret_at_one_price() -> None:
+    ledger, secret = Ledger(), Key(bytes(32))
+    _, key, entry = Transaction(ledger, secret, "facts", "a").charge(Bought(gaussian(0.1)))
+    again = Transaction(ledger, secret, "facts", "a").charge(Bought(gaussian(0.1)))
+    assert again[1:] == (key, entry)
+    assert len(ledger.entries()) == 1
+    assert key.secret.hex() not in ledger.content().decode()
+    for other, price in (
+        (Transaction(ledger, Key(bytes([1] * 32)), "facts", "a"), 0.1),
+        (Transaction(ledger, secret, "other facts", "a"), 0.1),
+        (Transaction(ledger, secret, "facts", "a"), 0.2),
+    ):
+        with pytest.raises(ValueError, match="from another secret or at another price"):
+            other.perform(Bought(gaussian(price)))
+    assert len(ledger.entries()) == 1
+    # Whatever the noise must not be shared by makes another key.
+    others = [
+        Transaction(Ledger(), secret, "facts", "a").charge(Bought(gaussian(0.1))),
+        Transaction(ledger, secret, "facts", "b").charge(Bought(gaussian(0.1))),
+        Transaction(ledger, secret, "other facts", "c").charge(Bought(gaussian(0.1))),
+        Transaction(ledger, secret, "facts", "d").charge(Bought(gaussian(0.2))),
+        Transaction(ledger, secret, "facts", "a").charge(Bought(gaussian(0.1), "next")),
+    ]
+    assert len({key, *(found for _, found, _ in others)}) == 6
 
 
 def test_sampled_steps_compose_with_sums() -> None:
@@ -455,7 +595,7 @@ def test_a_charge_looks_at_no_line_but_its_own_and_equal_ones_are_one(
 ) -> None:
     path = tmp_path / "people.jsonl"
     lines = ({"charge": gaussian(1e-3 * (1 + n % 7)).to_dict()} for n in range(3_000))
-    path.write_bytes(chained(Ledger().book().header, *lines))
+    save(path, chained(Ledger().book().header, *lines))
     ledger = Ledger(path)
     assert len(ledger.entries()) == 3_000
     linked = Mock(side_effect=chain.link)
@@ -541,3 +681,56 @@ def test_without_its_first_line_nothing_can_be_repaired(file: Path) -> None:
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[1:]))
     with pytest.raises(ValueError, match="put back the newest copy"):
         repair(file, MADE)
+
+
+@pytest.mark.parametrize("lost", ["lines", "head", "file"])
+@pytest.mark.parametrize("budget", [Budget(1.0), None])
+def test_lost_lines_cost_the_whole_budget_unless_all_of_them_are_known(
+    lost: str, budget: Budget | None, tmp_path: Path
+) -> None:
+    file, made = tmp_path / "ledger.jsonl", [gaussian(0.01 * n) for n in (1, 2, 3)]
+    ledger = Ledger.at(file, budget=budget)
+    for one in made:
+        ledger.charge(one)
+    kept = (file.read_bytes(), head_of(file).read_bytes())
+
+    def damage() -> None:
+        file.write_bytes(kept[0])
+        head_of(file).write_bytes(kept[1])
+        if lost == "head":
+            head_of(file).unlink()
+        elif lost == "file":
+            file.unlink()
+        else:
+            file.write_bytes(b"".join(kept[0].splitlines(True)[:2]))
+
+    told = {"lines": made[1:], "head": [], "file": made}[lost]
+    # Receipts may be of one work of several: only what reaches the head is all of it.
+    for receipts in (told[:0], told[:-1], told) if lost == "lines" else (told,):
+        damage()
+        added = repair(file, receipts=receipts)
+        found = Ledger(file).worst_case(1e-5)
+        if lost == "lines" and receipts == told:
+            assert list(added) == told
+            assert file.read_bytes() == kept[0]
+            continue
+        assert [*added[:-1]] == receipts
+        if budget is None or lost == "file":
+            assert found is None
+            continue
+        assert found is not None
+        assert found.epsilon > 0.998
+        with pytest.raises(BudgetExceededError):
+            buy(Ledger(file), gaussian(0.1), "network")
+    damage()
+    assert list(repair(file, told)) == told or lost == "head"  # the owner's word
+
+
+def test_lost_lines_where_hardly_anything_was_left_leave_no_guarantee(tmp_path: Path) -> None:
+    ledger = Ledger.at(tmp_path / "ledger.jsonl", budget=Budget(1.0))
+    whole = left.gaussian(ledger.book(), 1.0, 1e-5)
+    ledger.charge(Entry(kind="steps", events=(whole,)))
+    assert ledger.path is not None
+    head_of(ledger.path).unlink()
+    (lost,) = repair(ledger.path)
+    assert lost.events is None

@@ -91,7 +91,7 @@ def test_a_network_and_a_fit_of_one_table_say_together_what_they_cost() -> None:
     )  # fmt: skip
     assert private.ledger is data.ledger is fit.ledger
     train(private, BLOCK)
-    before = [entry for entry in data.ledger.entries() if entry.kind != "steps"]
+    before = [entry for entry in data.ledger.book().charges if entry.kind != "steps"]
     events = [event for entry in before for event in entry.events or ()]
     total = epsilon([*events, private.mechanism.event(BLOCK)], DELTA)
     assert total is not None

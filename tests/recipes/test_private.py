@@ -20,6 +20,7 @@ import bdpvi
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.cost import GIVEN, Assumption
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import constants_of
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.optimum.route import Optimum
@@ -27,7 +28,7 @@ from bdpvi.neighbours.route import Remove
 from bdpvi.recipes import files, scores
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.scores import FEWEST, FOLDS, TURNS, Scores, previewed
-from bdpvi.releasing import storage
+from bdpvi.releasing import intent, storage
 from bdpvi.releasing.guarantees import WorstCaseDP
 
 ROWS = 3_000
@@ -55,6 +56,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("private") / "patients.csv"
     patients().to_csv(path, index=False)
     return path
+
+
+BOUGHT = ["reserved", "constants", "constants", "release", "ended"]
+"""What a release charges whose constants are bought."""
 
 
 def private(table: Path, out: Path, *more: object) -> int:
@@ -91,18 +96,29 @@ def test_one_command_makes_a_model_that_may_be_shared(
     new = pd.DataFrame({"age": [np.nan, "old", 1e300], "dose": [1, 2, 3], "sex": ["X", None, "F"]})
     assert release.predict_mean(new).between(0, 1).all()
 
-    secret = tmp_path / "shared.secret"
-    fit = files.load(secret)
-    assert fit.records == ROWS - 1  # all rows with a target
-    assert [one.kind for one in fit.ledger.entries()] == ["constants", "constants", "release"]
-    total = bdpvi.cost(fit, delta=1e-8)
-    assert total.worst_case is not None
-    assert 0.97 < total.worst_case.epsilon <= 1
+    # Nothing is left that tells more than the release: no rows, no fit, and no key.
+    secret, ledger = tmp_path / "shared.secret", tmp_path / "shared.ledger.jsonl"
+    assert {path.name for path in secret.iterdir()} == {
+        "intent.json", "intent.output", "ledger.head",
+    }  # fmt: skip
+    assert intent.read(secret / intent.NAME).key == b""
+    assert (secret / "intent.output").read_text("utf-8") == shared
+    entries = Ledger.at(ledger).entries()
+    assert [one.kind for one in entries] == BOUGHT
+    with pytest.raises(ValueError, match=r"has no fit.*another --out"):
+        files.load(secret)
+    capsys.readouterr()
+    assert run("cost", secret, "--delta", 1e-8, "--json") == 0
+    assert 0.97 < json.loads(capsys.readouterr().out)["worst_case"]["epsilon"] <= 1
     # The budget is spent, and nothing is overwritten.
     assert run("release", secret, "--epsilon", 2, "--delta", 1e-8, "--out", tmp_path / "m") == 2
+    assert "run the same command with a larger --epsilon" in capsys.readouterr().err
+    more: tuple[object, ...] = ("--epsilon", 2, "--delta", 1e-8, "--ledger", ledger)
+    assert private(table, tmp_path / "m", *more) == 2
     assert "budget" in capsys.readouterr().err
     assert private(table, out, "--epsilon", 1) == 2
     assert "exists already" in capsys.readouterr().err
+    assert Ledger.at(ledger).entries() == entries
 
 
 def test_json_keeps_public_and_secret_apart(
@@ -214,7 +230,8 @@ def test_a_table_without_rows_and_a_link_that_leads_nowhere(
     given: tuple[object, ...] = ("--data", tmp_path / "header.csv", "--target", "sick")
     given += ("--positive", "yes", "--epsilon", 1, "--constants", constants, "--no-scores")
     assert run("private", *given, "--out", tmp_path / "none") == 0
-    assert files.load(tmp_path / "none.secret").records == 0
+    release = bdpvi.load_release(tmp_path / "none" / "release.json")
+    assert release.predict_mean(pd.DataFrame({"age": [50]})).between(0, 1).all()
     for name in ("out", "in.secret"):
         (tmp_path / name).symlink_to(tmp_path / "nowhere")
         capsys.readouterr()
@@ -262,24 +279,50 @@ def test_after_an_interruption_the_same_draws_come_and_nothing_is_paid(
 ) -> None:
     drawn = []
 
-    def interrupted(release: bdpvi.Release, path: Path) -> None:
+    def interrupted(release: bdpvi.Release) -> bytes:
         drawn.append(release.samples)
         raise KeyboardInterrupt
 
     more = ("--epsilon", 1, "--no-scores")
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "write_release", interrupted)
+        patch.setattr(storage, "release_bytes", interrupted)
         assert private(table, tmp_path / "shared", *more) == 130
     assert not (tmp_path / "shared" / "release.json").exists()
     secret = tmp_path / "shared.secret"
-    before = files.load(secret).ledger
+    before = storage.open_ledger(secret).entries()
+    assert [one.kind for one in before] == BOUGHT
     # Another option must not meet the old key: two draws with one noise would show the mean.
     assert private(table, tmp_path / "shared", "--epsilon", 1.5, "--no-scores") == 2
     assert private(table, tmp_path / "shared", *more) == 0
     release = bdpvi.load_release(tmp_path / "shared" / "release.json")
     assert release.samples.equal(drawn[0])
-    after = files.load(secret).ledger
-    assert after.entries() == before.entries()
+    assert storage.open_ledger(secret).entries() == before
+    # A model that was lost is a copy of what is kept, and its cost is told again.
+    shared = tmp_path / "shared" / "release.json"
+    content = shared.read_bytes()
+    shared.unlink()
+    shared.parent.rmdir()
+    assert private(table, tmp_path / "shared", *more) == 0
+    assert shared.read_bytes() == content
+    assert storage.open_ledger(secret).entries() == before
+
+
+def test_what_is_interrupted_before_its_first_charge_goes_on(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a ledger that is new, whose first line the budget has just changed."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    more = ("--epsilon", 1, "--no-scores")
+    with monkeypatch.context() as patch:
+        patch.setattr("bdpvi.accounting.ledger.append", interrupted)
+        assert private(table, tmp_path / "shared", *more) == 130
+    ledger = tmp_path / "shared.ledger.jsonl"
+    assert Ledger(ledger).entries() == ()
+    assert private(table, tmp_path / "shared", *more) == 0
+    assert [one.kind for one in Ledger(ledger).entries()] == BOUGHT
 
 
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
@@ -337,7 +380,10 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
             Work.of(one, target="sick", positive="yes", epsilon=1.0, progress=False, **given)
             for one in (frame, less)
         ]
-        data, other = (work.dataset(Key.of_seed(row))[0] for work in works)
+        data, other = (
+            work.dataset(Transaction(work.ledger, Key.of_seed(row)), work.whole)[0]
+            for work in works
+        )
         kept = [i for i in range(len(data)) if not np.array_equal(data.y[i], 1)]
         assert len(other) == len(kept)
         assert data.feature_names == other.feature_names
@@ -355,7 +401,7 @@ def previewable() -> tuple[Work, bdpvi.Release]:
     work = Work.of(
         patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
     )
-    return work, work.released(Key.of_seed(0))
+    return work, work.released(Transaction(work.ledger, Key.of_seed(0)))
 
 
 @pytest.fixture(scope="module")

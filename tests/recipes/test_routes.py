@@ -28,16 +28,19 @@ from bdpvi.accounting.cost import Assumption
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.ledger import Entry, Ledger
 from bdpvi.accounting.perturbed_records import bayesian_epsilon
+from bdpvi.datasets import exact
 from bdpvi.dp.objective_plan import Rule
 from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
 from bdpvi.recipes import files
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.routes import fit_private
-from bdpvi.releasing.releases import Asked, carried_out
+from bdpvi.releasing.releases import Asked, carried_out, work_of
 from bdpvi.releasing.route import Left
 
 MODEL = BayesianLogisticRegression(limit=2.0, intercept=True)
+COUNTED = ["reserved", "constants", "release", "ended"]
+"""What a release charges whose rows are counted."""
 
 
 def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
@@ -86,29 +89,36 @@ def test_a_budget_refuses_before_anything_is_charged_or_drawn(
     assert ledger.entries() == ()
     monkeypatch.undo()
     fit_private(MODEL, data, epsilon=0.5, ledger=ledger)
-    assert [one.kind for one in ledger.entries()] == ["constants", "release"]
+    assert [one.kind for one in ledger.entries()] == COUNTED
 
 
 def test_settings_follow_from_the_noisy_number_of_rows_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noise = np.array([4000.0])
-    monkeypatch.setattr("bdpvi.releasing.prepared.exact.count_noise", lambda *_: noise)
+    monkeypatch.setattr(exact, "count_noise", lambda *_: noise)
     release = fit_private(MODEL, logistic_data(1000, 2), epsilon=1.0)
     assert "Settings are for about 5,000 rows, counted with noise" in release.receipt.about
 
 
 def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     data = logistic_data(1000, 2)
+    count = exact.count_noise
+
+    def counted(*given: Any) -> Any:
+        assert [one.kind for one in data.people.ledger.entries()] == COUNTED[:2]
+        return count(*given)
 
     def interrupted(*_: Any, **__: Any) -> Any:
-        assert len(data.people.ledger.entries()) == 2
+        assert [one.kind for one in data.people.ledger.entries()] == COUNTED
         raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "count_noise", counted)
 
     monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=1.0)
-    assert len(data.people.ledger.entries()) == 2
+    assert [one.kind for one in data.people.ledger.entries()] == COUNTED
 
 
 def test_a_process_killed_at_its_draw_has_paid(tmp_path: Path) -> None:
@@ -129,7 +139,7 @@ routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
     done = subprocess.run([sys.executable, "-c", script], check=False, env=env)
     assert done.returncode == -signal.SIGKILL
     entries = Ledger.at(tmp_path / "ledger.jsonl").entries()
-    assert [one.kind for one in entries] == ["constants", "release"]
+    assert [one.kind for one in entries] == COUNTED
 
 
 def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
@@ -221,12 +231,27 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
     data = logistic_data(3000, 3)
     fit = bdpvi.recommended(1.0).fit(data)
     assert isinstance(fit, bdpvi.Prepared)
-    one = carried_out(fit, Asked(epsilon=0.5, purpose="aa"))
-    other = carried_out(fit, Asked(epsilon=1.0, purpose="bb"))
+    first, second = Key(bytes(32)), Key(bytes([1] * 32))
+
+    def asked(epsilon: float, secret: Key) -> bdpvi.Release:
+        """Return a release whose secret is kept."""
+        return carried_out(fit, Asked(epsilon=epsilon, work=work_of(fit, secret, "facts")))
+
+    one, other = asked(0.5, first), asked(1.0, second)
     entries = data.ledger.entries()
-    assert [entry.kind for entry in entries] == ["constants", "release", "release"]
-    assert carried_out(fit, Asked(epsilon=0.5, purpose="aa")).samples.equal(one.samples)
-    assert carried_out(fit, Asked(epsilon=1.0, purpose="bb")).samples.equal(other.samples)
+    assert [entry.kind for entry in entries] == 2 * COUNTED
+    again = asked(0.5, first)
+    assert again.samples.equal(one.samples)
+    assert again.receipt == one.receipt
+    assert asked(1.0, second).samples.equal(other.samples)
+    assert data.ledger.entries() == entries
+    # At another price, or from another secret, what was charged cannot be drawn again.
+    for epsilon, secret, words in (
+        (1.5, first, "at another price"),
+        (1.0, Key.fresh(), "spent|be r"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            asked(epsilon, secret)
     assert data.ledger.entries() == entries
 
 

@@ -120,7 +120,11 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
     # From then on the fit has no worst-case guarantee, and is not said to have one.
     with pytest.raises(ValueError, match="an earlier release had a temperature"):
         bdpvi.release(fit, epsilon=0.4, guarantee=WorstCaseDP())
-    later = bdpvi.release(fit, temperature=1e6)
+    before = fit.ledger.entries()
+    with pytest.raises(ValueError, match="guarantee must be said"):
+        bdpvi.release(fit, temperature=1e6)
+    assert fit.ledger.entries() == before
+    later = bdpvi.release(fit, temperature=1e6, guarantee=BayesianDP())
     assert later.receipt.bound.kind.value == "Bayesian DP"
     assert later.cost.worst_case is None
 

@@ -25,6 +25,8 @@ SECURE = "tests/_runtime/test_secure.py::"
 DEEP = "tests/dp/test_deep.py::"
 SCORES = "tests/dp/test_noisy_scores.py::"
 INTENT = "tests/releasing/test_intent.py::test_a_key_meets_no_other_table_price_or_options"
+KEYS = "tests/accounting/test_transaction.py::"
+BOUGHT = "tests/synthesis/test_bounds.py::"
 LEDGER = "tests/accounting/test_ledger.py::"
 STICK = "tests/accounting/test_hockey_stick.py::"
 WORST = "tests/accounting/test_worst_case.py::"
@@ -104,26 +106,49 @@ FAULTS = (
         caught={
             "key-reused-at-another-price": (INTENT,),
             "key-of-no-price": (INTENT,),
+            "key-without-its-price": (
+                KEYS + "test_another_price_work_or_step_has_another_key",
+                BOUGHT + "test_one_secret_at_two_prices_or_on_two_ledgers_has_noise_that_does_not_"
+                "cancel",
+            ),
         },
-        hole="A key depends on table and options, not on price, ledger or unit: a run that was "
-        "refused and is repeated after other spending draws one normal at two deviations.",
     ),
     Fault(
-        what="a key stands in the ledger",
-        hole="Entry.key is written in clear beside the table, for ever: ledger and release "
-        "together give back the sum without noise.",
+        what="a key is reused with another ledger, or for another unit",
+        caught={
+            "key-of-any-ledger": (KEYS + "test_another_ledger_or_unit_has_another_key",),
+            "key-of-any-unit": (KEYS + "test_another_ledger_or_unit_has_another_key",),
+        },
+    ),
+    Fault(
+        what="a key stands in the ledger, or outlives what it was for: release and key together "
+        "give back what is without noise",
+        caught={
+            "key-in-the-ledger": (
+                LEDGER + "test_a_step_is_charged_once_from_one_secret_at_one_price",
+            ),
+            "key-kept-after-the-output": (
+                "tests/synthesis/test_commands.py::"
+                "test_without_a_schema_constants_are_bought_under_the_same_epsilon",
+            ),
+        },
     ),
     Fault(
         what="a draw comes before its charge",
         caught={
+            "charge-after-the-draw": (
+                BOUGHT + "test_the_ledger_has_all_of_it_before_anything_is_drawn",
+            ),
             "ledger-after-the-draw": (
                 RELEASES + "test_a_ledger_that_cannot_be_written_draws_nothing",
             ),
             "ledger-after-the-solution": (ROUTES + "test_it_is_charged_before_it_is_drawn",),
             "ledger-after-the-step": (DEEP + "test_the_budget_refuses_before_anything_is_charged",),
+            "ledger-after-the-estimator": (
+                "tests/test_sklearn_ledger.py::"
+                "test_the_file_has_each_charge_before_its_noise_is_drawn",
+            ),
         },
-        hole="Estimators count their records with noise before the ledger in the file is charged: "
-        "every refused fit gives a noisy N for nothing.",
     ),
     Fault(
         what="a budget is checked outside the lock under which it is charged",
@@ -133,11 +158,28 @@ FAULTS = (
                 RELEASES + "test_nobody_charges_between_check_and_charge",
             ),
             "budget-of-steps-outside-the-lock": (
-                LEDGER + "test_nobody_charges_between_check_and_charge",
+                LEDGER + "test_nobody_charges_between_check_and_charge[steps]",
+            ),
+            "reservation-outside-the-lock": (
+                LEDGER + "test_nobody_charges_between_check_and_charge[a reservation]",
             ),
         },
-        hole="Work._pay charges constants without a look at the budget: two processes together "
-        "pass it.",
+    ),
+    Fault(
+        what="what a work set aside for its constants and its fit is spent by others too",
+        caught={
+            "reservation-that-does-not-count": (
+                LEDGER + "test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged",
+            ),
+        },
+    ),
+    Fault(
+        what="a ledger that was cut, or is an old copy, is taken for the whole",
+        caught={
+            "ledger-that-was-cut": (
+                LEDGER + "test_a_file_that_was_cut_or_is_an_old_copy_is_refused",
+            ),
+        },
     ),
     Fault(
         what="noise in single precision: sums and draws betray their low bits",

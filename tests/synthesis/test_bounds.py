@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from bdpvi import Budget, BudgetExceededError, Ledger
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.whole_normals import LAW
-from bdpvi.accounting.book import for_unit, tally
+from bdpvi.accounting.book import Entry, for_unit, tally
 from bdpvi.accounting.cost import Assumption
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import Domain, Schema, bounds
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.schema import measured
@@ -64,7 +66,7 @@ def test_all_events_together_cost_epsilon_exactly(
         settings = settings | {"unit": "who", "rows_per_unit": rows}
     header = ["age", "sex", "ward", "who"][: 3 + (rows > 1)]
     order = Order.of(header, SEX, "sex", epsilon, delta, Counts(**settings))
-    events = [one for entry in order.entries("a") for one in entry.events or ()]
+    events = order.events
     noise = [one.noise_multiplier for one in events if isinstance(one, SampledGaussian)]
     mu = rows * math.sqrt(math.fsum(one**-2 for one in noise))
     near, far = norm.cdf(mu / 2 - epsilon / mu), norm.cdf(-mu / 2 - epsilon / mu)  # Balle and Wang
@@ -79,13 +81,14 @@ def test_all_events_together_cost_epsilon_exactly(
     assert [one.delta for one in events if isinstance(one, Threshold)] == [0.1 * delta] * named
     assert order.bound.epsilon <= epsilon
     unit: dict[str, Any] = {} if rows == 1 else {"unit": "who", "rows_per_unit": rows}
+    entry = Entry(kind="release", events=events)
     for budget, enough in ((epsilon, True), (epsilon * (1 - 1e-6), False)):
         ledger = Ledger(budget=Budget(budget, delta), **unit)
         if enough:
-            ledger.check_budget(tally(order.entries("a")), "it")
+            ledger.check_budget(entry, "it")
         else:
             with pytest.raises(BudgetExceededError):
-                ledger.check_budget(tally(order.entries("a")), "it")
+                ledger.check_budget(entry, "it")
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -119,7 +122,7 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(
     bought = [kind**-2, (bounds.FRACTIONS / whole) ** 2 + sum(one**-2 for _, one in rest[:3])]
     counts = sum(one**-2 for _, one in rest[3:])
     assert len(rest[3:]) == 3 + 3
-    assert charged == [pytest.approx(bought, rel=1e-9), [pytest.approx(counts, rel=1e-9)]]
+    assert charged == [pytest.approx([*bought, counts], rel=1e-9)]
 
 
 def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,19 +327,34 @@ def test_a_column_may_be_called_row() -> None:
     assert list(made(frame, schema).schema.columns) == ["row", "age"]
 
 
-def test_one_key_at_two_prices_has_noise_that_does_not_cancel() -> None:
+def test_one_secret_at_two_prices_or_on_two_ledgers_has_noise_that_does_not_cancel(
+    tmp_path: Path,
+) -> None:
     """Whoever has both outputs learns no more than the two cost together."""
-    frame, key = people(500)[["sex"]], Key(bytes(range(32)))
-    one, other = (made(frame, SEX, seed=key, epsilon=e).counts for e in (1.0, 1.001))
-    difference = one.single[0] - other.single[0]
-    assert np.abs(difference).max() > 2  # the same noise, scaled, would differ by 0.1 %
+    frame, secret = people(500)[["sex"]], Key(bytes(range(32)))
+    ledger = Ledger.at(tmp_path / "one.jsonl")
+    for name in ("one.jsonl", "one.jsonl.head"):
+        shutil.copy(tmp_path / name, tmp_path / name.replace("one", "copy"))
+
+    def counts(ledger: Ledger, epsilon: float = 1.0, facts: str = "") -> Any:
+        work = Transaction(ledger, secret, facts, alone=True)
+        return made(frame, SEX, work=work, epsilon=epsilon).counts.single[0]
+
+    one, copy = counts(ledger), Ledger(tmp_path / "copy.jsonl")
+    assert copy.id == ledger.id
+    others = [counts(copy, 1.001), counts(Ledger()), counts(Ledger(), facts="another table")]
+    for other in others:  # the same noise, scaled or not, would differ by 0.1 % or by nothing
+        assert np.abs(one - other).max() > 2
+    with pytest.raises(ValueError, match="charged from another secret or at another price"):
+        counts(ledger, 1.001)
+    assert len(ledger.entries()) == 1
 
 
 def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger()
 
     def fails(*_: object, **__: object) -> None:
-        assert [one.kind for one in ledger.entries()] == ["constants", "release"]
+        assert [one.kind for one in ledger.entries()] == ["release"]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bounds, "kinds_of", fails)
@@ -352,19 +370,25 @@ def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.M
     assert poor.entries() == ()
 
 
-def test_a_key_draws_the_same_and_pays_once() -> None:
-    ledger, key = Ledger(), Key(bytes(range(32)))
-    one, other = (made(people(500), seed=key, ledger=ledger) for _ in range(2))
-    assert len(ledger.entries()) == 2
-    assert one.schema == other.schema
-    assert all((a == b).all() for a, b in zip(one.counts.single, other.counts.single, strict=True))
-    made(people(500), ledger=ledger)
-    made(people(500), ledger=ledger, seed=3)
-    made(people(500), ledger=ledger, seed=3)  # an experiment is charged each time
-    assert len(ledger.entries()) == 8
+def test_a_work_draws_the_same_and_pays_once() -> None:
+    ledger = Ledger()
+
+    def same(one: Any, other: Any) -> bool:
+        pairs = zip(one.counts.single, other.counts.single, strict=True)
+        return one.schema == other.schema and all((a == b).all() for a, b in pairs)
+
+    work = Transaction(ledger, Key(bytes(range(32))), alone=True)
+    one, other = (made(people(500), work=work) for _ in range(2))
+    assert len(ledger.entries()) == 1
+    assert same(one, other)
+    assert not same(one, made(people(500), ledger=ledger))
+    one, other = (made(people(500), ledger=ledger, seed=3) for _ in range(2))
+    assert same(one, other)
+    assert same(one, made(people(500), seed=3))
+    assert len(ledger.entries()) == 4  # an experiment is charged each time
     merged = list(for_unit(tally(ledger.entries()) or {}))
     mu = sum(1 / e.noise_multiplier**2 * e.steps for e in merged if isinstance(e, SampledGaussian))
-    single = sum(1 / e.noise_multiplier**2 for one in ledger.entries()[:2] for e in one.events or ()
+    single = sum(1 / e.noise_multiplier**2 for e in ledger.entries()[0].events or ()
                  if isinstance(e, SampledGaussian))  # fmt: skip
     assert mu == pytest.approx(4 * single)
 

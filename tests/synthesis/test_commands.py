@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from bdpvi import BudgetExceededError
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.cli import app
+from bdpvi.releasing import intent
 from bdpvi.synthesis import load
 
 # Of bought bounds it depends on noise how much is beyond.
@@ -36,6 +37,14 @@ def people(tmp_path: Path) -> Path:
     frame = pd.DataFrame({"name": [f"n{at}" for at in range(2000)], "age": age, "sick": sick})
     frame.to_csv(tmp_path / "people.csv", index=False)
     return tmp_path / "people.csv"
+
+
+KEPT = ("intent.json", "intent.output", "ledger.head")
+REPORT = ("report.json", "report.html")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.iterdir()}
 
 
 def run(*arguments: object) -> str:
@@ -112,7 +121,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     assert set(result["secret"]) == {"folder", "ledger", "spent"}
     assert 0.999 < result["secret"]["spent"]["epsilon"] <= 1
     entries = Ledger(folder / "people.csv.ledger.jsonl").entries()
-    assert [one.kind for one in entries] == ["constants", "release"]
+    assert [one.kind for one in entries] == ["release"]  # one charge for all of it
     shared, secret = folder / "shared", folder / "shared.secret"
     names = ["synthetic-1.csv", "synthetic-2.csv", "synthetic.json"]
     assert sorted(one.name for one in shared.iterdir()) == names
@@ -120,12 +129,8 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     assert rows.startswith("age,sick\n")
     assert "." not in rows  # whole numbers, also beside blanks
     assert stat.S_IMODE(secret.stat().st_mode) == 0o700
-    assert {one.name for one in secret.iterdir()} == {
-        "intent.json",
-        ".lock",
-        "report.json",
-        "report.html",
-    }
+    assert {one.name for one in secret.iterdir()} - {".lock"} == {*KEPT, *REPORT}
+    assert intent.read(secret / "intent.json").key == b""  # nothing takes the noise off
     schema = load(shared / "synthetic.json").schema
     assert not schema.marked
     # The ledger's budget is ε of the first release: a second one is over it, and leaves nothing.
@@ -133,7 +138,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     again = [*options, "--data", people, "--out", folder / "again"]
     assert main("synthesize", *again) == 2
     assert "over the budget of ε = 1" in capsys.readouterr().err
-    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 2
+    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1
     assert not list(folder.glob("again*"))
 
 
@@ -162,7 +167,7 @@ def test_two_releases_add_in_the_ledger_and_its_budget_is_kept(people: Path) -> 
     with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.8"):
         run("synthesize", "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
             folder / "three", "--ledger", ledger)  # fmt: skip
-    assert len(Ledger(ledger).entries()) == 4
+    assert len(Ledger(ledger).entries()) == 2
     assert not list(folder.glob("three*"))
 
 
@@ -170,7 +175,7 @@ def test_two_releases_add_in_the_ledger_and_its_budget_is_kept(people: Path) -> 
 @pytest.mark.parametrize("inside", ["shared/it", "shared/../shared/it", "shared"])
 def test_nothing_secret_lies_in_what_is_shared(people: Path, option: str, inside: str) -> None:
     folder = people.parent
-    with pytest.raises(ValueError, match="lies in out="):
+    with pytest.raises(ValueError, match="which is shared; choose another place"):
         run("synthesize", "--data", people, "--epsilon", "1", "--out", folder / "shared",
             option, folder / inside)  # fmt: skip
     assert [one.name for one in folder.iterdir()] == ["people.csv"]
@@ -180,18 +185,19 @@ def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> Non
     folder = people.parent
     given = ["synthesize", "--data", people, "--drop", "name", "--out", folder / "shared"]
     run(*given, "--epsilon", "1")
-    first = (folder / "shared" / "synthetic.json").read_bytes()
+    first = contents(folder / "shared")
     shutil.rmtree(folder / "shared")
     with pytest.raises(ValueError, match="was begun with another options"):
         run(*given, "--epsilon", "0.5")
-    run(*given, "--epsilon", "1")  # the same counts again, for nothing
-    assert (folder / "shared" / "synthetic.json").read_bytes() == first
+    said = run(*given, "--epsilon", "1")  # the same counts and rows again, for nothing
+    assert "An earlier call drew these" in said
+    assert contents(folder / "shared") == first
     shutil.rmtree(folder / "shared")
     people.write_text(people.read_text(encoding="utf-8") + "n,30,yes\n", encoding="utf-8")
     with pytest.raises(ValueError, match="was begun with another table"):
         run(*given, "--epsilon", "1")
-    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 2
-    (folder / "other").mkdir()
+    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1
+    (folder / "other").mkdir(mode=0o700)
     (folder / "other" / "letter.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match=r"exists already and holds letter\.txt"):
         run(*given, "--epsilon", "1", "--secret", folder / "other")
@@ -209,13 +215,37 @@ def test_an_identifier_with_repeats_is_said_also_if_it_is_dropped(people: Path) 
 
 
 MOMENTS = {
-    "before the charge": ("bdpvi.synthesis.released.charge", 0),
-    "between two charges": ("bdpvi.accounting.ledger.Ledger.charge", 1),
-    "before what is bought": ("bdpvi.synthesis.order.Order.bought", 2),
-    "before the counts": ("bdpvi.synthesis.released.count", 2),
-    "before the file": ("bdpvi.synthesis.released.Synthetic.save", 2),
-    "before the rows": ("bdpvi.commands.synthesize._write", 2),
+    "before the charge": "bdpvi.accounting.ledger.append",
+    "after the charge": "bdpvi.accounting.ledger.append",  # but before its head
+    "before what is bought": "bdpvi.synthesis.order.Order.bought",
+    "before the counts": "bdpvi.synthesis.released.count",
+    "before the output": "bdpvi.synthesis.released.Synthetic.to_bytes",
+    "before the secret is erased": "bdpvi.releasing.intent.replace",
+    "before the rows": "bdpvi.commands.synthesize._write",
+    "before the name": "bdpvi._runtime.store._publish",
 }
+COPIED = list(MOMENTS)[-3:]
+"""Moments when the output is kept already."""
+
+
+def ending(how: str, folder: Path) -> None:
+    """End this process, or what it does."""
+    if how == "full disk":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    if how == "Ctrl-C":
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), signal.SIGKILL if how == "kill -9" else signal.SIGTERM)
+    time.sleep(10)
+
+
+def killed(*arguments: object) -> None:
+    """Run the command line in a process that is killed."""
+    if not (pid := os.fork()):
+        try:
+            main(*arguments)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "kill -9", "full disk"])
@@ -226,50 +256,98 @@ def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
     people: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder, (place, paid) = people.parent, MOMENTS[moment]
-    options = ["--data", people, "--epsilon", "1", "--drop", "name", "--out", folder / "shared"]
+    folder, paid = people.parent, moment != "before the charge"
     ledger = folder / "people.csv.ledger.jsonl"
-    calls: list[int] = []
-    module, _, name = place.rpartition(".")
+    module, _, name = MOMENTS[moment].rpartition(".")
+    drawn: list[Any] = []
+    counting: Any = pkgutil.resolve_name("bdpvi.synthesis.released.count")
+
+    def counted(*given: Any) -> Any:
+        drawn.append(counting(*given))
+        return drawn[-1]
+
+    def given(folder: Path) -> list[object]:
+        return ["synthesize", "--data", folder / "people.csv", "--epsilon", "1", "--drop", "name",
+                "--out", folder / "shared"]  # fmt: skip
+
+    monkeypatch.setattr("bdpvi.synthesis.released.count", counted)
     owner = pkgutil.resolve_name(module)
     whole = getattr(owner, name)
 
     def ended(*given: Any, **more: Any) -> Any:
-        calls.append(1)
-        if len(calls) <= (paid == 1):  # the second charge
-            return whole(*given, **more)
-        if how == "full disk":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-        if how == "Ctrl-C":
-            raise KeyboardInterrupt
-        os.kill(os.getpid(), signal.SIGKILL if how == "kill -9" else signal.SIGTERM)
-        time.sleep(10)
+        if moment == "after the charge":
+            whole(*given, **more)
+        return ending(how, folder)
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, ended)
         if how == "kill -9":
-            if not (pid := os.fork()):
-                try:
-                    main("synthesize", *options)
-                finally:
-                    os._exit(1)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+            killed(*given(folder))
         else:
-            assert main("synthesize", *options) == (2 if how == "full disk" else 130)
+            assert main(*given(folder)) == (2 if how == "full disk" else 130)
             said = capfd.readouterr().err
             assert said.count("\n") == 1
-            assert ("ε was charged to" in said and "pays nothing twice" in said) == bool(paid)
+            assert ("ε was charged to" in said and "pays nothing twice" in said) == paid
             assert ("nothing was charged; the same command starts again" in said) == (not paid)
-            assert (folder / "shared.secret").exists() == bool(paid)
+            assert (folder / "shared.secret").exists() == paid
     assert not (folder / "shared").exists()
     before = Ledger(ledger).entries()
     assert len(before) == paid
-    assert main("synthesize", *options) == 0
+    copy = tmp_path_factory.mktemp("copies") / "copy"
+    shutil.copytree(folder, copy)
+    assert main(*given(folder)) == 0
     after = Ledger(ledger).entries()
-    assert after[:paid] == before
-    assert [one.kind for one in after] == ["constants", "release"]
-    assert len({one.of for one in after}) == 1
+    assert [one.kind for one in after] == ["release"]
+    assert after[: len(before)] == before
     assert len(pd.read_csv(folder / "shared" / "synthetic.csv")) > 1000
-    left = {one.name for one in folder.iterdir()} - {f"{ledger.name}.lock"}
-    assert left == {"people.csv", ledger.name, "shared", "shared.secret"}
+    assert not list(folder.rglob("*bdpvi-*"))
+    names = {one.name for one in folder.iterdir()} - {f"{ledger.name}.lock"}
+    assert names == {"people.csv", ledger.name, f"{ledger.name}.head", "shared", "shared.secret"}
+    secret = folder / "shared.secret"
+    kept = {one.name for one in secret.iterdir()} - {".lock"}
+    assert kept == {*KEPT, *(() if moment in COPIED else REPORT)}
+    assert intent.read(secret / "intent.json").key == b""
+    assert (secret / "intent.output").read_bytes() == contents(folder / "shared")["synthetic.json"]
+    if paid or how == "kill -9":  # else the work was not begun, and begins anew
+        assert main(*given(copy)) == 0
+        assert contents(folder / "shared") == contents(copy / "shared")
+        for one in drawn:
+            assert all((a == b).all() for a, b in zip(one.single, drawn[0].single, strict=True))
+
+
+def test_what_is_charged_counts_before_its_head_is_written(people: Path) -> None:
+    """A head that is behind its ledger is of a process that died in between."""
+    folder = people.parent
+    ledger = folder / "people.csv.ledger.jsonl"
+    given = ["synthesize", "--data", people, "--drop", "name", "--quiet"]
+    run(*given, "--epsilon", "0.5", "--budget", "1", "--out", folder / "one")
+    old = (folder / "people.csv.ledger.jsonl.head").read_bytes()
+    run(*given, "--epsilon", "0.5", "--out", folder / "two")
+    (folder / "people.csv.ledger.jsonl.head").write_bytes(old)
+    assert len(Ledger(ledger).entries()) == 2
+
+
+def test_a_report_that_was_killed_leaves_nothing_in_the_secret_folder(
+    people: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = people.parent
+    given = ["synthesize", "--data", people, "--epsilon", "1", "--drop", "name",
+             "--out", folder / "shared"]  # fmt: skip
+    replace = os.replace
+
+    def dying(source: Path, target: Path) -> None:
+        if target.name == "report.html":
+            ending("kill -9", folder)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dying)
+        killed(*given)
+    assert list((folder / "shared.secret").glob(".report.html.bdpvi-*"))
+    assert (folder / "shared" / "synthetic.csv").exists()
+    with pytest.raises(ValueError, match="exists already"):
+        run(*given)
+    assert not list(folder.rglob("*bdpvi-*"))
+    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1

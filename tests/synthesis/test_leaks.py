@@ -15,6 +15,7 @@ from scipy.stats import chi2, chisquare
 import bdpvi
 from bdpvi import Ledger
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import Domain, Schema
 from bdpvi.synthesis import Counts, Synthetic
 from bdpvi.synthesis.order import of_persons
@@ -77,7 +78,7 @@ def test_neither_order_nor_types_of_the_table_leave_a_trace(
     schema: Schema | None, tmp_path: Path
 ) -> None:
     """By the same key: shuffled rows, other types and spellings, the columns' order declared."""
-    frame, key = patients(3000), Key(bytes(range(32)))
+    frame, work = patients(3000), Transaction(Ledger(), Key(bytes(range(32))), alone=True)
     tables = [
         frame,
         frame.sample(frac=1.0, random_state=3),
@@ -87,8 +88,8 @@ def test_neither_order_nor_types_of_the_table_leave_a_trace(
     ]
     if schema:
         tables.append(frame[["ward", "pay", "age"]])
-    files = {written(made(one, schema, seed=key), tmp_path) for one in tables}
-    assert len(files) == 1
+    files = {written(made(one, schema, work=work), tmp_path) for one in tables}
+    assert len(files) == len(work.ledger.entries()) == 1
 
 
 def test_types_and_columns_of_the_rows_are_those_of_the_schema() -> None:

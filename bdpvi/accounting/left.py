@@ -1,0 +1,78 @@
+"""What is left of ε on a table where something was spent before."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bdpvi.accounting.book import ROW, Book, Priced, for_unit, merged
+from bdpvi.accounting.cost import Bound
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.accounting.solve import smallest
+from bdpvi.accounting.worst_case import epsilon as worst_case
+
+SPENT = 0.01
+"""With less than this share of μ² left, ε counts as spent."""
+HIGHEST = 50.0
+"""Settings for a larger ε are those for this one: rounding would cost more than they gain."""
+SLACK = 0.002
+"""How far below ε a total may stay, as a share of it."""
+
+
+def together(book: Book, delta: float, planned: Mapping[Priced, int]) -> Bound | None:
+    """Return what everything in a book costs with more events; None without a guarantee."""
+    if book.events is None:
+        return None
+    found = worst_case(merged((*book.merged, *for_unit(planned, book.rows))), delta)
+    return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
+
+
+def total(book: Book, delta: float, *events: Priced) -> float:
+    """Return the ε of :func:`together`, infinite without a guarantee."""
+    found = together(book, delta, Counter(events))
+    return math.inf if found is None else found.epsilon
+
+
+def room(book: Book, epsilon: float, delta: float) -> float:
+    """Return the μ² that is left of ε, where what was spent counts as a Gaussian of its ε.
+
+    Raises:
+        ValueError: if hardly anything is left.
+    """
+    spent, whole, rest = total(book, delta), largest_variance(epsilon, delta), 0.0
+    if spent < epsilon:
+        rest = whole - (largest_variance(spent, delta) if spent else 0.0)
+    if not rest > SPENT * whole:
+        raise unreachable(book, epsilon, delta)
+    return rest
+
+
+def gaussian(book: Book, epsilon: float, delta: float) -> SampledGaussian:
+    """Return the Gaussian mechanism with which everything costs ε, or at most 0.2 % less.
+
+    Raises:
+        ValueError: if hardly anything is left.
+
+    >>> made = gaussian(Book("a"), 1.0, 1e-5)
+    >>> 0.998 <= total(Book("a"), 1e-5, made) <= 1.0
+    True
+    """
+    epsilon = min(epsilon, HIGHEST)
+    guess = book.rows * room(book, epsilon, delta) ** -0.5
+
+    def spent(noise: float) -> float:
+        return total(book, delta, SampledGaussian(noise_multiplier=noise))
+
+    return SampledGaussian(noise_multiplier=smallest(spent, epsilon, guess, slack=SLACK))
+
+
+def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
+    """Return the refusal of an ε that is spent."""
+    before = together(book, delta, {})
+    return ValueError(
+        f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
+        f"spent; {sum(one.count for one in book.charges)} charges were made before"
+    )

@@ -1,0 +1,83 @@
+"""What releases of models are made of, as mechanisms of a transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bdpvi._runtime.keys import Key
+from bdpvi.accounting import left, transaction
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.transaction import Before
+from bdpvi.datasets import exact
+from bdpvi.models.contract import Model
+from bdpvi.releasing import guarantees
+from bdpvi.releasing.route import Solved, Suited, planned
+from bdpvi.types import Dataset
+
+
+@dataclass(frozen=True)
+class CountRows:
+    """A noisy number of records, which settings are planned by.
+
+    Attributes:
+        records: N.
+        share: of the μ² that is left, which it costs.
+        epsilon, delta: of everything.
+    """
+
+    step: ClassVar[str] = "rows"
+
+    records: int
+    share: float
+    epsilon: float
+    delta: float
+
+    def plan(self, before: Before) -> transaction.Plan[float]:
+        """Return the noise's deviation."""
+        room = left.room(before.book, self.epsilon, self.delta)
+        deviation = before.book.rows * (self.share * room) ** -0.5
+        event = SampledGaussian(
+            noise_multiplier=deviation, rounding=exact.count_rounding(deviation)
+        )
+        return transaction.Plan(
+            kind="constants", what="a number of records", events=(event,), settings=deviation
+        )
+
+    def draw(self, plan: transaction.Plan[float], key: Key) -> float:
+        """Return about N."""
+        return self.records + float(exact.count_noise(1, plan.settings, key)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Solve:
+    """A model fitted with noise, by a route whose settings fill what is left of ε.
+
+    Attributes:
+        model, data, route: what is fitted, to what, how.
+        epsilon, delta: of everything.
+    """
+
+    step: ClassVar[str] = "release"
+
+    model: Model
+    data: Dataset
+    route: Suited[Any]
+    epsilon: float
+    delta: float
+
+    def plan(self, before: Before) -> transaction.Plan[Any]:
+        """Return the route's settings."""
+        shape = self.model, self.data.x.shape[1]
+        settings = planned(self.route, *shape, before, self.epsilon, self.delta)
+        return transaction.Plan(
+            kind="release",
+            what=f"ε = {self.epsilon:g}",
+            events=(settings.event,),
+            settings=settings,
+            assumptions=guarantees.assumptions_of(self.data.preprocessing),
+        )
+
+    def draw(self, plan: transaction.Plan[Any], key: Key) -> Solved:
+        """Fit."""
+        return self.route.draw(self.model, self.data, plan.settings, key)
