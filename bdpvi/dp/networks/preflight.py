@@ -24,7 +24,7 @@ from bdpvi.dp.networks.gradients import (
     trainable,
     trainable_here,
 )
-from bdpvi.dp.networks.trial import TRIED_ROW, Trial, still
+from bdpvi.dp.networks.trial import TRIED_ROW, Trial, entered, still
 
 _STEPS, _RATE = 3, 10.0
 """Steps of a copy of the module before training, long enough to meet what large weights do."""
@@ -137,9 +137,10 @@ def _made(
 
 @dataclass(frozen=True)
 class _Wrong:
-    """What is wrong with gradients: an error, or that they differ."""
+    """What is wrong with gradients: an error, and in which layer's pass; or that they differ."""
 
     error: Exception | None = None
+    layer: str = ""
 
 
 def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) -> _Wrong | None:
@@ -147,31 +148,37 @@ def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) ->
 
     Its norms and its sums are compared: of gradients as they are, and of all cut to one length.
     """
-    weights = trainable(module)
     try:
-        norms = torch.stack([_norm(each) for each in _alone(module, loss, trial.batch)])
-        found = _made(mode, module, loss, None)
-        if not _near(found.norms(trial.batch), norms, norms, trial.near):
-            return _Wrong()
-        positive = norms[norms > 0]
-        if not len(positive):
-            return None
-        for clip in (0.5 * float(positive.min()), 2 * float(positive.max())):
-            factors = (clip * (1 - MARGIN) / norms).clamp(max=1.0)
-            total = [torch.zeros_like(weight) for weight in weights]
-            for factor, each in zip(factors, _alone(module, loss, trial.batch), strict=True):
-                for whole, one in zip(total, each, strict=True):
-                    if one is not None and float(factor) < float("inf"):
-                        whole += factor.to(one) * one.nan_to_num(0.0, 0.0, 0.0)
-            sums = found.clipped_sum(trial.batch, clip)
-            pairs = zip(sums, total, strict=True)
-            if not all(_near(a, b, norms.clamp(max=clip), trial.near) for a, b in pairs):
-                return _Wrong()
+        with entered(module) as names:
+            agree = _agree(mode, module, loss, trial)
     except ImportError:
         raise
     except Exception as error:  # whatever a module, its hooks or vmap may raise
-        return _Wrong(error)
-    return None
+        return _Wrong(error, names[-1] if names else "")
+    return None if agree else _Wrong()
+
+
+def _agree(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) -> bool:
+    weights = trainable(module)
+    norms = torch.stack([_norm(each) for each in _alone(module, loss, trial.batch)])
+    found = _made(mode, module, loss, None)
+    if not _near(found.norms(trial.batch), norms, norms, trial.near):
+        return False
+    positive = norms[norms > 0]
+    if not len(positive):
+        return True
+    for clip in (0.5 * float(positive.min()), 2 * float(positive.max())):
+        factors = (clip * (1 - MARGIN) / norms).clamp(max=1.0)
+        total = [torch.zeros_like(weight) for weight in weights]
+        for factor, each in zip(factors, _alone(module, loss, trial.batch), strict=True):
+            for whole, one in zip(total, each, strict=True):
+                if one is not None and float(factor) < float("inf"):
+                    whole += factor.to(one) * one
+        sums = found.clipped_sum(trial.batch, clip)
+        pairs = zip(sums, total, strict=True)
+        if not all(_near(a, b, norms.clamp(max=clip), trial.near) for a, b in pairs):
+            return False
+    return True
 
 
 def _alone(module: nn.Module, loss: Loss, batch: Batch) -> Iterator[list[Tensor | None]]:
@@ -201,7 +208,8 @@ def _refusal(
     mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial, wrong: _Wrong
 ) -> str:
     """Return what is wrong with gradients, by the layer that is to blame."""
-    name, layer = _blamed(mode, loss, trial, module)
+    name = wrong.layer or _blamed(mode, loss, trial)
+    layer = module.get_submodule(name)
     place = f"module has layer {name!r} ({type(layer).__name__})" if name else "module"
     instead = _instead(module, mode)
     if wrong.error is not None:
@@ -217,10 +225,8 @@ def _refusal(
     )
 
 
-def _blamed(
-    mode: GradSampleMode, loss: Loss, trial: Trial, module: nn.Module
-) -> tuple[str, nn.Module]:
-    """Return the first layer whose weights alone have wrong gradients; the module if all have."""
+def _blamed(mode: GradSampleMode, loss: Loss, trial: Trial) -> str:
+    """Return the first layer whose weights alone have wrong gradients; "", the module, if all."""
     whole = trial.moved()
     layers = [name for name, layer in whole.named_modules() if trainable_here(layer)]
     wrong = []
@@ -232,8 +238,7 @@ def _blamed(
         if _wrong(mode, copy, loss, trial):
             wrong.append(name)
     several = len(layers) > 1 and len(wrong) == len(layers)
-    name = "" if several or not wrong else wrong[0]
-    return name, module.get_submodule(name)
+    return "" if several or not wrong else wrong[0]
 
 
 def _instead(module: nn.Module, mode: str) -> str:

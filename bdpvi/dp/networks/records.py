@@ -115,7 +115,9 @@ class Records:
             shape = (rows, *one.shape[1:])
             if one.is_floating_point() or one.is_complex():
                 return torch.rand(shape, generator=generator).to(device, one.dtype)
-            some = torch.randint(2 if one.dtype is torch.bool else below, shape, generator=generator)
+            some = torch.randint(
+                2 if one.dtype is torch.bool else below, shape, generator=generator
+            )
             some[0], some[1] = 0, some.new_tensor(below - 1)
             return some.to(device, one.dtype)
 

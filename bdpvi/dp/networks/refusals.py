@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from bdpvi.dp.networks.gradients import Batch, Loss, call, trainable
-from bdpvi.dp.networks.trial import Trial, still
+from bdpvi.dp.networks.trial import Trial, entered, still
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "
@@ -129,23 +129,33 @@ class _Pass:
 
 
 def _passes(module: nn.Module, x: Any) -> list[_Pass]:
-    """Return the passes of all layers, in the order in which they end; the module's own is last."""
-    seen: list[_Pass] = []
+    """Return the passes of all layers, in the order in which they end; the module's own is last.
 
-    def keep(name: str) -> Callable[..., None]:
+    Raises:
+        ValueError: naming the layer that fails.
+    """
+    ended: list[_Pass] = []
+
+    def end(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            seen.append(_Pass(name, _copied((args, kwargs)), _copied(output)))
+            ended.append(_Pass(name, _copied((args, kwargs)), _copied(output)))
 
         return hook
 
     hooks = [
-        layer.register_forward_hook(keep(name), with_kwargs=True)
+        layer.register_forward_hook(end(name), with_kwargs=True)
         for name, layer in module.named_modules()
     ]
-    call(module, x)
-    for hook in hooks:
-        hook.remove()
-    return seen
+    try:
+        with entered(module) as names:
+            call(module, x)
+    except Exception as error:
+        layer = module.get_submodule(names[-1])
+        raise _refused(names[-1], layer, f"fails on one record alone ({error})", FIRST) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ended
 
 
 def _copied(values: Any) -> list[Tensor]:

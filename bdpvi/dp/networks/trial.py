@@ -3,7 +3,7 @@ random numbers held still, so that a record by itself and among others can be co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -96,6 +96,28 @@ def still(batch: Batch) -> Iterator[None]:
     ):
         torch.manual_seed(0)
         yield
+
+
+@contextmanager
+def entered(module: nn.Module) -> Iterator[list[str]]:
+    """Yield the names of the layers whose forward pass is under way, the innermost last."""
+    names: list[str] = []
+
+    def begin(name: str) -> Callable[..., None]:
+        return lambda *_: names.append(name)
+
+    def end(*_: Any) -> None:
+        names.pop()
+
+    hooks = []
+    for name, layer in module.named_modules():
+        hooks.append(layer.register_forward_pre_hook(begin(name)))
+        hooks.append(layer.register_forward_hook(end))
+    try:
+        yield names
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _Still(TorchDispatchMode):
