@@ -45,6 +45,7 @@ class Assumption(Enum):
     )
     SECRET_SPLIT = "Which records were held out was decided by secret coins, one for each record"
     PUBLIC_SIZE = "The order of magnitude of the number of records is public"
+    ROUNDED_SIZE = "The power of two that is nearest to the number of records is public"
     PANEL_REPRESENTS_POPULATION = (
         "The records of the panel are independent draws from the distribution that a record at "
         "risk comes from"

@@ -114,7 +114,7 @@ class Steps:
                 f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "
                 f"or something else in the ledger has none: {self.ledger.said(self.of)}"
             )
-        return found
+        return found.assuming(*mechanism.assumptions)
 
     def resume(self, of: str, taken: int) -> None:
         """Count steps that were taken before, by the run that is called so, and forget none here.

@@ -14,6 +14,7 @@ from torch import Tensor
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.cost import Assumption
 from bdpvi.accounting.events import NormCounts, SampledGaussian
 from bdpvi.inference.plan import Plan
 
@@ -39,6 +40,7 @@ class NoisySum:
         smallest: the smallest bound that anybody's part of the sum is priced by; C by default.
         seed: None draws batches and noise from secrets of the operating system's cryptographic
             generator. A number is for experiments.
+        assumptions: what a guarantee rests on, because of where N comes from.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -52,6 +54,7 @@ class NoisySum:
     length: int | None = None
     smallest: float | None = None
     seed: int | None = None
+    assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
         validate.rate("rate", self.rate)
@@ -127,7 +130,8 @@ class NoisySum:
 
     def settings(self) -> dict[str, Any]:
         """Return what a resumed run has to agree with, besides the sizes of its weights."""
-        return {name: value for name, value in asdict(self).items() if name != "size"}
+        left_out = ("size", "assumptions")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 @on_host

@@ -101,6 +101,23 @@ def parameter(name: str) -> Misfit:
     )
 
 
+def is_enumerated(site: Site) -> bool:
+    """Whether ``TraceEnum_ELBO`` sums a latent of the model out, as config_enumerate asks."""
+    return site["infer"].get("enumerate") == "parallel" and bool(site["fn"].has_enumerate_support)
+
+
+def summing_out(site: Site) -> str:
+    """Return the remedy for a record's own latent that neither guide nor loss deal with."""
+    if site["fn"].has_enumerate_support:
+        return (
+            "mark the model with @pyro.infer.config_enumerate and train it by fit_private(..., "
+            "route=DPVI(loss=TraceEnum_ELBO())) or PrivateSVI with TraceEnum_ELBO"
+        )
+    if site["fn"].support.is_discrete:
+        return "sum it out of the likelihood, as dist.ZeroInflatedPoisson does for its zeros"
+    return "sample it in the guide, from parameters that it computes from the record's own row"
+
+
 def per_record(site: Site, x: Tensor) -> bool:
     """Whether a traced sample site lies in one plate over exactly the records of ``x``."""
     frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
@@ -158,8 +175,8 @@ def _in_latent(site: Site, x: Tensor, plates: set[str]) -> Iterator[Misfit]:
             yield Misfit(
                 name,
                 f"lies in a plate over the records, {frame.name!r}",
-                f"sum a record's own variable out of its likelihood; if it is the target, "
-                f"{_OBSERVE}",
+                f"sum a record's own variable out of its likelihood, or {summing_out(site)}; if it "
+                f"is the target, {_OBSERVE}",
             )
         else:
             yield Misfit(

@@ -24,7 +24,7 @@ from bdpvi import Budget, BudgetExceededError, DPSGDSettings, Ledger, make_priva
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
 from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.networks.gradients import make_gradients
+from bdpvi.dp.networks.preflight import make_gradients
 from bdpvi.dp.networks.private import Private
 from bdpvi.inference.plan import Plan
 
@@ -48,6 +48,7 @@ def run(module: nn.Module | None = None, optimizer: Any = None, **options: Any) 
     if "epsilon" in options:
         given.pop("noise_multiplier")
     given |= options
+    given.setdefault("records", len(given["data"][0]) if isinstance(given["data"], tuple) else 400)
     named = {one.name for one in fields(DPSGDSettings)} & given.keys()
     settings = DPSGDSettings(**{name: given.pop(name) for name in named})
     return make_private(module, optimizer, **given, settings=settings)
@@ -284,7 +285,7 @@ def in_mode(mode: str) -> str:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gradient_that_is_not_finite_counts_as_zero(mode: str) -> None:
     """So a record can neither stop the run nor be told by whether it stopped."""
-    gradients = make_gradients(in_mode(mode), Squares(), F.cross_entropy, None, simulated(8))  # type: ignore[arg-type]
+    gradients = make_gradients(in_mode(mode), Squares(), F.cross_entropy, None, [simulated(8)])  # type: ignore[arg-type]
     x, y = poisoned(7)
     others = torch.arange(len(x)) != 7
     assert gradients.norms((x, y))[7] == 0
@@ -405,7 +406,9 @@ def test_several_inputs_and_outputs_by_name(mode: str) -> None:
         loss=lambda out, y: F.cross_entropy(out["logits"], y),
     )  # fmt: skip
     joined = nn.Linear(8, 2)
-    gradients = make_gradients(mode, joined, F.cross_entropy, None, (torch.cat([x, z], 1), y))  # type: ignore[arg-type]
+    gradients = make_gradients(
+        mode, joined, F.cross_entropy, None, [(torch.cat([x, z], 1)[:7], y[:7])]
+    )  # type: ignore[arg-type]
     with torch.no_grad():
         layers: list[Any] = [*private.module.children()]
         joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))

@@ -38,7 +38,7 @@ def network(ledger: Ledger | None = None, noise: float | None = Z, **settings: A
     return make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=F.cross_entropy,
         data=records(), rate=Q, max_grad_norm=1.0, noise_multiplier=noise,
-        settings=DPSGDSettings(ledger=ledger, **settings),
+        settings=DPSGDSettings(**{"ledger": ledger, "records": 300} | settings),
     )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_a_network_and_a_fit_of_one_table_say_together_what_they_cost() -> None:
     private = make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), data=data, rate=Q,
         loss=lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y),
-        max_grad_norm=1.0, noise_multiplier=Z,
+        max_grad_norm=1.0, noise_multiplier=Z, settings=DPSGDSettings(records=300),
     )  # fmt: skip
     assert private.ledger is data.ledger is fit.ledger
     train(private, BLOCK)

@@ -23,6 +23,7 @@ class Fault:
 
 SECURE = "tests/_runtime/test_secure.py::"
 DEEP = "tests/dp/test_deep.py::"
+PREFLIGHT = "tests/dp/test_preflight.py::"
 SCORES = "tests/dp/test_noisy_scores.py::"
 INTENT = "tests/releasing/test_intent.py::test_a_key_meets_no_other_table_price_or_options"
 KEYS = "tests/accounting/test_transaction.py::"
@@ -246,9 +247,20 @@ FAULTS = (
     ),
     Fault(
         what="a module's records are in the second place",
-        hole="check_module looks at the first record alone, and an RNN over the first dimension "
-        "carries nothing back to it: a module with steps before records passes, and with "
-        "grad_sample_mode hooks or ghost its records move each other's gradients.",
+        caught={
+            "records-in-the-second-place": (
+                PREFLIGHT + "test_records_in_the_second_place_are_refused",
+            ),
+        },
+    ),
+    Fault(
+        what="gradients that hooks find of single records are believed, and are not autograd's",
+        caught={
+            "gradients-never-compared": (
+                PREFLIGHT + "test_a_padding_row_stays_put",
+                PREFLIGHT + "test_a_table_by_position_trains_or_is_refused_uncharged",
+            ),
+        },
     ),
     Fault(
         what="a forward pass changes weights, as Embedding(max_norm=…) does",
@@ -281,8 +293,9 @@ FAULTS = (
             "size-by-the-rows": (
                 ROUTES + "test_settings_follow_from_the_noisy_number_of_rows_alone",
             ),
+            "network-size-by-the-rows": (
+                PREFLIGHT + "test_the_number_of_records_has_no_part_in_a_step",
+            ),
         },
-        hole="make_private takes len(data) for N where settings.records is not given: one step "
-        "gives N exactly, and the printed bound is to add or remove a record.",
     ),
 )

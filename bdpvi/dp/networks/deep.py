@@ -15,21 +15,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.cost import Assumption
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.solve import smallest
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.networks.gradients import GradSampleMode, Loss, make_gradients, trainable
+from bdpvi.dp.networks.gradients import Batch, GradSampleMode, Loss, trainable
+from bdpvi.dp.networks.preflight import make_gradients, without_gradient
 from bdpvi.dp.networks.private import Private
 from bdpvi.dp.networks.records import Records, Source, check_panel
 from bdpvi.dp.networks.refusals import check_loss, check_module, check_optimizer
 from bdpvi.types import Dataset
 
-_TRIED = 8
-"""Records that module and loss are tried on before the first step; the panel's, if there is one."""
 _MOST_NOISE = 100.0
 """Times the noise of an empty ledger: with more, the steps could have a hundredth of ε."""
 BLOCK = 10
@@ -47,8 +48,9 @@ class DPSGDSettings:
             cost at most ε at ``delta``, in the worst case, with all that the ledger has. Further
             steps are refused.
         delta: δ of ``epsilon``.
-        records: N as it is declared, by which the expected batch size is qN. By default the length
-            of the data, which then counts as public.
+        records: N as you declare it, from public knowledge: the sum of a batch is divided by qN.
+            By default the power of two that is nearest to the length of the data, in ratio; the
+            guarantee then says that this much of N is public.
         panel: 100 records or more of the same kind, never trained on or tested with: their
             gradients, taken at every step, say what records such as these paid on the path that
             ran. A diagnostic, usually 0 to 10 % below the worst-case ε. By default there is none.
@@ -58,6 +60,8 @@ class DPSGDSettings:
             beyond rounding.
         grad_sample_mode: "functorch" (torch.func, any module), or with the extra ``bdpvi[opacus]``
             "hooks" and "ghost" (no gradients of single records in memory).
+        example: made-up (x, y) on which module and loss are tried before anything is charged, no
+            real records. By default numbers from 0 to 1, and whole numbers that embeddings take.
     """
 
     ledger: Ledger | None = None
@@ -69,6 +73,7 @@ class DPSGDSettings:
     seed: int | None = None
     physical_batch: int | None = None
     grad_sample_mode: GradSampleMode = "functorch"
+    example: Source | None = None
 
     def __post_init__(self) -> None:
         validate.probability("delta", self.delta)
@@ -101,9 +106,9 @@ def make_private(
         optimizer: any that needs no closure, over all trainable weights. Its learning rate must
             follow from public constants.
         loss: of outputs and targets, such as ``F.cross_entropy``, for one record at a time.
-        data: tensors (x, y), or a torch Dataset of pairs with a fixed length; x is a tuple of
-            tensors for a module of several inputs. Of a :class:`bdpvi.Dataset` both take the type
-            of the weights.
+        data: tensors (x, y), or a torch Dataset of pairs with a fixed length; for a module of
+            several inputs x is a tuple of tensors, or a mapping by the names of the inputs. Of a
+            :class:`bdpvi.Dataset` both take the type of the weights.
         rate: Poisson sampling rate q; qN is the expected batch size.
         max_grad_norm: C, bound on the L2 norm of each record's gradient. Chosen from public
             knowledge.
@@ -125,6 +130,7 @@ def make_private(
     >>> private = make_private(
     ...     module, optimizer, loss=nn.functional.cross_entropy, data=(x, y),
     ...     rate=0.1, max_grad_norm=1.0, noise_multiplier=2.0,
+    ...     settings=DPSGDSettings(records=1000),
     ... )
     >>> for _ in range(10):
     ...     private.step()
@@ -145,9 +151,10 @@ def make_private(
         clip=max_grad_norm,
         noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
         size=max(1, sum(weight.numel() for weight in weights)),
-        records=len(held) if settings.records is None else settings.records,
+        records=nearest_power(len(held)) if settings.records is None else settings.records,
         length=len(held),
         seed=settings.seed,
+        assumptions=(Assumption.ROUNDED_SIZE,) * (settings.records is None),
     )
     if noise_multiplier is None:
         mechanism = replace(mechanism, noise_multiplier=_least_noise(mechanism, ledger, settings))
@@ -158,15 +165,40 @@ def make_private(
         counted = Records.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
-    tried = held if counted is None else counted
-    some = tried.take(torch.arange(_TRIED) % len(tried), weights[0].device)
-    check_module(module, some)
-    check_loss(loss, module, some)
-    batch = settings.physical_batch
-    gradients = make_gradients(settings.grad_sample_mode, module, loss, batch, some)
+    batches = _made_up(held, module, settings)
+    check_module(module, batches[-1])
+    check_loss(loss, module, batches[-1])
+    mode, at_once = settings.grad_sample_mode, settings.physical_batch
+    gradients = make_gradients(mode, module, loss, at_once, batches)
+    fixed = without_gradient(module, loss, batches)
     name = {"kind": "steps", "of": secrets.token_hex(8)}
     charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
-    return Private(module, optimizer, gradients, held, counted, mechanism, charged)
+    return Private(module, optimizer, gradients, held, counted, mechanism, charged, fixed)
+
+
+def nearest_power(records: int) -> int:
+    """Return the power of two that is nearest to a number of records, in ratio; at least 1.
+
+    >>> [nearest_power(n) for n in (0, 1, 1400, 1500)]
+    [1, 1, 1024, 2048]
+    """
+    return 2 ** round(math.log2(max(records, 1)))
+
+
+def _made_up(held: Records, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:
+    """Return made-up records, of two sizes that no dimension of the data or the module has."""
+    some = tree_leaves(held.made_up(2, 2, torch.device("cpu")))
+    shapes = [one.shape[1:] for one in some]
+    shapes += [one.shape for one in (*module.parameters(), *module.buffers())]
+    dimensions = {size for shape in shapes for size in shape}
+    sizes = [size for size in range(3, len(dimensions) + 5) if size not in dimensions][:2]
+    device = trainable(module)[0].device
+    if settings.example is not None:
+        example = Records.of_source("example", settings.example)
+        return [example.take(torch.arange(size) % len(example), device) for size in sizes]
+    tables = (nn.Embedding, nn.EmbeddingBag)
+    rows = [one.num_embeddings for one in module.modules() if isinstance(one, tables)]
+    return [held.made_up(size, min(rows, default=2), device) for size in sizes]
 
 
 def _least_noise(mechanism: NoisySum, ledger: Ledger, settings: DPSGDSettings) -> float:

@@ -16,12 +16,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
 
 Batch = tuple[Any, Tensor]
-"""Inputs (B, ...), a tensor or a tuple of several, and targets (B, ...)."""
+"""Inputs (B, ...), a tensor, a tuple of several or a mapping by name, and targets (B, ...)."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From a module's output and the targets to a loss; it only ever sees one record at a time."""
@@ -53,6 +53,23 @@ class RecordGradients(Protocol):
             batch: inputs and targets.
             clip: C.
         """
+
+
+def call(module: nn.Module, x: Any) -> Any:
+    """Return the module's output: a tuple or list is its arguments, a mapping those by name."""
+    args, kwargs = arguments(x)
+    return module(*args, **kwargs)
+
+
+def arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a module is called with for inputs ``x``.
+
+    >>> arguments({"words": 1, "mask": 2}), arguments((1, 2)), arguments(1)
+    (((), {'words': 1, 'mask': 2}), ((1, 2), {}), ((1,), {}))
+    """
+    if isinstance(x, Mapping):
+        return (), dict(x)
+    return (tuple(x) if isinstance(x, (tuple, list)) else (x,)), {}
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
@@ -102,9 +119,10 @@ class FunctionalGradients:
     def _chunks(self, batch: Batch) -> Iterator[list[Tensor]]:
         weights = {n: w.detach() for n, w in self.module.named_parameters() if w.requires_grad}
 
-        def value(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            inputs = tuple(one[None] for one in tree_leaves(x))
-            return self.loss(functional_call(self.module, weights, inputs), y[None]).sum()
+        def value(weights: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
+            args, kwargs = arguments(tree_map(lambda one: one[None], x))
+            output = functional_call(self.module, weights, args, kwargs)
+            return self.loss(output, y[None]).sum()
 
         gradients = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
         for x, y in _split(batch, self.physical_batch):
@@ -158,7 +176,7 @@ class OpacusGradients:
         for part in _split(batch, self.physical_batch):
             with self._hooked() as hooks:
                 torch.autograd.grad(self._values(part).sum(), self._probes)
-                found.append(self._found(hooks).nan_to_num(posinf=0.0))
+                found.append(self._found(hooks, len(part[1])).nan_to_num(posinf=0.0))
         return torch.cat(found) if found else torch.zeros(0)
 
     def clipped_sum(self, batch: Batch, clip: float) -> list[Tensor]:
@@ -170,7 +188,7 @@ class OpacusGradients:
                 values = self._values(part)
                 torch.autograd.grad(values.sum(), self._probes, retain_graph=self.ghost)
                 if not self.ghost:
-                    _add_clipped(total, _samples(weights), clip)
+                    _add_clipped(total, self._each("grad_sample", len(part[1])), clip)
                     continue
                 self._add_sums(total, part, values, hooks, clip)
         return total
@@ -184,7 +202,7 @@ class OpacusGradients:
         clip: float,
     ) -> None:
         """Add the clipped gradients by a second backward pass, now that norms are known."""
-        norms = self._found(hooks)
+        norms = self._found(hooks, len(part[1]))
         bad = ~norms.isfinite()
         if bool(bad.any()):
             # A second pass would carry NaN into the sum even at weight zero. So such records are
@@ -192,7 +210,7 @@ class OpacusGradients:
             x = tree_map(lambda one: _blanked(one, bad), part[0])
             values = self._values((x, part[1]))
             torch.autograd.grad(values.sum(), self._probes, retain_graph=True)
-            norms = self._found(hooks)
+            norms = self._found(hooks, len(part[1]))
             if not bool(norms.isfinite().all()):  # the weights themselves are not finite
                 return
         hooks.disable_hooks()
@@ -222,11 +240,21 @@ class OpacusGradients:
                 for left in ("activations", "max_batch_len"):  # of a pass that failed half-way
                     vars(layer).pop(left, None)
 
-    def _found(self, hooks: Any) -> Tensor:
-        if self.ghost:
-            norms: Tensor = hooks.get_norm_sample()
-            return norms.detach()
-        return _norms(_samples(trainable(self.module)))
+    def _found(self, hooks: Any, rows: int) -> Tensor:
+        if not self.ghost:
+            return _norms(self._each("grad_sample", rows))
+        self._each("_norm_sample", rows)
+        found: Tensor = hooks.get_norm_sample()
+        return found.detach()
+
+    def _each(self, what: str, rows: int) -> list[Tensor]:
+        """Return what the hooks found of each weight, (rows, ...)."""
+        found: list[Tensor] = []
+        for name, weight in self.module.named_parameters():
+            if weight.requires_grad:
+                found.append(getattr(weight, what))
+                _check_rows(name.rpartition(".")[0], found[-1], rows)
+        return found
 
     def _values(self, batch: Batch) -> Tensor:
         """Return each record's loss, computed from its own output alone, (B,)."""
@@ -234,79 +262,8 @@ class OpacusGradients:
         def value(out: Any, y: Tensor) -> Tensor:
             return self.loss(tree_map(lambda one: one[None], out), y[None]).sum()
 
-        values: Tensor = vmap(value)(self.module(*tree_leaves(batch[0])), batch[1])
+        values: Tensor = vmap(value)(call(self.module, batch[0]), batch[1])
         return values
-
-
-_TRIED_STEPS, _TRIED_RATE = 3, 10.0
-"""Steps of a copy of the module before training, long enough to meet what large weights do."""
-
-
-def make_gradients(
-    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None, batch: Batch
-) -> RecordGradients:
-    """Make gradients, after a copy of the module took some steps: what cannot be done is known
-    before any charge.
-
-    Raises:
-        ValueError: naming ``grad_sample_mode``, or ``module`` if it has no such gradients.
-        ImportError: if Opacus is asked for and not there.
-    """
-    validate.choice("grad_sample_mode", mode, GRAD_SAMPLE_MODES)
-    with torch.random.fork_rng([batch[1].device] if batch[1].is_cuda else []):
-        try:
-            tried = deepcopy(module)
-            made = _made(mode, tried, loss, physical_batch)
-            for _ in range(_TRIED_STEPS):
-                before = {name: value.detach().clone() for name, value in tried.named_parameters()}
-                made.norms(batch)
-                total = made.clipped_sum(batch, 1.0)
-                check_unchanged(module, before, dict(tried.named_parameters()))
-                with torch.no_grad():
-                    for weight, one in zip(trainable(tried), total, strict=True):
-                        weight.add_(one, alpha=_TRIED_RATE / len(batch[1]))
-            return _made(mode, module, loss, physical_batch)
-        except (NotImplementedError, AttributeError, RuntimeError, TypeError) as error:
-            raise ValueError(
-                f"module has no gradients of single records with grad_sample_mode={mode!r} "
-                f"({error}); {_instead(module, mode)}"
-            ) from error
-
-
-def _made(
-    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None
-) -> RecordGradients:
-    if mode == "functorch":
-        return FunctionalGradients(module, loss, physical_batch)
-    return OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
-
-
-def check_unchanged(
-    module: nn.Module, before: Mapping[str, Tensor], now: Mapping[str, Tensor]
-) -> None:
-    """Refuse a module whose weights change in its forward pass, without clip and noise.
-
-    Raises:
-        ValueError: naming the weight and its layer.
-    """
-    for name, value in now.items():
-        if not torch.equal(before[name], value.detach()):
-            owner = name.rpartition(".")[0]
-            kind = type(module.get_submodule(owner)).__name__
-            raise ValueError(
-                f"module changes its weight {name!r} outside the optimiser's step, by records and "
-                f"without noise; {kind} may do that on its own, as Embedding(max_norm=...) does"
-            )
-
-
-def _instead(module: nn.Module, mode: str) -> str:
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.RNNBase):
-            return (
-                f"put opacus.layers.DP{layer.mode.split('_')[0]} in the place of layer {name!r} "
-                f"({type(layer).__name__}), which trains in every mode"
-            )
-    return f"try {'hooks' if mode == 'functorch' else 'functorch'!r}"
 
 
 def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
@@ -318,8 +275,12 @@ def _at_a_time(given: int | None, default: int) -> int:
     return default if given is None else validate.positive_int("physical_batch", given)
 
 
-def _samples(weights: Sequence[Any]) -> list[Tensor]:
-    return [weight.grad_sample for weight in weights]
+def _check_rows(layer: str, found: Tensor, rows: int) -> None:
+    if len(found) != rows:
+        raise ValueError(
+            f"layer {layer!r} has gradients of {len(found)} records, and there are {rows}: its "
+            "input has no row for each record. Nothing of this step was released"
+        )
 
 
 def _split(batch: Batch, size: int) -> Iterator[Batch]:

@@ -86,7 +86,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         check_panel_size(records)
         if self._watched is not None and len(self._watched[0]) != len(records):
             raise ValueError(f"panel has {len(records)} records; go on with the one watched so far")
-        some = records.take(torch.arange(_TRIED), trainable(twin)[0].device)
+        some = records.made_up(_TRIED, 2, trainable(twin)[0].device)
         check_module(twin, some)
         check_loss(loss, twin, some)
         self._watched = records, FunctionalGradients(twin, loss, physical_batch)

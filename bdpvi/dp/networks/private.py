@@ -21,6 +21,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.networks.gradients import MARGIN, RecordGradients, trainable
+from bdpvi.dp.networks.preflight import Fixed
 from bdpvi.dp.networks.records import Records
 
 
@@ -44,13 +45,14 @@ class Private:
         counted: Records | None,
         mechanism: NoisySum,
         charged: Steps,
+        fixed: Fixed = (),
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
         self._gradients, self._charged = gradients, charged
         self._data, self._counted = data, counted
-        self._weights = trainable(module)
+        self._weights, self._fixed = trainable(module), fixed
         self._modes = [(layer, layer.training) for layer in module.modules()]
         self._place = 0
         self._norms = None if counted is None else NormCounts.none(counted.ids)
@@ -121,6 +123,8 @@ class Private:
                 raise ValueError(self._stopped)
             for weight, one in zip(self._weights, self.mechanism.means(total, step), strict=True):
                 weight.grad = one.to(weight)
+            for at, entries in self._fixed:  # no gradient by construction, so no noise either
+                self._weights[at].grad[entries] = 0  # type: ignore[index]
             self.optimizer.step()
             self._versions = self._now()
         if not all(bool(weight.isfinite().all()) for weight in self._weights):
@@ -205,6 +209,7 @@ class Private:
             ValueError: before the first step, or if δ is too small for the estimates.
         """
         found = self._account().cost(delta)
+        found = found.each(lambda bound: bound.assuming(*self.mechanism.assumptions))
         return found if self.mechanism.seed is None else found.each(Bound.seeded)
 
     def per_record(self, delta: float) -> Tensor:

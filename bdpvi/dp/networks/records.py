@@ -16,7 +16,7 @@ from bdpvi.dp.networks.gradients import Batch
 
 Source = Sequence[Any] | Dataset[Any]
 """Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y). A
-module of several inputs has a tuple of tensors for x."""
+module of several inputs has a tuple of tensors for x, or a mapping by their names."""
 
 LEAST_PANEL = 100
 
@@ -93,6 +93,52 @@ class Records:
                 f"{name} has {found} records and had {len(self)}; N must be fixed, as the sum is "
                 "divided by rate · N"
             )
+
+    def made_up(self, rows: int, below: int, device: torch.device) -> Batch:
+        """Return made-up records of the shape and type of these: whether a network is refused must
+        not follow from anybody's record, and no charge pays for a look at one.
+
+        Numbers lie between 0 and 1; whole numbers of the inputs are below ``below``, with both ends
+        among them; whole numbers of the targets are 0 and 1.
+
+        Args:
+            rows: how many, at least 2.
+            below: how many values whole numbers have.
+            device: where.
+
+        Raises:
+            ValueError: if an item of a Dataset is not a pair (x, y) of tensors or numbers.
+        """
+        generator = torch.Generator().manual_seed(rows)
+
+        def like(one: Tensor, below: int) -> Tensor:
+            shape = (rows, *one.shape[1:])
+            if one.is_floating_point() or one.is_complex():
+                return torch.rand(shape, generator=generator).to(device, one.dtype)
+            some = torch.randint(
+                2 if one.dtype is torch.bool else below, shape, generator=generator
+            )
+            some[0], some[1] = 0, some.new_tensor(below - 1)
+            return some.to(device, one.dtype)
+
+        x, y = self._first()
+        return tree_map(lambda one: like(one, below), x), like(y, 2)
+
+    def _first(self) -> Batch:
+        """Return records whose shapes and types are everybody's."""
+        if isinstance(self.source, tuple):
+            return self.source
+        if not len(self):
+            raise ValueError("data is a Dataset of 0 records, which has no shape; give tensors")
+        item = self.source[0]
+        if isinstance(item, (tuple, list)) and len(item) == 2:
+            x, y = default_collate([item])
+            if all(isinstance(one, Tensor) for one in tree_leaves((x, y))):
+                return x, y
+        raise ValueError(
+            f"data has items of {type(item).__name__}, and needs pairs (x, y) of tensors or "
+            "numbers; x may be a tuple of them, or a mapping by the names of the module's inputs"
+        )
 
     def take(self, positions: Tensor, device: torch.device) -> Batch:
         """Return the records at ``positions``, (B,), on ``device``; for none two empty tensors."""

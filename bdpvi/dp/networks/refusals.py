@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,23 +12,29 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bdpvi.dp.networks.gradients import Batch, Loss, trainable
+from bdpvi.dp.networks.gradients import Batch, Loss, call, trainable
+from bdpvi.dp.networks.trial import Trial, entered, still
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "
     "public data"
 )
 
+FIRST = (
+    "records come first in every input and output (batch_first=True where a layer goes over "
+    "steps), and what becomes of one must follow from its own row"
+)
+
 
 def check_module(module: nn.Module, batch: Batch) -> None:
     """Refuse a module that mixes records or remembers them.
 
-    A copy of the module sees two batches that share one record and one stream of random numbers.
-    What becomes of that record must not depend on the others, and buffers must stay as they were.
+    A copy of the module sees the records together, and each of them alone. What becomes of one must
+    not depend on the others, and buffers must stay as they were.
 
     Args:
         module: the network, in the mode it will be trained in.
-        batch: at least five records.
+        batch: at least three records, which are made up.
 
     Raises:
         ValueError: naming the layer; or if weights are in half precision.
@@ -39,8 +45,7 @@ def check_module(module: nn.Module, batch: Batch) -> None:
         ...
     ValueError: module has layer '1' (BatchNorm1d), which mixes records; use GroupNorm ...
     """
-    weights = trainable(module)
-    half = {w.dtype for w in weights} - {torch.float32, torch.float64}
+    half = {w.dtype for w in trainable(module)} - {torch.float32, torch.float64}
     if half:
         raise ValueError(
             f"module has weights of type {half.pop()}; use float32, and torch.autocast around "
@@ -48,28 +53,22 @@ def check_module(module: nn.Module, batch: Batch) -> None:
         )
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.training:
-            raise _refused(name, layer, "mixes records")
-    copy, seen = deepcopy(module), list[tuple[str, nn.Module, Tensor]]()
-    for name, layer in copy.named_modules():
-        layer.register_forward_hook(_keep(name, seen))
+            raise _refused(name, layer, "mixes records", INSTEAD)
+    trial = Trial.of(module, batch)
+    copy, (x, y) = trial.moved(), trial.batch
     before = {name: value.clone() for name, value in copy.named_buffers()}
-    x = batch[0]
-    runs = []
-    with torch.no_grad(), torch.random.fork_rng(_devices(weights[0])):
-        for part in ([0, 1, 2], [0, 3, 4]):
-            torch.manual_seed(0)
-            seen.clear()
-            copy(*(one[part] for one in tree_leaves(x)))
-            runs.append(list(seen))
-    # The module's own output, last of all, decides; the first layer that differs is to blame.
-    pairs = [(name, layer, a, b) for (name, layer, a), (*_, b) in zip(*runs, strict=True)]
-    if pairs and not _alike(*pairs[-1][2:]):
-        name, layer, *_ = next(pair for pair in pairs if not _alike(*pair[2:]))
-        raise _refused(name, layer, "mixes records")
+    with torch.no_grad(), still(batch):
+        together = _passes(copy, x)
+        for at in range(len(y)):
+            alone = _passes(copy, tree_map(lambda one, at=at: one[at : at + 1], x))
+            if not _same(together[-1].outputs, alone[-1].outputs, at, trial.near):
+                name = _mixing(together, alone, at, trial.near)
+                raise _refused(name, module.get_submodule(name), "mixes records", FIRST)
     for name, value in copy.named_buffers():
         if not torch.equal(before[name], value):
             owner = name.rpartition(".")[0]
-            raise _refused(owner, module.get_submodule(owner), f"changes its buffer {name!r}")
+            kind = module.get_submodule(owner)
+            raise _refused(owner, kind, f"changes its buffer {name!r}", INSTEAD)
 
 
 def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
@@ -78,9 +77,10 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
     Raises:
         ValueError: naming ``loss``.
     """
-    with torch.no_grad(), torch.random.fork_rng(_devices(next(module.parameters()))):
-        # A copy, as a forward pass may change the module.
-        output, y = deepcopy(module)(*tree_leaves(batch[0])), batch[1]
+    trial = Trial.of(module, batch, loss)
+    x, y = trial.batch
+    with torch.no_grad(), still(batch):
+        output = call(trial.module, x)
         alone = [
             loss(tree_map(lambda one, i=i: one[i : i + 1], output), y[i : i + 1])
             for i in range(len(y))
@@ -90,7 +90,8 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
         raise ValueError(f"loss has {alone[0].numel()} values for one record; it needs one")
     each = torch.stack([value.reshape(()) for value in alone])
     if not any(
-        together.numel() == expected.numel() and _alike(together.reshape(expected.shape), expected)
+        together.numel() == expected.numel()
+        and _alike(together.reshape(expected.shape), expected, trial.near)
         for expected in (each, each.sum(), each.mean())
     ):
         raise ValueError(
@@ -118,23 +119,77 @@ def check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
         )
 
 
-def _devices(weight: Tensor) -> list[torch.device]:
-    return [weight.device] if weight.is_cuda else []
+@dataclass(frozen=True)
+class _Pass:
+    """What one layer was handed in a pass, and what it made of it."""
+
+    name: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
 
 
-def _keep(name: str, seen: list[tuple[str, nn.Module, Tensor]]) -> Callable[..., None]:
-    def hook(layer: nn.Module, _: Any, output: Any) -> None:
-        for one in tree_leaves(output):
-            if isinstance(one, Tensor) and one.ndim:
-                seen.append((name, layer, one[0].clone()))
+def _passes(module: nn.Module, x: Any) -> list[_Pass]:
+    """Return the passes of all layers, in the order in which they end; the module's own is last.
 
-    return hook
+    Raises:
+        ValueError: naming the layer that fails.
+    """
+    ended: list[_Pass] = []
+
+    def end(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            ended.append(_Pass(name, _copied((args, kwargs)), _copied(output)))
+
+        return hook
+
+    hooks = [
+        layer.register_forward_hook(end(name), with_kwargs=True)
+        for name, layer in module.named_modules()
+    ]
+    try:
+        with entered(module) as names:
+            call(module, x)
+    except Exception as error:
+        layer = module.get_submodule(names[-1])
+        raise _refused(names[-1], layer, f"fails on one record alone ({error})", FIRST) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ended
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
+def _copied(values: Any) -> list[Tensor]:
+    return [one.clone() for one in tree_leaves(values) if isinstance(one, Tensor)]
 
 
-def _refused(name: str, layer: nn.Module, what: str) -> ValueError:
+def _same(together: list[Tensor], alone: list[Tensor], at: int, near: float) -> bool:
+    """Whether a record's rows, of those tensors that have rows of records, are as it has alone."""
+    pairs = [
+        (all_[at], one[0])
+        for all_, one in zip(together, alone, strict=False)
+        if one.ndim and len(one) == 1 and len(all_) > at and all_.shape[1:] == one.shape[1:]
+    ]
+    return bool(pairs) and all(_alike(a, b, near) for a, b in pairs)
+
+
+def _mixing(together: list[_Pass], alone: list[_Pass], at: int, near: float) -> str:
+    """Return the layer that makes different outputs of the same inputs; "" is the module."""
+    for all_, one in zip(together, alone, strict=False):
+        if (
+            all_.name == one.name
+            and _same(all_.inputs, one.inputs, at, near)
+            and not _same(all_.outputs, one.outputs, at, near)
+        ):
+            return all_.name
+    return ""
+
+
+def _alike(one: Tensor, other: Tensor, near: float) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.allclose(one, other, rtol=near, atol=near / 100, equal_nan=True)
+
+
+def _refused(name: str, layer: nn.Module, what: str, instead: str) -> ValueError:
     where = f"layer {name!r} ({type(layer).__name__})" if name else f"({type(layer).__name__})"
-    return ValueError(f"module has {where}, which {what}; {INSTEAD}")
+    return ValueError(f"module has {where}, which {what}; {instead}")

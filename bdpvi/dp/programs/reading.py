@@ -21,7 +21,14 @@ from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import is_normal, plates
 from bdpvi.dp.programs.program import Draw, Program, in_plate
 from bdpvi.models.contract import Site
-from bdpvi.models.misfits import LastSite, Misfit, MisfitError, split
+from bdpvi.models.misfits import (
+    LastSite,
+    Misfit,
+    MisfitError,
+    is_enumerated,
+    split,
+    summing_out,
+)
 from bdpvi.models.parameters import Holder, modules_of
 
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO)
@@ -62,8 +69,8 @@ def read(
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
     misfits = [
-        *_in_model(modelled, guided, found),
-        *_in_guide(guided, guide, found),
+        *_in_model(modelled, guided, found, loss),
+        *_in_guide(guided, guide, found, modelled),
         *_in_parameters(free, runs.sizes.get(found), arguments.length),
     ]
     misfits = misfits or runs.differing(modelled, guided, found)
@@ -274,7 +281,9 @@ def _in_layers(holder: Holder) -> Iterator[Misfit]:
             )
 
 
-def _in_model(modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> Iterator[Misfit]:
+def _in_model(
+    modelled: poutine.Trace, guided: poutine.Trace, plate: str, loss: Any
+) -> Iterator[Misfit]:
     latent, observed = split(modelled)
     for site in observed:
         if _is_factor(site) and not in_plate(site, plate):
@@ -293,17 +302,26 @@ def _in_model(modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> Ite
             )
     for site in latent:
         if in_plate(site, plate):
-            continue
-        if site["fn"].support.is_discrete:
+            summed = isinstance(loss, TraceEnum_ELBO) and is_enumerated(site)
+            if site["name"] not in guided.nodes and not summed:
+                wrong = "is not in the guide, and the loss does not sum it out"
+                yield Misfit(_named(site), wrong, summing_out(site))
+        elif site["fn"].support.is_discrete:
             remedy = "make it continuous, or give each record its own, enumerated one"
             yield Misfit(_named(site), "is discrete and global", remedy)
         elif site["name"] not in guided.nodes:
             yield Misfit(_named(site), "is not in the guide", "sample it there too")
 
 
-def _in_guide(guided: poutine.Trace, guide: Any, plate: str) -> Iterator[Misfit]:
+def _in_guide(
+    guided: poutine.Trace, guide: Any, plate: str, modelled: poutine.Trace
+) -> Iterator[Misfit]:
     for site in split(guided)[0]:
         fn = site["fn"]
+        if site["name"] not in modelled.nodes and not site["infer"].get("is_auxiliary"):
+            remedy = "give it the name of a latent of the model, or take it out"
+            yield Misfit(f"{_named(site)} of the guide", "is not in the model", remedy)
+            continue
         while isinstance(fn, Independent):
             fn = fn.base_dist
         local, kind = in_plate(site, plate), type(fn).__name__
