@@ -15,7 +15,7 @@ import bdpvi
 from bdpvi.accounting.cost import Assumption
 from bdpvi.datasets import Domain, Schema
 from bdpvi.synthesis import Counts, Synthetic, load
-from bdpvi.synthesis.released import _File
+from bdpvi.synthesis.released import of_bytes
 
 ROWS = 1234
 SCHEMA = Schema(
@@ -221,7 +221,7 @@ def test_tables_vary_as_other_samples_with_other_noise_would() -> None:
     ratio = np.std([share(one) for one in tables]) / np.std([share(one) for one in fresh])
     assert 0.55 < ratio < 1.8  # 40 of each: a standard error of 0.16
     settings = Counts(also=(("age", "sex", "pay"),))
-    assert (0, 1, 2) in _File.of(made(settings=settings)).content().counts.joint
+    assert (0, 1, 2) in of_bytes(made(settings=settings).to_bytes()).counts.joint
 
 
 @pytest.mark.parametrize("name", ["sample", "tables"])
