@@ -142,6 +142,7 @@ def synthesize(
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.recipes.private import HEAD, beside, places
+    from bdpvi.releasing.intent import NAME, output_of
     from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, counted, for_persons
     from bdpvi.synthesis.released import Synthesis, of_bytes
@@ -161,7 +162,8 @@ def synthesize(
     }
     folder = places(out, secret)[1]
     path = beside(data) if ledger is None else ledger
-    where = Places.of(out=out, secret=folder, ledger=path, shared=out)
+    output = output_of(folder / NAME)
+    where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
     frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
     used = _without(frame, drop).reset_index(drop=True)
@@ -195,7 +197,7 @@ def synthesize(
                 quality.keep(where.secret, *parts)
             return made.to_bytes()
 
-        finished = begun.kept.exists() and not store.nothing_at(where.out)
+        finished = not store.nothing_at(where.out)
         put = _same if finished else store.write
         with nullcontext(where.out) if finished else store.claimed_folder(where.out) as target:
             content = begun.output(counted_with_noise)

@@ -372,10 +372,14 @@ class Work:
         """Charge, fit and publish, going on where an earlier call was interrupted or ended."""
         self.check()
         kept = self.people.kept
-        where = Places.of(out=file, secret=secret, ledger=None if kept is None else kept.path)
+        where = Places.of(
+            out=file,
+            secret=secret,
+            ledger=None if kept is None else kept.path,
+            output=intent.output_of(secret / intent.NAME),
+        )
         table, options = self.digests()
-        there = where.out.is_file() and not store.nothing_at(where.out)
-        finished = there and intent.output_of(where.secret / intent.NAME).exists()
+        finished = not store.nothing_at(where.out)
         with (
             store.new_folder(where.out.parent),
             store.held(where.secret),

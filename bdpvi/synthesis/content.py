@@ -16,6 +16,7 @@ from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan
 FORMAT = 1
 _MOST_COUNT = 2**40
 """So that counts of all cells of a file have a sum in 64 bits; noise is below."""
+_LEAST_DEVIATION = 1e-6
 _MOST_KEPT = 2**26
 """Cells that the network of a file may keep, in all its tables."""
 
@@ -153,6 +154,8 @@ def _shaped(name: str, table: Table, shape: Sequence[int]) -> Codes:
 
 
 def _deviation(name: str, table: Table) -> float:
-    validate.at_most(f"1 / {name}.deviation", 1 / validate.positive(name, table.deviation), 1e6)
+    name = f"{name}.deviation"
+    if not validate.positive(name, table.deviation) >= _LEAST_DEVIATION:
+        raise ValueError(f"{name} must be at least {_LEAST_DEVIATION:g}, got {table.deviation!r}")
     secure.whole_parts(table.deviation)  # refuses more noise than there is room for
     return table.deviation
