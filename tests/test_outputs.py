@@ -76,11 +76,10 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     harmless("sample", made / "synthetic.json", "--out", folder / "more", capsys=capsys)
     target = ("--target", "sick", "--positive", EVIL)
     harmless("private", *given, *target, "--out", folder / "m", "--plan", capsys=capsys)
-    harmless(
-        "private", *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores", "--quiet",
-        "--ledger", folder / "people.jsonl",
-        capsys=capsys,
-    )  # fmt: skip
+    words = ("private", *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores",
+             "--quiet", "--ledger", folder / "people.jsonl")  # fmt: skip
+    first = harmless(*words, capsys=capsys)
+    assert harmless(*words, capsys=capsys) == first  # said again, and nothing is paid
     release = folder / "m" / "release.json"
     predicting = ("predict", release, "--data", hostile)
     printed = harmless(*predicting, capsys=capsys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +58,19 @@ def places(content: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def exchanged(content: Any, at: Place, value: Any) -> Any:
-    """Return a JSON value with another value at a place, if that is there; "gone" takes it away."""
-    whole = json.loads(json.dumps(content))
-    inside = whole
-    for key in at[:-1]:
-        if not isinstance(inside, dict | list):
-            return whole
-        try:
+    """Return a JSON value with another value at a place, if that is there still.
+
+    "gone" takes away what is there, and "twice" repeats an entry of a list.
+    """
+    whole = inside = json.loads(json.dumps(content))
+    with suppress(KeyError, IndexError, TypeError):
+        for key in at[:-1]:
             inside = inside[key]
-        except (KeyError, IndexError, TypeError):
-            return whole
-    if isinstance(inside, dict) or (
-        isinstance(inside, list) and -len(inside) <= at[-1] < len(inside)
-    ):
+        there = inside[at[-1]]
         if value == "gone":
-            inside.pop(at[-1], None) if isinstance(inside, dict) else inside.pop(at[-1])
-        elif value == "twice" and isinstance(inside, list):
-            inside.append(inside[at[-1]])
+            del inside[at[-1]]
+        elif value == "twice":
+            inside.insert(at[-1], there) if isinstance(inside, list) else None
         else:
             inside[at[-1]] = value
     return whole
@@ -208,6 +204,7 @@ def test_many_forged_files(files: dict[str, Any], tmp_path_factory: Any, changes
         ("release", ("preprocessing", "encoding", "columns", 0),
          {"kind": "hashed", "name": "age", "buckets": 2**60, "missing": True}, "buckets"),
         ("release", ("preprocessing", "target", "positive"), [[1], 2], "target.positive"),
+        ("constants", ("columns", 1, "categories"), [], "column 'who' must have"),
         ("constants", ("columns", 0),
          {"kind": "hashed", "name": "age", "buckets": 2**60, "missing": True}, "buckets"),
     ],

@@ -321,7 +321,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | None:
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
         whole = "the release is written and whole; only the scores are missing"
-        raise KeyboardInterrupt(whole) from None
+        raise KeyboardInterrupt(f"{whole}: the same command makes them") from None
 
 
 def _report(released: Release, where: dict[str, Path]) -> None:

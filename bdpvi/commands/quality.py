@@ -131,5 +131,5 @@ def report(
             return (*said, f"Report: {folder / PAGE}, secret")
     except KeyboardInterrupt:
         whole = "what may be shared is written and whole; only the report is missing"
-        raise KeyboardInterrupt(whole) from None
+        raise KeyboardInterrupt(f"{whole}: the same command makes it") from None
     return (*said, f"Report: {folder / NUMBERS}, secret. {NO_PAGE}")
