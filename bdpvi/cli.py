@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bdpvi._runtime import log, validate
+from bdpvi._runtime import log, outputs, validate
 from bdpvi.commands import fit, ledger, options, private, release, show, summary, synthesize
 from bdpvi.commands.command import Command
 
@@ -48,7 +47,7 @@ app.add_typer(ledger.app, name="ledger")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"bdpvi {version('bdpvi')}")
+        outputs.show(f"bdpvi {version('bdpvi')}")
         raise typer.Exit
 
 
@@ -77,25 +76,24 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
     An interruption or SIGTERM ends in exit code 130. A worker is ended by SIGTERM at once: it may
     be waiting for another one that has died.
     """
-    try:
-        with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
-            program(standalone_mode=True, obj=workers)
-    except (ValueError, OSError, ArithmeticError) as error:
-        said = validate.why(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            said = f"{error.filename}: {said}"
-        said = said.encode("utf-8", "backslashreplace").decode()  # files can hold anything
-        lines = (" ".join(line.split()) for line in said.splitlines())
-        print("bdpvi:", "\n  ".join(filter(None, lines)), file=sys.stderr)
-        raise SystemExit(2) from None
-    raise SystemExit(0)
+    with outputs.screens():
+        try:
+            with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
+                program(standalone_mode=True, obj=workers)
+        except (ValueError, OSError, ArithmeticError) as error:
+            said = validate.why(error)
+            if isinstance(error, OSError) and error.filename is not None:
+                said = f"{error.filename}: {said}"
+            outputs.complain(said)
+            raise SystemExit(2) from None
+        raise SystemExit(0)
 
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
     """Show warnings as errors are shown, without a place in the code."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"bdpvi: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_: outputs.complain(str(message))
         yield
 
 

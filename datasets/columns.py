@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 FARTHEST = 1e12
 """Numbers are cut off at this many standard deviations, far beyond the limit of any model."""
 
+_MOST_BUCKETS = 2**16
+
 
 def label(value: object) -> str:
     """Return the name of a category, the same whether a file spelt a number as 1 or as 1.0.
@@ -161,7 +163,8 @@ class OneHot:
         places = {read_cell(name)[1]: place for place, name in enumerate(self.categories)}
         # The last place is that of the code -1.
         known = [*(places.get(one, width) for one in cells.names), width + 1]
-        return np.eye(width + 2)[np.array(known, dtype=np.int64)[cells.codes]]
+        places_of = np.array(known, dtype=np.int64)[cells.codes]
+        return np.asarray(places_of[:, None] == np.arange(width + 2), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,8 @@ class Hashed:
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
-        validate.positive_int(f"buckets of column {self.name!r}", self.buckets, least=2)
+        name = f"buckets of column {self.name!r}"
+        validate.at_most(name, validate.positive_int(name, self.buckets, least=2), _MOST_BUCKETS)
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bdpvi._runtime.store import read_shared
 from bdpvi.datasets.columns import Column, Numeric, OneHot, label
 from bdpvi.datasets.encoding import Encoding
 
@@ -23,9 +24,8 @@ def read_constants(path: str | os.PathLike[str]) -> Encoding:
         ValueError: naming the file, if it is not JSON or not constants.
         OSError: if it cannot be opened.
     """
-    text = Path(path).read_bytes()
     try:
-        return constants_of(json.loads(text.decode("utf-8-sig")))
+        return constants_of(json.loads(read_shared(Path(path)).decode("utf-8-sig")))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"constants={str(path)!r}: {error}") from error
 

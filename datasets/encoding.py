@@ -78,6 +78,8 @@ class Encoding:
         distinct("columns", tuple(c.name for c in self.columns))
         if self.unknown != "other":  # there names of categories may come from a private count
             distinct("feature_names", self.feature_names)
+            if none := [c.name for c in self.columns if not c.features]:
+                raise ValueError(f"column {none[0]!r} must have at least one category")
 
     @property
     def feature_names(self) -> tuple[str, ...]:

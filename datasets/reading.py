@@ -50,6 +50,7 @@ def read_table(
             skipinitialspace=True,
             low_memory=False,
             sep=separator,
+            compression=None,  # pandas would go by the name
             **values,
         )
     except (UnicodeDecodeError, csv.Error, pd.errors.ParserError, OverflowError) as error:

@@ -234,7 +234,7 @@ class Schema:
         """
         try:
             return schema.from_json(
-                cls, _long(schema.parsed(Path(path).read_bytes())), partial=True
+                cls, _long(schema.parsed(store.read_shared(Path(path)))), partial=True
             )
         except ValueError as error:
             raise ValueError(f"{path} is no schema: {error}") from error

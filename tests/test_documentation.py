@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,30 @@ def patients(folder: Path) -> None:
         (folder / name).write_text("\n".join(["age,weight,pressure,sick", *rows]) + "\n")
 
 
+NUMBER = re.compile(r"\d+\.\d+")
+
+
+def as_it_says(page: Path) -> Callable[..., None]:
+    """Return ``print`` that holds a page to the numbers in the comment behind a call of it.
+
+    Each must be printed, when it is rounded to as many digits.
+    """
+    lines = page.read_text(encoding="utf-8").splitlines()
+
+    def printed(*values: object) -> None:
+        frame = inspect.currentframe()
+        assert frame is not None
+        assert frame.f_back is not None
+        said = " ".join(map(str, values))
+        print(said)
+        for number in NUMBER.findall(lines[frame.f_back.f_lineno - 1].partition("#")[2]):
+            digits = len(number.partition(".")[2])
+            found = {f"{float(one):.{digits}f}" for one in NUMBER.findall(said)}
+            assert number in found, f"{page}: {number} is not in {said}"
+
+    return printed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "prefix"), [("draw_figures.py", "epsilon"), ("draw_settings.py", "setting")]
@@ -72,7 +99,8 @@ def test_code_on_pages_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     patients(tmp_path)
-    shared: dict[str, object] = {"__name__": "__main__"}  # the blocks of a page go on from another
+    # The blocks of a page go on from another.
+    shared: dict[str, object] = {"__name__": "__main__", "print": as_it_says(page)}
     for language, code, line in blocks(page):
         if language == "python":
             exec(compile("\n" * line + code, str(page), "exec"), shared)

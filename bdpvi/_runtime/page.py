@@ -7,6 +7,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bdpvi._runtime.outputs import visible
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -14,7 +16,8 @@ _FRAME = Path(__file__).parent
 
 
 def render(template: Path, **content: Any) -> str:
-    """Return a page: a template that extends ``page.html.j2``, with text escaped.
+    """Return a page: a template that extends ``page.html.j2``, with text escaped, and
+    control characters written out.
 
     Args:
         template: its file.
@@ -28,7 +31,7 @@ def render(template: Path, **content: Any) -> str:
         undefined=StrictUndefined,
     )
     page.filters.update({name: one for name, one in content.items() if callable(one)})
-    return page.get_template(template.name).render(content)
+    return visible(page.get_template(template.name).render(content))
 
 
 def png(figure: Figure) -> str:

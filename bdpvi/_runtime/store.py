@@ -15,9 +15,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from bdpvi._runtime import outputs, validate
+
 _MARK = "bdpvi-"
 """In the names of temporary files, so that nobody else's file is taken for one."""
 _LOCK = ".lock"
+MOST_BYTES, MOST_VALUES = 2**27, 2**22
+"""Of a JSON file that may be from others; a value takes about 100 bytes of memory."""
 _PATIENCE = 0.5
 """Seconds that a lock is waited for: who looks for what is dead has it for a moment only."""
 
@@ -258,15 +262,30 @@ def remove_dead(folder: Path) -> None:
             _remove(folder / name)
 
 
+def read_shared(path: Path) -> bytes:
+    """Return the content of a JSON file, whoever wrote it: what is read of it fits into memory.
+
+    Raises:
+        ValueError: if it has more than 2²⁷ bytes or 2²² values.
+        OSError: if it cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)  # a device has no size
+    validate.at_most("bytes of the file", len(content), MOST_BYTES)
+    values = sum(content.count(one) for one in (b",", b":", b"[", b"{"))
+    validate.at_most("values in the file", values, MOST_VALUES)
+    return content
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        ValueError: if the file holds anything else, naming it.
+        ValueError: if the file holds anything else, or too much, naming it.
         OSError: if it cannot be opened.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_shared(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -290,21 +309,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     >>> json_text({"epsilon": float("inf"), "order": None})
     '{"epsilon": "Infinity", "order": null}'
     """
-    return json.dumps(json_value(value), indent=indent, ensure_ascii=False)
-
-
-def harmless(cell: Any) -> Any:
-    """Return a text for a CSV file that no spreadsheet takes for a formula.
-
-    >>> harmless("=cmd()"), harmless("-0.5"), harmless("yes"), harmless(-1)
-    ("'=cmd()", '-0.5', 'yes', -1)
-    """
-    if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r"):
-        try:
-            float(cell)
-        except ValueError:
-            return f"'{cell}"
-    return cell
+    return outputs.visible(json.dumps(json_value(value), indent=indent, ensure_ascii=False))
 
 
 def sync(path: Path) -> None:

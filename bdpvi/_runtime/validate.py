@@ -87,6 +87,21 @@ def positive_int(name: str, value: int, least: int = 1) -> int:
     return int(value)
 
 
+def at_most(name: str, size: int, most: int, remedy: str = "") -> int:
+    """Return a size that something of others asks for, if there is room for it.
+
+    Readers of shared files ask before they make anything of that size.
+
+    >>> at_most("classes", 2**62, 1000)
+    Traceback (most recent call last):
+        ...
+    ValueError: classes must be at most 1000, got 4611686018427387904
+    """
+    if not _real(name, size) <= most:
+        raise ValueError(f"{name} must be at most {most}, got {size!r}{remedy and f'; {remedy}'}")
+    return size
+
+
 def probability(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1."""
     if not 0 < _real(name, value) < 1:

@@ -27,17 +27,26 @@ class Places:
 
     @classmethod
     def of(
-        cls, *, out: Path, secret: Path, ledger: Path | None = None, shared: Path | None = None
+        cls,
+        *,
+        out: Path,
+        secret: Path,
+        ledger: Path | None = None,
+        shared: Path | None = None,
+        output: Path | None = None,
     ) -> Places:
         """Follow the paths.
 
         Args:
             out, secret, ledger: as given.
             shared: the folder that is shared; by default that of ``out``.
+            output: where this work keeps its output once it is made. If it is there, so may be
+                ``out``, which the caller holds against it.
 
         Raises:
-            ValueError: if one is a link that leads nowhere, ``out`` is there already, something
-                secret would lie among what is shared, or others can read the secret folder.
+            ValueError: if one is a link that leads nowhere, ``out`` is there but not this work's,
+                something secret would lie among what is shared, or others can read the secret
+                folder.
 
         >>> Places.of(out=Path("out/a.json"), secret=Path("out/secret"))
         Traceback (most recent call last):
@@ -51,7 +60,8 @@ class Places:
         for folder in (found["out"].parent, found["secret"]):
             if folder.is_dir():
                 store.remove_dead(folder)
-        if not store.nothing_at(found["out"]):
+        made = output is not None and output.exists()
+        if not (made or store.nothing_at(found["out"])):
             raise ValueError(
                 f"out={str(out)!r} exists already; choose another, nothing is replaced"
             )

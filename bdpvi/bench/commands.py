@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Json, Quiet, Table, reads_table
+from bdpvi.commands.options import Delta, Json, Quiet, SplitTable, reads_table
 
 if TYPE_CHECKING:
     from bdpvi.bench.methods import Method
@@ -52,7 +52,7 @@ _WIDE = 1_000
 
 @reads_table
 def compare(
-    table: Table,
+    table: SplitTable,
     out: Annotated[
         Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
     ],
@@ -104,7 +104,8 @@ def compare(
         files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
         if as_json:
             rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
-            options.print_json({"out": out, "headline": lines, "summary": rows, "files": files})
+            said = {"out": out, "headline": lines, "summary": rows, "files": files}
+            outputs.say(store.json_text(said))
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
         console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
@@ -113,14 +114,14 @@ def compare(
             console.print(heading, shown, sep="\n")
         for line in lines:
             console.print(f"- {line}")
-        print("Wrote " + ", ".join(map(str, files)))
+        outputs.say("Wrote " + ", ".join(map(str, files)))
         if (out / report.SECRET).exists():
-            print(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
+            outputs.say(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
 
 
 @reads_table
 def tune(
-    table: Table,
+    table: SplitTable,
     out: Annotated[
         Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
     ],
@@ -179,12 +180,12 @@ def tune(
             track=progress.silent if quiet else progress.bar,
         )
         if as_json:
-            options.print_json({"out": out, "result": found["chosen"]["result"]})
+            outputs.say(store.json_text({"out": out, "result": found["chosen"]["result"]}))
             return
         for name, result in found["chosen"]["result"].items():
-            print(f"{name}: {search.measure.label} {result['score']:.4f} in cross-validation")
-        print(report.EXPERIMENT)
-        print(f"Wrote {out}")
+            score = f"{result['score']:.4f} in cross-validation"
+            outputs.say(f"{name}: {search.measure.label} {score}")
+        outputs.say(report.EXPERIMENT, f"Wrote {out}")
 
 
 def _methods(chosen: Mapping[str, Method], text: str) -> list[Method]:

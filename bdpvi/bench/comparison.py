@@ -16,8 +16,9 @@ from torch import Tensor
 from bdpvi._runtime import log, validate
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
+from bdpvi._runtime.outputs import csv_text
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import harmless, replacing
+from bdpvi._runtime.store import replacing
 from bdpvi.accounting import quantiles
 from bdpvi.accounting.cost import Cost, Kind, Outcome
 from bdpvi.bench import report
@@ -188,7 +189,7 @@ def compare(
     frames = {"results": table, "summary": results.summary, "ratios": results.ratios}
     for name, frame in frames.items():
         with replacing(out / f"{name}.csv") as temporary:
-            frame.map(harmless).to_csv(temporary, index=False)
+            temporary.write_bytes(csv_text(frame).encode())
     report.write(out, split, results, settings)
     return table
 

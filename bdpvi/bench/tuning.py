@@ -6,7 +6,6 @@ worth at their best settings, and says so.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from bdpvi._runtime import log, validate
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import check_writable, read_json, replacing
+from bdpvi._runtime.store import check_writable, json_text, read_json, replacing
 from bdpvi.accounting.cost import Outcome
 from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe, owner
@@ -148,7 +147,7 @@ def tune(
     content = read_json(out if out.exists() else FILE)  # anew: others may have written to it
     content[train.name] = entry
     with replacing(out) as temporary:
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        temporary.write_text(json_text(content, 1) + "\n", "utf-8")
     return entry
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from typer.core import TyperCommand
+
+from bdpvi._runtime import outputs
 
 NOTHING = "nothing was finished; the same command starts again"
 
@@ -27,5 +28,5 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             if ctx.obj is None or ctx.obj.rank == 0:
-                print(f"bdpvi: interrupted: {str(error) or NOTHING}", file=sys.stderr)
+                outputs.complain(f"interrupted: {str(error) or NOTHING}")
             raise

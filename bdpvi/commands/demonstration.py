@@ -13,6 +13,7 @@ from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 
 from bdpvi import datasets
+from bdpvi._runtime import outputs
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import bar, silent
 from bdpvi._runtime.store import check_writable
@@ -88,7 +89,7 @@ def run(out: Path, *, progress: bool = True) -> Demonstration:
     usual = LogisticRegression(max_iter=1000).fit(split.train.x.numpy(), split.train.y.numpy())
     non_private = float(usual.score(split.test.x.numpy(), split.test.y.numpy()))
     table = out / "accuracy.csv"
-    curve.to_csv(table, index=False)
+    table.write_bytes(outputs.csv_text(curve).encode())
     return Demonstration(
         records=len(split.train),
         test_records=len(split.test),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import outputs, store, validate
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     Json,
@@ -20,7 +20,7 @@ from bdpvi.commands.options import (
     RowsPerUnit,
     Seed,
     Settings,
-    Table,
+    SplitTable,
     Unit,
     reads_table,
 )
@@ -141,7 +141,7 @@ Budget = Annotated[
 @reads_table
 def fit(
     context: typer.Context,
-    table: Table,
+    table: SplitTable,
     out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
     settings: Settings = "",
     epsilon: Epsilon = 1.0,
@@ -233,12 +233,14 @@ def fit(
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
     if as_json:
-        options.print_json({"out": out, "records": fitted.records, "held_out": held_out})
+        said = {"out": out, "records": fitted.records, "held_out": held_out}
+        outputs.say(store.json_text(said))
     else:
-        print(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
+        outputs.say(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
         if fitted.ledger.path is not None and fitted.ledger.path.parent != out.resolve():
-            print(f"{fitted.ledger.path} has what is spent on this table; keep it, secret too")
-        print(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
+            where = fitted.ledger.path
+            outputs.say(f"{where} has what is spent on this table; keep it, secret too")
+        outputs.say(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
 def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
@@ -256,7 +258,7 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
     """Fit and save, in a folder that one process at a time may work in."""
     import torch
 
-    from bdpvi._runtime import checkpoint, store
+    from bdpvi._runtime import checkpoint
     from bdpvi.releasing import storage
 
     first, unfinished = workers.rank == 0, _unfinished(out)
@@ -281,8 +283,6 @@ def _unfinished(out: Path) -> Path:
 
 def _check_new(out: Path) -> None:
     """Raise ValueError if something is at ``out`` already, a dangling link included."""
-    from bdpvi._runtime import store
-
     if not store.nothing_at(out):
         unfinished = _unfinished(out)
         left = f"; {unfinished}/ is left of another run, secret too" if unfinished.exists() else ""

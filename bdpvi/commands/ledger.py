@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdpvi._runtime import outputs, store
 from bdpvi.commands.command import Command
-from bdpvi.commands.options import Folder, Json, print_json
+from bdpvi.commands.options import Folder, Json
 
 if TYPE_CHECKING:
     from bdpvi.accounting.book import Entry
@@ -88,15 +89,17 @@ def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
             "charges": [one.to_dict() for one in book.entries],
             "added": added or 0,
         }
-        print_json(content)
+        outputs.show(store.json_text(content))
         return
     if added is not None:
-        print(f"{added} charges added" if added else "Nothing to repair")
+        outputs.show(f"{added} charges added" if added else "Nothing to repair")
     for number, one in enumerate(book.charges, start=1):
-        print(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
+        outputs.show(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
     if book.marks:
-        print("Temperatures were found from the data: any number counts as found from them")
+        outputs.show("Temperatures were found from the data: any number counts as found from them")
     limit = f"ε = {book.budget.epsilon:g} at δ = {book.budget.delta:g}" if book.budget else "none"
     if book.opened:
-        print(f"{len(book.opened)} begun and not finished, for which all of their ε is reserved")
-    print(f"{len(book.charges)} charges; budget: {limit}; in {kept.path}")
+        outputs.show(
+            f"{len(book.opened)} begun and not finished, for which all of their ε is reserved"
+        )
+    outputs.show(f"{len(book.charges)} charges; budget: {limit}; in {kept.path}")

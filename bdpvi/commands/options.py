@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from bdpvi._runtime.store import json_text
-
 if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
     from bdpvi.accounting.ledger import Ledger
@@ -31,15 +29,23 @@ HELP = {"help_option_names": ["-h", "--help"]}
 Separator = Annotated[
     str, typer.Option(help="Character between the values of a CSV file; tab for a tab.")
 ]
-Unknown = Annotated[
-    str,
-    typer.Option(
-        help="What becomes of a category, blank or missing column that the model does not know: "
-        "refuse, or base, it is taken for the column's public mean. It is stored in the model; "
-        "refuse if never given.",
-        show_default=False,
-    ),
-]
+_UNKNOWN = (
+    "What becomes of a category, blank or missing column that the model does not know: refuse, or "
+    "base, it is taken for the column's public mean. It is stored in the model; refuse if never "
+    "given."
+)
+_MISSING = (
+    "What becomes of blanks: refuse; drop, their rows are left out; level, a blank is a value of "
+    "its own."
+)
+_ENCODING = "Features of a category: onehot, one for each; ordinal, its position."
+_CONSTANTS = (
+    "JSON file of public constants, which are then not computed from the table: "
+    '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
+    '["F", "M"]}.'
+)
+_CONSENT = "With --from-data only, as else each is a level of its own."
+Unknown = Annotated[str, typer.Option(help=_UNKNOWN, show_default=False)]
 Settings = Annotated[
     str,
     typer.Option(
@@ -134,6 +140,8 @@ Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 class Table:
     """The options of every command that reads a table; :func:`reads_table` adds them to it.
 
+    Commands take one of the two kinds below.
+
     An option is one line here. Its name is that of an argument of :func:`bdpvi.datasets.from_csv`
     or of one of its options.
     """
@@ -150,13 +158,7 @@ class Table:
             show_default=False,
         ),
     ] = None
-    missing: Annotated[
-        str,
-        typer.Option(
-            help="What becomes of blanks: refuse; drop, their rows are left out; level, a blank "
-            "is a value of its own."
-        ),
-    ] = "refuse"
+    missing: Annotated[str, typer.Option(help=_MISSING)] = "refuse"
     unknown: Unknown = ""
     categorical: Annotated[
         list[str] | None,
@@ -169,27 +171,11 @@ class Table:
     constants: Annotated[
         Path | None,
         typer.Option(
-            help="JSON file of public constants, which are then not computed from the table: "
-            '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
-            '["F", "M"]}. Columns that it does not name are not used.',
-            show_default=False,
+            help=f"{_CONSTANTS} Columns that it does not name are not used.", show_default=False
         ),
     ] = None
-    encoding: Annotated[
-        str,
-        typer.Option(help="Features of a category: onehot, one for each; ordinal, its position."),
-    ] = "onehot"
+    encoding: Annotated[str, typer.Option(help=_ENCODING)] = "onehot"
     separator: Separator = ","
-    test_fraction: Annotated[
-        float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
-    ] = 0.2
-    key: Annotated[
-        str,
-        typer.Option(
-            help="Column that names persons: all rows of one are trained on, or none. It is no "
-            "feature. A guarantee is about one row all the same."
-        ),
-    ] = ""
 
     @property
     def name(self) -> str:
@@ -242,10 +228,43 @@ class Table:
             ) from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitTable(Table):
+    """A table of whose rows some are kept out."""
+
+    test_fraction: Annotated[
+        float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
+    ] = 0.2
+    key: Annotated[
+        str,
+        typer.Option(
+            help="Column that names persons: all rows of one are trained on, or none. It is no "
+            "feature. A guarantee is about one row all the same."
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeTable(Table):
+    """A table all of whose rows are used, and whose constants are public or bought."""
+
+    target: Annotated[
+        str, typer.Option(help="Column of a file that is predicted; of yes/no, unless --model.")
+    ] = ""
+    missing: Annotated[str, typer.Option(help=f"{_CONSENT} {_MISSING}")] = "refuse"
+    unknown: Annotated[str, typer.Option(help=f"{_CONSENT} {_UNKNOWN}", show_default=False)] = ""
+    constants: Annotated[
+        Path | None,
+        typer.Option(help=f"{_CONSTANTS} Those of other columns are bought.", show_default=False),
+    ] = None
+    encoding: Annotated[str, typer.Option(help=f"With --from-data only. {_ENCODING}")] = "onehot"
+
+
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :class:`Table` in the place of its argument ``table``."""
+    """Give a command the options of its argument ``table``, a :class:`Table`, in its place."""
     hints = get_type_hints(command, include_extras=True)
-    of_table = get_type_hints(Table, include_extras=True)
+    kind: type[Table] = hints["table"]
+    of_table = get_type_hints(kind, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
         if one.name != "table":
@@ -253,7 +272,7 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
                 one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])
             )
             continue
-        for option in fields(Table):
+        for option in fields(kind):
             default = inspect.Parameter.empty if option.default is MISSING else option.default
             parameters.append(
                 inspect.Parameter(
@@ -266,8 +285,8 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
-        names = [option.name for option in fields(Table) if option.name in given]
-        table = Table(**{name: given.pop(name) for name in names})
+        names = [option.name for option in fields(kind) if option.name in given]
+        table = kind(**{name: given.pop(name) for name in names})
         if table.data not in TABLES and not Path(table.data).is_file():  # before libraries load
             raise ValueError(
                 f"data={table.data!r} is no file here, and none of {', '.join(TABLES)}"
@@ -322,8 +341,3 @@ def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
                 f"what is finished is kept in {folder}/ (secret); the same command goes on there"
             ) from None
         raise
-
-
-def print_json(value: Any) -> None:
-    """Print one JSON object on a line, paths as text."""
-    print(json_text(value))

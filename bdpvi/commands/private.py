@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from dataclasses import fields
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import outputs, store, validate
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     BaseRate,
@@ -25,8 +24,8 @@ from bdpvi.commands.options import (
     RowsPerUnit,
     Secret,
     Settings,
-    Table,
     Unit,
+    WholeTable,
     reads_table,
 )
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
@@ -131,7 +130,7 @@ WithScores = Annotated[
 
 @reads_table
 def private(
-    table: Table,
+    table: WholeTable,
     epsilon: Epsilon,
     out: Out,
     secret: Secret = None,
@@ -209,7 +208,7 @@ def private(
 
 
 def _carry_out(
-    table: Table,
+    table: WholeTable,
     given: dict[str, Any],
     out: Path,
     secret: Path | None,
@@ -235,7 +234,7 @@ def _carry_out(
         released = _go_on(work, file, folder)
     took = time.monotonic() - start
     for one in said:
-        print(f"bdpvi: {one.message}", file=sys.stderr)
+        outputs.complain(str(one.message))
     where = {"out": file, "secret": folder}
     if not as_json:
         _report(released, where)
@@ -243,7 +242,7 @@ def _carry_out(
     if as_json:
         _print_json(released, where, found)
     elif found is not None:
-        print(f"For the owner only: {found}")
+        outputs.say(*f"For the owner only: {found}".split("\n"))
 
 
 def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
@@ -268,22 +267,18 @@ def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
     return None
 
 
-def _check_options(table: Table, from_data: bool) -> None:
+def _check_options(table: WholeTable, from_data: bool) -> None:
     """Refuse options that only exact constants have."""
-    usual = {option.name: option.default for option in fields(Table)}
-    of_splits = ("test_fraction", "key")
-    for name in ("missing", "unknown", "encoding", *of_splits):
-        if getattr(table, name) != usual[name] and (name in of_splits or not from_data):
-            why = (
-                "all rows are used, and scores come from previews"
-                if name in of_splits
-                else "blanks and unknown categories are levels of their own; it goes with "
-                "--from-data only"
+    usual = {option.name: option.default for option in fields(WholeTable)}
+    for name in ("missing", "unknown", "encoding"):
+        if getattr(table, name) != usual[name] and not from_data:
+            raise ValueError(
+                f"{name}={getattr(table, name)!r}: blanks and unknown categories are levels of "
+                "their own; it goes with --from-data only; leave it out"
             )
-            raise ValueError(f"{name}={getattr(table, name)!r}: {why}; leave it out")
 
 
-def _given(table: Table, from_data: bool) -> dict[str, Any]:
+def _given(table: WholeTable, from_data: bool) -> dict[str, Any]:
     """Return what the options of the table say."""
     from bdpvi import datasets
 
@@ -326,16 +321,17 @@ def _scores(work: Work, released: Release, took: float) -> Scores | None:
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
         whole = "the release is written and whole; only the scores are missing"
-        raise KeyboardInterrupt(whole) from None
+        raise KeyboardInterrupt(f"{whole}: the same command makes them") from None
 
 
 def _report(released: Release, where: dict[str, Path]) -> None:
-    print(f"Public: {released.receipt}")
-    print(f"  {released.receipt.meaning}")
+    outputs.say(f"Public: {released.receipt}", f"  {released.receipt.meaning}")
     if _has_intervals(released):
-        print(released.summary(odds=True))
-    print(f"For the owner only: {released.cost}")
-    print(f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret", flush=True)
+        outputs.say(*str(released.summary(odds=True)).split("\n"))
+    outputs.say(
+        *f"For the owner only: {released.cost}".split("\n"),
+        f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret",
+    )
 
 
 def _has_intervals(released: Release) -> bool:
@@ -349,10 +345,10 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
     secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:
         secret["scores"] = found.to_dict()
-    options.print_json({"public": public, "secret": secret})
+    outputs.say(store.json_text({"public": public, "secret": secret}))
 
 
-def _print_plan(table: Table, given: dict[str, Any], as_json: bool) -> None:
+def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None:
     """Say what it would take: from the header alone."""
     from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
@@ -371,14 +367,14 @@ def _print_plan(table: Table, given: dict[str, Any], as_json: bool) -> None:
         "records_refused_below": round(bought.TOO_FEW * need),
     }
     if as_json:
-        options.print_json(facts)
+        outputs.show(store.json_text(facts))
     elif not need:
-        print(f"Nothing is bought: all of ε = {pipeline.epsilon:g} is for the model")
+        outputs.show(f"Nothing is bought: all of ε = {pipeline.epsilon:g} is for the model")
     else:
-        print(
+        outputs.show(
             f"{len(purchase.bought)} columns are bought for a fifth of the price: "
-            f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}\n"
+            f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}",
             f"ε = {pipeline.epsilon:g} needs about {need} records for that; below "
             f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "
-            "as numbers. Nothing was read but the header, and nothing is charged"
+            "as numbers. Nothing was read but the header, and nothing is charged",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from bdpvi._runtime.keys import Key
     from bdpvi.synthesis import Synthetic
 
-NUMBERS, PAGE = "report.json", "report.html"
+NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
 NO_PAGE = "No page: `pip install 'bdpvi[report]'` brings what it needs."
 
 NoReport = Annotated[
@@ -73,6 +74,24 @@ def kept_out(
     return frame[~out], frame[out]
 
 
+def keep(folder: Path, train: pd.DataFrame, held_out: pd.DataFrame) -> None:
+    """Write into the secret folder which rows were counted, and which not: a report needs both."""
+    from bdpvi._runtime import store
+
+    places = [one.index.to_list() for one in (train, held_out)]
+    store.write(folder / SPLIT, json.dumps(places).encode())
+
+
+def kept(folder: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows that were counted and those that were not, of all rows.
+
+    Raises:
+        OSError: if the owner's folder does not have the file that says so.
+    """
+    train, held_out = json.loads((folder / SPLIT).read_bytes())
+    return frame.iloc[train], frame.iloc[held_out]
+
+
 def with_secret_split(made: Synthetic) -> Synthetic:
     """Return the release, whose receipt says that rows were kept out, not how many."""
     from bdpvi.accounting.cost import Assumption
@@ -88,8 +107,8 @@ def report(
     rows: pd.DataFrame,
     groups: Sequence[str],
     folder: Path,
-) -> str:
-    """Write report.json and the page into the owner's folder; return the verdict in words.
+) -> tuple[str, ...]:
+    """Write report.json and the page into the owner's folder; return the verdict in lines.
 
     Args:
         made: the release, which is written already.
@@ -106,11 +125,11 @@ def report(
         found = evaluate(made, train=train, held_out=held_out, rows=rows, groups=groups)
         store.make_folder(folder)
         store.write(folder / NUMBERS, store.json_text(found.to_dict(), indent=1).encode())
-        said = "\n  ".join(("For the owner only:", *found.verdict)) + "\nReport: "
+        said = ("For the owner only:", *(f"  {one}" for one in found.verdict))
         with contextlib.suppress(ImportError):
             found.html(folder / PAGE)
-            return f"{said}{folder / PAGE}, secret\n"
+            return (*said, f"Report: {folder / PAGE}, secret")
     except KeyboardInterrupt:
         whole = "what may be shared is written and whole; only the report is missing"
-        raise KeyboardInterrupt(whole) from None
-    return f"{said}{folder / NUMBERS}, secret. {NO_PAGE}\n"
+        raise KeyboardInterrupt(f"{whole}: the same command makes it") from None
+    return (*said, f"Report: {folder / NUMBERS}, secret. {NO_PAGE}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import validate
+from bdpvi._runtime import outputs, store, validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unknown
 
@@ -105,7 +104,6 @@ def release(
     twice; so it does where OUT was lost.
     """
     import bdpvi
-    from bdpvi._runtime import store
     from bdpvi.accounting.places import Places
     from bdpvi.recipes import files
     from bdpvi.releasing import releases, storage
@@ -157,33 +155,35 @@ def release(
 
             store.fill(temporary, work.output(content))
         if not released:
-            print(f"{out} was released before: it is a copy, and nothing was charged")
-            copied = storage.load_release(where.out, fitted.model)
+            outputs.say(f"{out} was released before: it is a copy, and nothing was charged")
+            copied = storage.release_of(where.out.read_bytes(), fitted.model)
             released.append(replace(copied, secret=bdpvi.cost(fitted, delta=delta)))
         if as_json:
             public = {"out": out, "receipt": released[0].receipt.to_dict()}
             secret = {"cost": released[0].cost.to_dict()}
-            options.print_json({"public": public, "secret": secret})
+            outputs.say(store.json_text({"public": public, "secret": secret}))
             return
         _report(fitted, released[0], out)
 
 
 def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
     tau = released.receipt.temperature
-    print(f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"))
-    print(f"Public: {released.receipt}")
-    print(f"For the owner only: {released.cost}")
+    outputs.say(
+        f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"),
+        f"Public: {released.receipt}",
+        *f"For the owner only: {released.cost}".split("\n"),
+    )
     if released.cost.exposure is not None:
-        print(released.cost.exposure)
+        outputs.say(*str(released.cost.exposure).split("\n"))
     noise, prior = released.receipt.noise_scale, getattr(released.model, "prior_scale", None)
     if noise and prior and noise > USELESS * prior:
-        print(
+        outputs.say(
             f"WARNING: noise of standard deviation {noise:.3g} in every weight, whose prior "
             f"has {prior:g}: this sample says hardly anything. Little of the budget was left"
         )
     if fitted.ledger.budget is None:
-        print("The ledger of this table has no budget: nothing limits further releases")
-    print(f"Wrote {out}")
+        outputs.say("The ledger of this table has no budget: nothing limits further releases")
+    outputs.say(f"Wrote {out}")
 
 
 @contextmanager
@@ -218,11 +218,11 @@ def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
 
     total = files.cost(folder, delta)
     if as_json:
-        options.print_json(total.to_dict())
+        outputs.show(store.json_text(total.to_dict()))
         return
-    print(total)
+    outputs.show(*str(total).split("\n"))
     if total.exposure is not None:
-        print(total.exposure)
+        outputs.show(*str(total.exposure).split("\n"))
 
 
 def predict(
@@ -253,19 +253,18 @@ def predict(
     likeliest class's probability, or of the expectation, over the released samples: how far the
     model, its privacy noise included, is unsure. It is blank if there is one sample.
     """
-    from bdpvi._runtime import store
-
     file = None if as_json else out
-    with nullcontext(sys.stdout) if file is None else store.claimed(file) as target:
+    with nullcontext() if file is None else store.claimed(file) as target:
         loaded, table = _predicted(released, data, ids or [], unknown, separator)
-        if as_json:
-            columns = table.astype(object).where(table.notna(), None).to_dict("list")
-            options.print_json({**columns, "receipt": loaded.receipt.to_dict()})
+        if target is not None:
+            target.write_bytes(outputs.csv_text(table).encode())
+        elif not as_json:
+            outputs.show(*outputs.csv_text(table).splitlines())
         else:
-            shown = table.map(store.harmless).rename(columns=store.harmless)
-            shown.to_csv(target, index=False)
+            columns = table.astype(object).where(table.notna(), None).to_dict("list")
+            outputs.show(store.json_text({**columns, "receipt": loaded.receipt.to_dict()}))
     if file is not None:
-        print(f"Wrote {len(table)} predictions to {file}")
+        outputs.say(f"Wrote {len(table)} predictions to {file}")
 
 
 def _predicted(
@@ -288,7 +287,7 @@ def _predicted(
         encoding = replace(encoding, unknown=unknown)
     features, counts = encoding.counted(datasets.read_table(data, separator=separator))
     if counts:
-        print(f"bdpvi: not known, taken for the column's mean: {said(counts)}", file=sys.stderr)
+        outputs.complain(f"not known, taken for the column's mean: {said(counts)}")
     parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]
     columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
     return loaded, pd.DataFrame(

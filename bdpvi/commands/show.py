@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bdpvi.commands import options
+from bdpvi._runtime import outputs, store
 from bdpvi.commands.options import Json, Quiet
 
 
@@ -27,6 +27,6 @@ def demo(
 
     result = demonstration.run(out, progress=not quiet)
     if as_json:
-        options.print_json(result.to_dict())
+        outputs.say(store.json_text(result.to_dict()))
     else:
         result.print(Console())

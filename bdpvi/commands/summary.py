@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bdpvi.commands import options
+from bdpvi._runtime import outputs, store
 from bdpvi.commands.options import Json
 
 
@@ -35,6 +35,6 @@ def summary(
     if plot is not None:
         found.plot(plot)
     if as_json:
-        options.print_json(found.to_dict())
+        outputs.show(store.json_text(found.to_dict()))
     else:
-        print(found)
+        outputs.show(*str(found).split("\n"))

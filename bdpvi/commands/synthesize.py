@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bdpvi._runtime import outputs, store, validate
 from bdpvi.commands import quality
 from bdpvi.commands.options import (
     BudgetOption,
@@ -24,7 +25,6 @@ from bdpvi.commands.options import (
     Separator,
     Table,
     Unit,
-    print_json,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from bdpvi.synthesis import Synthetic
 
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
+_MOST_VALUES = 2**25
+"""Values of a table that nobody asked for by its size."""
 
 Data = Annotated[Path, typer.Option(help="A CSV or Parquet file.")]
 Drop = Annotated[
@@ -78,9 +80,10 @@ def schema(
     source = "Write here where these bounds are from."
     drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)
-    print(f"{out}: {len(drafted.columns)} columns, all read from the rows; make them public ones")
-    for why in drafted.left_out.values():
-        print(f"  left out: {why}")
+    outputs.say(
+        f"{out}: {len(drafted.columns)} columns, all read from the rows; make them public ones",
+        *(f"  left out: {why}" for why in drafted.left_out.values()),
+    )
 
 
 def synthesize(
@@ -128,21 +131,21 @@ def synthesize(
     and levels of columns that no schema declares are bought, a fifth of the price. What is spent
     on the table is written to its ledger before anything is drawn. After an interruption the same
     command goes on and pays nothing twice. The secret folder gets a report on what the rows are
-    good for, for the owner of the table alone.
+    good for, for the owner of the table alone; the same command makes it again, and OUT stays.
 
     Example: bdpvi synthesize --data patients.csv --target sick --epsilon 1 --out shared
     """
     import bdpvi
-    from bdpvi._runtime import progress, store
+    from bdpvi._runtime import progress
     from bdpvi.accounting.places import Places
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.recipes.private import beside, places
-    from bdpvi.releasing.intent import HEAD
-    from bdpvi.synthesis import Counts, load
+    from bdpvi.releasing.intent import HEAD, NAME, output_of
+    from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, counted, for_persons
-    from bdpvi.synthesis.released import Synthesis
+    from bdpvi.synthesis.released import Synthesis, of_bytes
 
     given: dict[str, Any] = {
         "schema": None if schema is None else _consented(schema, from_data),
@@ -159,10 +162,11 @@ def synthesize(
     }
     folder = places(out, secret)[1]
     path = beside(data) if ledger is None else ledger
-    where = Places.of(out=out, secret=folder, ledger=path, shared=out)
+    output = output_of(folder / NAME)
+    where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
     frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
-    used = _without(frame, drop)
+    used = _without(frame, drop).reset_index(drop=True)
     order = Order.of(list(used.columns), **given)  # refuses before anything is kept
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
@@ -174,13 +178,11 @@ def synthesize(
         budget = epsilon
     options = repr((given, sorted(drop or ()), separator, None if no_report else test_fraction))
     price = {"epsilon": epsilon, "delta": delta}
-    train, held_out = used, None
     with _begun(where.secret, data, people, options, price) as begun:
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
 
         def counted_with_noise() -> bytes:
-            nonlocal train, held_out
-            secret_key, kept = begun.secret, used
+            secret_key, kept, held_out = begun.secret, used, None
             if not no_report:
                 split = secret_key.child("held out")
                 kept, held_out = quality.kept_out(used, test_fraction, split, unit)
@@ -191,21 +193,23 @@ def synthesize(
             if held_out is not None:
                 made = quality.with_secret_split(made)
                 key = work.charge(Synthesis(kept, order))[1]  # was charged, and is not again
-                train, held_out = (counted(one, made.settings, key) for one in (kept, held_out))
+                parts = [counted(one, made.settings, key) for one in (kept, held_out)]
+                quality.keep(where.secret, *parts)
             return made.to_bytes()
 
-        with store.claimed_folder(where.out) as temporary:
+        finished = not store.nothing_at(where.out)
+        put = _same if finished else store.write
+        with nullcontext(where.out) if finished else store.claimed_folder(where.out) as target:
             content = begun.output(counted_with_noise)
-            store.write(temporary / COUNTS, content)
-            made = load(temporary / COUNTS)
+            put(target / COUNTS, content)
+            made = of_bytes(content)
             seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-            shared = _write(made, temporary, rows, tables, track, seed)
+            shared = _write(made, target, rows, tables, track, seed, put)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
-    if held_out is not None:
-        said = quality.report(made, train, held_out, shared, groups or (), folder)
-        print("" if as_json else said, end="")
-    elif not (no_report or as_json):
-        print(f"An earlier call drew these; the report, if it came so far, is in {folder}/")
+    if not no_report:
+        parts = quality.kept(where.secret, used)
+        said = quality.report(made, *parts, shared, groups or (), folder)
+        outputs.say(*(() if as_json else said))
 
 
 def sample(
@@ -216,14 +220,26 @@ def sample(
     quiet: Quiet = False,
 ) -> None:
     """Make more synthetic rows, which costs nothing."""
-    from bdpvi._runtime import progress, store
+    from bdpvi._runtime import progress
     from bdpvi.synthesis import load
 
     made = load(shared)
     _check(rows, tables)
+    if rows is None:  # then the file says how many
+        rows, width = made.rows, len(made.schema.columns)
+        name = f"values in the {rows} rows that {shared} speaks of"
+        validate.at_most(name, rows * width, _MOST_VALUES, "say how many rows you want (--rows)")
     with store.claimed_folder(out) as folder:
-        _write(made, folder, rows, tables, progress.silent if quiet else progress.bar, None)
-    print(f"{out}: {tables} × {rows or made.rows} rows; {made.receipt}")
+        _write(
+            made,
+            folder,
+            rows,
+            tables,
+            progress.silent if quiet else progress.bar,
+            None,
+            store.write,
+        )
+    outputs.say(f"{out}: {tables} × {rows} rows; {made.receipt}")
 
 
 def _without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
@@ -271,7 +287,6 @@ def _begun(
 
     Whatever ends the work says what was charged, and how to go on. If nothing was, nothing is left.
     """
-    from bdpvi._runtime import store
     from bdpvi._runtime.validate import why
     from bdpvi.releasing.intent import NAME, begun
 
@@ -303,13 +318,13 @@ def _write(
     tables: int,
     track: Track[int],
     seed: int | None,
+    put: Callable[[Path, bytes], None],
 ) -> pd.DataFrame:
-    """Write the tables; return the first. A seed makes the same ones again."""
-    from bdpvi._runtime import store
+    """Put the tables into a folder; return the first. A seed makes the same ones again."""
 
     def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         whole = {name: "Int64" for name, one in made.schema.columns.items() if one.integer}
-        store.write(folder / name, frame.astype(whole).to_csv(index=False).encode())
+        put(folder / name, outputs.csv_text(frame.astype(whole)).encode())
         return frame
 
     if tables == 1:
@@ -324,6 +339,12 @@ def _write(
     return first
 
 
+def _same(path: Path, content: bytes) -> None:
+    """Raise ValueError unless a file has this content."""
+    if not path.is_file() or path.read_bytes() != content:
+        raise ValueError(f"{str(path.parent)!r} exists already; nothing is overwritten")
+
+
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     from bdpvi._runtime.schema import to_json
 
@@ -335,12 +356,12 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
             "spent": spent and to_json(spent),
         }
         public = {"out": where["out"], "rows": made.rows, "receipt": to_json(made.receipt)}
-        print_json({"public": public, "secret": secret})
+        outputs.say(store.json_text({"public": public, "secret": secret}))
         return
-    print(f"Public: {made.receipt}")
-    print(f"  {made.receipt.worst_case.meaning}")
-    print(f"For the owner only: everything spent on this table: {spent}")
-    print(
+    outputs.say(
+        f"Public: {made.receipt}",
+        f"  {made.receipt.worst_case.meaning}",
+        f"For the owner only: everything spent on this table: {spent}",
         f"Wrote {where['out']}: about {made.rows} rows, which may be shared. Keep "
-        f"{where['secret']}/ and {people.path} secret"
+        f"{where['secret']}/ and {people.path} secret",
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
-from bdpvi._runtime.schema import from_json
+from bdpvi._runtime.schema import from_json, parsed
 from bdpvi._runtime.store import read_json
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.guides import GaussianGuide
@@ -70,7 +70,7 @@ def cost(folder: Path, delta: float) -> Cost:
     found = storage.open_ledger(folder).worst_case(delta)
     output = intent.output_of(folder / intent.NAME)
     if found and output.exists():
-        said = from_json(Bound, read_json(output)["receipt"]["worst_case"])
+        said = from_json(Bound, parsed(output.read_bytes())["receipt"]["worst_case"])
         found = found.assuming(*said.assumptions)
     return Cost(worst_case=found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -369,15 +369,21 @@ class Work:
         return carried_out(fit, asked)
 
     def written(self, file: Path, secret: Path) -> Release:
-        """Charge, fit and publish, going on where an earlier call was interrupted."""
+        """Charge, fit and publish, going on where an earlier call was interrupted or ended."""
         self.check()
         kept = self.people.kept
-        where = Places.of(out=file, secret=secret, ledger=None if kept is None else kept.path)
+        where = Places.of(
+            out=file,
+            secret=secret,
+            ledger=None if kept is None else kept.path,
+            output=intent.output_of(secret / intent.NAME),
+        )
         table, options = self.digests()
+        finished = not store.nothing_at(where.out)
         with (
             store.new_folder(where.out.parent),
             store.held(where.secret),
-            store.claimed(where.out, room=storage.ROOM) as temporary,
+            nullcontext() if finished else store.claimed(where.out, room=storage.ROOM) as temporary,
         ):
             price = {"epsilon": self.pipeline.epsilon, "delta": self.pipeline.delta}
             file = where.secret / intent.NAME
@@ -400,15 +406,19 @@ class Work:
                 return storage.release_bytes(made[0])
 
             try:
-                store.fill(temporary, begun.output(content))
+                output = begun.output(content)
             except ValueError:
                 if kept is not None:  # refused for nothing: no other work is kept from the folder
                     begun.abandoned(self.ledger)
                 raise
+            if temporary is not None:
+                store.fill(temporary, output)
+            elif where.out.read_bytes() != output:
+                raise ValueError(f"{str(where.out)!r} exists already; nothing is overwritten")
         if made:
             return made[0]
         spent = files.cost(where.secret, self.pipeline.delta)
-        return replace(storage.load_release(where.out), secret=spent)
+        return replace(storage.release_of(where.out.read_bytes()), secret=spent)
 
     def digests(self) -> tuple[str, str]:
         """Return digests of the table and of the options."""

@@ -116,8 +116,12 @@ class Gaussian:
     measured: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
-        d = sum(math.prod(shape) for shape in self.sites.values())
+        for name, shape in self.sites.items():
+            for one in shape:
+                validate.positive_int(f"sites.{name}", one, least=0)
         rows = self.covariance
+        d = sum(math.prod(shape) for shape in self.sites.values())
+        validate.at_most("sites", d, max(len(self.mean), 1))
         if not self.measured:
             object.__setattr__(self, "measured", (True,) * d)
         parts = (self.mean, self.variances, self.measured, *rows)

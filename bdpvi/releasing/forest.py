@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bdpvi._runtime.outputs import one_line
+
 if TYPE_CHECKING:
     from bdpvi.releasing.summary import Summary
 
@@ -36,7 +38,7 @@ def forest(summary: Summary, path: Path) -> Path:
         axes.plot([middle], [at], "o", color="C0")
     if ratios:
         axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [one.name for one in rows])
+    axes.set_yticks(range(len(rows)), [one_line(one.name) for one in rows], parse_math=False)
     axes.invert_yaxis()
     trust = {None: "", True: ", reliable", False: ", NOT reliable"}[summary.reliable]
     what = summary.ratio if ratios else "coefficient"

@@ -16,13 +16,14 @@ from safetensors.torch import save
 from bdpvi._fit import Fit, Kept
 from bdpvi._runtime import chain, schema, store, validate
 from bdpvi._runtime.host import on_host
+from bdpvi._runtime.outputs import visible
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
-from bdpvi.models.contract import Model, latent_sites
+from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known
-from bdpvi.models.parameters import TrainedModel
 from bdpvi.releasing import intent, receipts
 from bdpvi.releasing.prepared import Prepared
+from bdpvi.releasing.received import release_of
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.route import Route
 from bdpvi.releasing.saved import About, Numbers, OfGuide, Place, Shared, rows
@@ -312,65 +313,23 @@ def release_bytes(release: Release) -> bytes:
         "parameters": {name: value.tolist() for name, value in release.parameters.items()},
     }
     content = schema.to_json(shared) | numbers
-    return json.dumps(content, indent=2, ensure_ascii=False).encode()
+    return visible(json.dumps(content, indent=2, ensure_ascii=False)).encode()
 
 
 @on_host
 def load_release(path: str | Path, model: Model | None = None) -> Release:
     """Read a release back; ``model`` is needed unless it is one of bdpvi's regressions.
 
+    The file may be anybody's: nothing is made of a size that it only speaks of.
+
     Raises:
-        ValueError: if the file is missing, truncated or not a release.
+        ValueError: if the file is missing, truncated, too large or not a release.
     """
     path = Path(path)
     try:
-        content = store.read_json(path)
-        samples = _numbers("samples", content.pop("samples", None))
-        latents = content.pop("latents", None)
-        if not isinstance(latents, dict):
-            raise ValueError(f"latents must be a JSON object, got {latents!r:.80}")
-        latents = {name: _numbers(f"latents.{name}", value) for name, value in latents.items()}
-        given = content.pop("parameters", {})
-        if not isinstance(given, dict):
-            raise ValueError(f"parameters must be a JSON object, got {given!r:.80}")
-        parameters = {name: _numbers(f"parameters.{name}", one) for name, one in given.items()}
-        shared = Shared.of(content)
-        model = model or shared.model
-        if model is None:
-            raise ValueError("model is not in it: give the one that was fitted, model=")
-        names = shared.feature_names
-        if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
-            raise ValueError("samples must have shape (draws, d), and latents as many draws")
-        if isinstance(model, Known):
-            zero = samples.new_zeros(1, len(names))
-            shapes = {name: tuple(value.shape[1:]) for name, value in latents.items()}
-            sites = latent_sites(model, zero, zero.new_zeros(1))
-            wanted = {name: tuple(site["value"].shape) for name, site in sites.items()}
-            if shapes != wanted:
-                raise ValueError(f"latents must have the shapes {wanted}, got {shapes}")
-            if shared.estimate is not None and len(shared.estimate.mean) != wanted["w"][0]:
-                raise ValueError(f"estimate must be of {wanted['w'][0]} weights")
-        return Release(
-            samples=samples,
-            latents=latents,
-            receipt=shared.receipt,
-            model=TrainedModel(model, parameters) if parameters else model,
-            feature_names=names,
-            preprocessing=shared.preprocessing,
-            estimate=shared.estimate,
-            guide=shared.guide,
-            parameters=parameters,
-        )
+        return release_of(store.read_shared(path), model)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a release: {validate.why(error)}") from error
-
-
-def _numbers(name: str, value: object) -> torch.Tensor:
-    try:
-        tensor = torch.tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} must be numbers: {error}") from error
-    return validate.finite(name, tensor)
 
 
 def _about(folder: Path) -> tuple[About, Ledger]:

@@ -13,6 +13,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import one_line
 from bdpvi.releasing.estimate import BASE
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Summary:
         lines = [head]
         for one in self.coefficients:
             cells = self._cells(one, units) if one.sd else [""] * (len(head) - 2)
-            lines.append([one.name, *cells, one.note])
+            lines.append([one_line(one.name), *cells, one_line(one.note)])
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
         table = [
             "  ".join(
@@ -164,8 +165,8 @@ class Summary:
             middle, low, high = self.noise
             said.append(f"sd of the target's noise: {middle:.3g}, from {low:.3g} to {high:.3g}")
         if self.reason:
-            said.append(self.reason[0].upper() + self.reason[1:])
-        return "\n".join([*said, self.guarantee])
+            said.append(one_line(self.reason[0].upper() + self.reason[1:]))
+        return "\n".join([*said, one_line(self.guarantee)])
 
     def _cells(self, one: Coefficient, units: bool) -> list[str]:
         privacy = "" if one.privacy is None else f"{100 * one.privacy:.0f} %"

@@ -36,6 +36,7 @@ BINS = 20
 """A bin of numbers has about one in so many rows, where there are enough."""
 _MOST_CELLS = 2**24
 _MOST_GROUP = 4
+_MOST_PARENTS, _MOST_KEPT = 8, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,8 @@ class Counts:
     def __post_init__(self) -> None:
         validate.probability("one_way", self.one_way)
         validate.probability("label", self.label)
-        validate.positive_int("parents", self.parents)
-        validate.positive_int("cells", self.cells)
+        validate.at_most("parents", validate.positive_int("parents", self.parents), _MOST_PARENTS)
+        validate.at_most("cells", validate.positive_int("cells", self.cells), _MOST_KEPT)
         validate.positive_int("rows_per_unit", self.rows_per_unit)
         if self.rows_per_unit > 1 and self.unit == "row":
             raise ValueError(

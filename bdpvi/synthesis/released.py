@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,35 +22,13 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.transaction import Before, Transaction
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.schema import Codes, Schema
-from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan, count
+from bdpvi.datasets.schema import Schema
+from bdpvi.synthesis.content import File, Receipt
+from bdpvi.synthesis.counts import Counts, NoisyCounts, count
 from bdpvi.synthesis.network import Network, network, redrawn
 from bdpvi.synthesis.order import Order, for_persons, of_persons
 
-FORMAT = 1
 _MOST_ROWS = 10**8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
-    """What was promised; all of it may be published.
-
-    Attributes:
-        worst_case: ε at δ for whatever one row, or all rows of one person, may be. All rows move
-            the counts equally far, so the Bayesian ε would be the same number.
-        source: where the schema is from.
-        from_data: columns whose bounds or levels were read from the table, which ε does not cover.
-        bought: columns whose bounds or levels were bought, which ε covers.
-    """
-
-    worst_case: Bound
-    source: str
-    from_data: tuple[str, ...] = ()
-    bought: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        listed = ", ".join(self.bought)
-        return f"{self.worst_case}" + f"; bounds or levels of {listed} were bought" * bool(listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +118,14 @@ class Synthetic:
         """
         if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
             raise ValueError("seed: an experiment protects nobody and is not saved; leave seed out")
-        return store.json_text(files.to_json(_File.of(self))).encode()
+        return store.json_text(
+            files.to_json(
+                File.of(self.receipt, self.schema, self.target, self.settings, self.counts)
+            )
+        ).encode()
 
     def _number(self, rows: int | None) -> int:
-        return self.rows if rows is None else checked_rows("rows", rows)
+        return checked_rows("rows", self.rows if rows is None else rows)
 
     def _fitted(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
         settings, shares = self.settings, [one.shares for one in self.schema.columns.values()]
@@ -278,118 +258,32 @@ def checked_rows(name: str, rows: int) -> int:
     Raises:
         ValueError: naming the argument.
     """
-    if validate.positive_int(name, rows) > _MOST_ROWS:
-        raise ValueError(f"{name}={rows} must be at most {_MOST_ROWS}")
-    return int(rows)
+    return validate.at_most(name, validate.positive_int(name, rows), _MOST_ROWS)
 
 
 def load(path: str | os.PathLike[str]) -> Synthetic:
     """Return what :meth:`Synthetic.save` wrote.
 
+    The file may be anybody's: nothing is made of a size that it only speaks of.
+
     Raises:
-        ValueError: naming the file, if it was cut, edited or is of another format.
+        ValueError: naming the file, if it was cut, edited, is of another format or too large.
         OSError: if it cannot be read.
     """
     try:
-        return files.loads(_File, Path(path).read_bytes()).content()
+        return of_bytes(store.read_shared(Path(path)))
     except ValueError as error:
         raise ValueError(f"{path} holds no synthetic table: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Table:
-    columns: tuple[int, ...]
-    deviation: float
-    counts: tuple[int, ...]
+def of_bytes(content: bytes) -> Synthetic:
+    """Return what :meth:`Synthetic.to_bytes` returned, however large that is.
 
-
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """The content of the file."""
-
-    format: int
-    receipt: Receipt
-    schema: Schema
-    target: str | None
-    settings: Counts
-    bins: tuple[tuple[int, ...], ...]
-    single: tuple[_Table, ...]
-    joint: tuple[_Table, ...]
-
-    @classmethod
-    def of(cls, made: Synthetic) -> _File:
-        """Return the file of a release."""
-        noisy = made.counts
-
-        def table(columns: Group, deviation: float, counts: Codes) -> _Table:
-            return _Table(
-                columns=columns, deviation=deviation, counts=tuple(counts.ravel().tolist())
-            )
-
-        return cls(
-            format=FORMAT,
-            receipt=made.receipt,
-            schema=made.schema,
-            target=made.target,
-            settings=made.settings,
-            bins=tuple(tuple(one.tolist()) for one in noisy.bins),
-            single=tuple(table((at,), noisy.deviation, one) for at, one in enumerate(noisy.single)),
-            joint=tuple(table(at, noisy.deviations[at], one) for at, one in noisy.joint.items()),
-        )
-
-    def content(self) -> Synthetic:
-        """Return the release.
-
-        Raises:
-            ValueError: naming what does not fit.
-        """
-        if self.format != FORMAT:
-            raise ValueError(f"format must be {FORMAT}, got {self.format}")
-        names, domains = list(self.schema.columns), list(self.schema.columns.values())
-        if self.target is not None and self.target not in names:
-            raise ValueError(f"target must be a column, got {self.target!r}")
-        for name, some in (("bins", self.bins), ("single", self.single)):
-            validate.same_length(name, some, "columns", domains)
-        bins = []
-        for at, (one, domain) in enumerate(zip(self.bins, domains, strict=True)):
-            if len(one) != domain.size or set(one) != set(range(max(one) + 1)):
-                raise ValueError(f"bins[{at}] must number the bins of {domain.size} codes from 0")
-            bins.append(np.array(one, dtype=np.int64))
-        sizes = [int(one.max()) + 1 for one in bins]
-        places = Plan.of(self.schema, self._place, 1.0, self.settings).joint
-        if [one.columns for one in self.joint] != list(places):
-            raise ValueError(
-                "joint must have every pair of columns and every named group, in order"
-            )
-        return Synthetic(
-            self.receipt,
-            self.schema,
-            self.target,
-            self.settings,
-            NoisyCounts(
-                tuple(
-                    _shaped(f"single[{at}]", one, (domains[at].size,))
-                    for at, one in enumerate(self.single)
-                ),
-                tuple(bins),
-                {
-                    one.columns: _shaped(f"joint[{at}]", one, tuple(sizes[i] for i in one.columns))
-                    for at, one in enumerate(self.joint)
-                },
-                validate.positive("deviation", self.single[0].deviation),
-                {one.columns: validate.positive("deviation", one.deviation) for one in self.joint},
-            ),
-        )
-
-    @property
-    def _place(self) -> int | None:
-        return None if self.target is None else list(self.schema.columns).index(self.target)
-
-
-def _shaped(name: str, table: _Table, shape: Sequence[int]) -> Codes:
-    if len(table.counts) != math.prod(shape):
-        raise ValueError(f"{name} must have {math.prod(shape)} counts, got {len(table.counts)}")
-    return np.array(table.counts, dtype=np.int64).reshape(shape)
+    Raises:
+        ValueError: naming the entry that is missing or wrong.
+    """
+    found = files.loads(File, content)
+    return Synthetic(found.receipt, found.schema, found.target, found.settings, found.counts())
 
 
 def _seed(seed: int | None) -> int | None:

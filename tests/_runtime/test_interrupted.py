@@ -437,7 +437,7 @@ def test_every_command_says_that_it_was_interrupted(
     [
         ("bdpvi.releasing.releases.cost", False, "nothing was finished", 0),
         ("bdpvi.releasing.storage.release_bytes", True, "pays nothing", 1),
-        ("bdpvi.commands.options.print_json", True, "new.json is whole", 1),
+        ("bdpvi._runtime.outputs.say", True, "new.json is whole", 1),
     ],
 )
 def test_an_interrupted_release_says_whether_it_was_charged(

@@ -551,3 +551,13 @@ def test_new_rows_follow_the_notes(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("smokes,age,sex\nTrue,60,M\n")
     x = encoding.apply(read_table(tmp_path / "new.csv"))
     torch.testing.assert_close(x, torch.tensor([[2**0.5, 0, 1, 0, 1]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("ending", ["zip", "xz", "tar", "gz", "bz2", "zst"])
+def test_a_file_is_what_it_holds_whatever_its_name(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t.csv.{ending}"
+    path.write_text("age,sick\n1,yes\n", encoding="utf-8")
+    assert read_table(path).to_dict("list") == {"age": [1], "sick": ["yes"]}
+    path.write_bytes(b"PK\x03\x04\xff\xfe\x00")
+    with pytest.raises(ValueError, match=rf"t\.csv\.{ending} is not a readable CSV file"):
+        read_table(path)

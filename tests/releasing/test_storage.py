@@ -29,7 +29,6 @@ from bdpvi._runtime.chain import Head
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Charge, Entry, Origin
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing import releases
 from bdpvi.releasing.storage import load_fit, open_ledger, read_extra, save_fit
@@ -114,15 +113,14 @@ def test_relative_paths_stay_where_they_were(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_the_secret_receipt_is_valid_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_secret_receipt_is_valid_json(folder: Path) -> None:
     def refused(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
     total = bdpvi.release(loaded(folder)).cost
     assert total.exposure is not None
     assert total.exposure.certified == math.inf  # 20 records certify nothing
-    print_json(total.to_dict())
-    printed = json.loads(capsys.readouterr().out, parse_constant=refused)
+    printed = json.loads(store.json_text(total.to_dict()), parse_constant=refused)
     written = (folder / "release-2.json").read_text(encoding="utf-8")
     for one in (printed, json.loads(written, parse_constant=refused)["cost"]):
         assert one["exposure"]["certified"] == "Infinity"

@@ -40,7 +40,7 @@ def people(tmp_path: Path) -> Path:
 
 
 KEPT = ("intent.json", "intent.output", "ledger.head")
-REPORT = ("report.json", "report.html")
+REPORT = ("report.json", "report.html", "report.rows")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -78,7 +78,7 @@ def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
     assert list(rows) == ["age", "sick"]
     assert abs(len(rows) - 1800) < 200  # a tenth is kept out for the report
     with pytest.raises(ValueError, match="exists already"):
-        run(*shared)
+        run(*shared, "--rows", "7")
     assert len(Ledger(ledger).entries()) == 1
     run("sample", folder / "shared" / "synthetic.json", "--rows", 7, "--tables", 2,
         "--out", folder / "more")  # fmt: skip
@@ -189,8 +189,10 @@ def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> Non
     shutil.rmtree(folder / "shared")
     with pytest.raises(ValueError, match="was begun with another options"):
         run(*given, "--epsilon", "0.5")
-    said = run(*given, "--epsilon", "1")  # the same counts and rows again, for nothing
-    assert "An earlier call drew these" in said
+    for name in REPORT[:2]:
+        (folder / "shared.secret" / name).unlink()
+    run(*given, "--epsilon", "1")  # the same counts, rows and report again, for nothing
+    assert all((folder / "shared.secret" / name).exists() for name in REPORT)
     assert contents(folder / "shared") == first
     shutil.rmtree(folder / "shared")
     people.write_text(people.read_text(encoding="utf-8") + "n,30,yes\n", encoding="utf-8")
@@ -224,8 +226,6 @@ MOMENTS = {
     "before the rows": "bdpvi.commands.synthesize._write",
     "before the name": "bdpvi._runtime.store._publish",
 }
-COPIED = list(MOMENTS)[-3:]
-"""Moments when the output is kept already."""
 
 
 def ending(how: str, folder: Path) -> None:
@@ -307,7 +307,7 @@ def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
     assert names == {"people.csv", ledger.name, f"{ledger.name}.head", "shared", "shared.secret"}
     secret = folder / "shared.secret"
     kept = {one.name for one in secret.iterdir()} - {".lock"}
-    assert kept == {*KEPT, *(() if moment in COPIED else REPORT)}
+    assert kept == {*KEPT, *REPORT}
     assert intent.read(secret / "intent.json").key == b""
     assert (secret / "intent.output").read_bytes() == contents(folder / "shared")["synthetic.json"]
     if paid or how == "kill -9":  # else the work was not begun, and begins anew
@@ -347,7 +347,12 @@ def test_a_report_that_was_killed_leaves_nothing_in_the_secret_folder(
         killed(*given)
     assert list((folder / "shared.secret").glob(".report.html.bdpvi-*"))
     assert (folder / "shared" / "synthetic.csv").exists()
+    shared = contents(folder / "shared")
+    run(*given)
+    assert (folder / "shared.secret" / "report.html").exists()
+    assert contents(folder / "shared") == shared
+    assert not list(folder.rglob("*bdpvi-*"))
+    (folder / "shared" / "synthetic.csv").write_text("age,sick\n", encoding="utf-8")
     with pytest.raises(ValueError, match="exists already"):
         run(*given)
-    assert not list(folder.rglob("*bdpvi-*"))
     assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1

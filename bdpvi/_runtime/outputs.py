@@ -1,0 +1,192 @@
+"""What is printed or written for people and spreadsheets: text that does nothing by itself.
+
+Names and values come from tables and from files of others, so they can hold anything: sequences
+that a terminal obeys, marks that turn the order of letters round, formulas. Commands print by
+:func:`say` and :func:`show`, and write tables by :func:`csv_text`. A screen that is closed, full or
+of few letters ends no command whose work is done.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""C0 and C1, marks of direction, ends of lines and paragraphs, halves of characters."""
+_UNSAFE = re.compile(f"[{_OBEYED}]")
+_UNSAFE_IN_LINE = re.compile(f"[\t\n{_OBEYED}]")
+_FORMULA = tuple("=+-@＝＋－＠")
+_CLOSED = (errno.EPIPE, errno.EINVAL)
+"""Errors of a pipe that nobody reads any more; the second is Windows'."""
+_ERRORS = "bdpvi.escaped"
+
+codecs.register_error(
+    _ERRORS, lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end)
+)
+
+
+def visible(text: str) -> str:
+    r"""Return text whose control characters are written out as JSON does; ends of lines stay.
+
+    In JSON it is the same value.
+
+    >>> print(visible("a\x1b[2Jb"))
+    a\u001b[2Jb
+    """
+    return _UNSAFE.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    r"""Return :func:`visible` text in which ends of lines and tabs are written out too.
+
+    >>> print(one_line("a\nb"))
+    a\u000ab
+    """
+    return _UNSAFE_IN_LINE.sub(_escape, text)
+
+
+def cell(value: Any) -> Any:
+    r"""Return a value for a CSV file: one line, which no spreadsheet takes for a formula.
+
+    Text that begins like a formula gets an apostrophe before it, unless it is a number.
+
+    >>> cell("=cmd()"), cell("-0.5"), cell("yes"), cell(-1)
+    ("'=cmd()", '-0.5', 'yes', -1)
+    >>> print(cell("\t@x"))
+    '\u0009@x
+    """
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith(_FORMULA) and not _is_number(value):
+        value = f"'{value}"
+    return one_line(value)
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a table as CSV, header and values as :func:`cell` writes them, without the index.
+
+    >>> import pandas as pd
+    >>> csv_text(pd.DataFrame({"=a": ["@b", None], "n": [-1.5, 2.0]}))
+    "'=a,n\\n'@b,-1.5\\n,2.0\\n"
+    """
+    import pandas as pd
+
+    columns = [
+        one if one.dtype.kind in "biuf" else one.map(cell, na_action="ignore")
+        for _, one in frame.items()
+    ]
+    names = [cell(str(name)) for name in frame.columns]
+    safe = pd.concat(columns, axis=1).set_axis(names, axis=1)
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def say(*lines: str, error: bool = False) -> None:
+    """Print lines on what was done, each as :func:`one_line` of text.
+
+    Args:
+        lines: the text.
+        error: whether to print on standard error.
+    """
+    stream = sys.stderr if error else sys.stdout
+    if stream is not None:  # it was closed before the program began
+        print("".join(f"{one_line(one)}\n" for one in lines), end="", file=stream, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print a warning or what is wrong on standard error, further lines indented."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    first, *more = [line for line in lines if line] or [""]
+    say(f"bdpvi: {first}", *(f"  {line}" for line in more), error=True)
+
+
+def show(*lines: str) -> None:
+    """Print what was asked for, as :func:`say` does.
+
+    Raises:
+        OSError: if it is lost, but for a reader that has seen enough.
+    """
+    say(*lines)
+    lost = sys.stdout.lost if isinstance(sys.stdout, _Screen) else None
+    if lost is not None and lost.errno not in _CLOSED:
+        sys.stdout.lost = None  # type: ignore[attr-defined]  # it is said once
+        raise OSError(lost.errno, os.strerror(lost.errno or 0), "standard output")
+
+
+@contextmanager
+def screens() -> Iterator[None]:
+    """Let standard output and standard error take everything until the end.
+
+    Letters that they do not have are written out. What a closed or a full one loses is said at the
+    end where it can be said, and ends nothing.
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", one and _Screen(one)) for one in before)
+    try:
+        yield
+    finally:
+        out = sys.stdout
+        if isinstance(out, _Screen):
+            out.flush()
+            if out.lost is not None and out.lost.errno not in _CLOSED:
+                complain(f"standard output: {out.lost.strerror}; what the command did is done")
+        sys.stdout, sys.stderr = before
+
+
+class _Screen:
+    """A stream whose errors end nothing.
+
+    Attributes:
+        stream: the stream.
+        lost: why something was lost, if it was.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.lost = stream, cast("OSError | None", None)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_ERRORS)
+
+    def write(self, text: str) -> int:
+        """Write text, or lose it."""
+        with self._losing():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what waits, or lose it."""
+        with self._losing():
+            self.stream.flush()
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.lost = self.lost or error
+            # What waits in the stream is written again at exit: into nothing.
+            with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), self.stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""The content of a release's file, which may be anybody's: what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from bdpvi._runtime import schema, validate
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.models.contract import Model, latent_sites
+from bdpvi.models.kinds import Known
+from bdpvi.models.parameters import TrainedModel
+from bdpvi.releasing.released import Release
+from bdpvi.releasing.saved import Shared
+
+
+def release_of(content: bytes, model: Model | None = None) -> Release:
+    """Return what :func:`bdpvi.releasing.storage.release_bytes` returned, however large that is.
+
+    Raises:
+        ValueError: naming the entry that is missing or wrong.
+    """
+    given = schema.parsed(content)
+    samples = _numbers("samples", given.pop("samples", None))
+    latents = _named_numbers("latents", given.pop("latents", None))
+    parameters = _named_numbers("parameters", given.pop("parameters", {}))
+    shared = Shared.of(given)
+    model = model or shared.model
+    if model is None:
+        raise ValueError("model is not in it: give the one that was fitted, model=")
+    if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
+        raise ValueError("samples must have shape (draws, d), and latents as many draws")
+    if isinstance(model, Known):
+        _check_shapes(model, samples, latents, shared)
+    _check_words(shared, getattr(model, "classes", 0))
+    return Release(
+        samples=samples,
+        latents=latents,
+        receipt=shared.receipt,
+        model=TrainedModel(model, parameters) if parameters else model,
+        feature_names=shared.feature_names,
+        preprocessing=shared.preprocessing,
+        estimate=shared.estimate,
+        guide=shared.guide,
+        parameters=parameters,
+    )
+
+
+def _check_shapes(
+    model: Known, samples: torch.Tensor, latents: Mapping[str, torch.Tensor], shared: Shared
+) -> None:
+    """Raise ValueError unless latents are of the model's shapes."""
+    shapes = {name: tuple(value.shape[1:]) for name, value in latents.items()}
+    values = sum(math.prod(shape) for shape in shapes.values())
+    features = len(shared.feature_names)
+    for name, size in (
+        ("feature_names", features),
+        ("model.classes", getattr(model, "classes", 2)),
+    ):
+        validate.at_most(name, size, values + 1)  # before the model is run with so many
+    for at in (one for group in getattr(model, "levels", ()) for one in group):
+        validate.at_most("model.levels", at, features - 1)
+    zero = samples.new_zeros(1, features)
+    try:
+        sites = latent_sites(model, zero, zero.new_zeros(1))
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"model does not take {features} features: {error}") from error
+    wanted = {name: tuple(site["value"].shape) for name, site in sites.items()}
+    if shapes != wanted:
+        raise ValueError(f"latents must have the shapes {wanted}, got {shapes}")
+    if shared.estimate is not None and len(shared.estimate.mean) != wanted["w"][0]:
+        raise ValueError(f"estimate must be of {wanted['w'][0]} weights")
+
+
+def _check_words(shared: Shared, classes: int) -> None:
+    """Raise ValueError unless the encoding is of these features, and classes have names."""
+    written = shared.preprocessing.get("encoding")
+    if written is not None:
+        names = Encoding.from_dict(written).feature_names
+        if names != shared.feature_names:
+            raise ValueError(
+                f"preprocessing.encoding must be of the {len(shared.feature_names)} features of "
+                f"feature_names, got {len(names)}"
+            )
+    target = shared.preprocessing.get("target")
+    if not isinstance(target, Mapping):
+        return
+    for name in ("column", "positive", "negative"):
+        if not isinstance(target.get(name, ""), str):
+            raise ValueError(f"preprocessing.target.{name} must be text, got {target[name]!r:.80}")
+    labels = target.get("classes", ())
+    whole = isinstance(labels, Sequence) and all(isinstance(one, str) for one in labels)
+    if not whole or (labels and len(labels) != classes):
+        raise ValueError(
+            f"preprocessing.target.classes must be {classes} texts, got {labels!r:.80}"
+        )
+
+
+def _named_numbers(name: str, given: object) -> dict[str, torch.Tensor]:
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} must be a JSON object, got {given!r:.80}")
+    return {key: _numbers(f"{name}.{key}", value) for key, value in given.items()}
+
+
+def _numbers(name: str, value: object) -> torch.Tensor:
+    try:
+        tensor = torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from error
+    return validate.finite(name, tensor)

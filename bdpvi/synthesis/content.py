@@ -1,0 +1,161 @@
+"""The content of a synthetic table's file, which may be anybody's: what does not fit is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bdpvi._runtime import secure, validate
+from bdpvi.accounting.cost import Bound
+from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan
+
+FORMAT = 1
+_MOST_COUNT = 2**40
+"""So that counts of all cells of a file have a sum in 64 bits; noise is below."""
+_LEAST_DEVIATION = 1e-6
+_MOST_KEPT = 2**26
+"""Cells that the network of a file may keep, in all its tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What was promised; all of it may be published.
+
+    Attributes:
+        worst_case: ε at δ for whatever one row, or all rows of one person, may be. All rows move
+            the counts equally far, so the Bayesian ε would be the same number.
+        source: where the schema is from.
+        from_data: columns whose bounds or levels were read from the table, which ε does not cover.
+        bought: columns whose bounds or levels were bought, which ε covers.
+    """
+
+    worst_case: Bound
+    source: str
+    from_data: tuple[str, ...] = ()
+    bought: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        listed = ", ".join(self.bought)
+        return f"{self.worst_case}" + f"; bounds or levels of {listed} were bought" * bool(listed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Noisy counts of one column's codes, or of the bins of several columns.
+
+    Attributes:
+        columns: their places.
+        deviation: of the noise.
+        counts: of all cells, the last column's first.
+    """
+
+    columns: tuple[int, ...]
+    deviation: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """The content of the file."""
+
+    format: int
+    receipt: Receipt
+    schema: Schema
+    target: str | None
+    settings: Counts
+    bins: tuple[tuple[int, ...], ...]
+    single: tuple[Table, ...]
+    joint: tuple[Table, ...]
+
+    @classmethod
+    def of(
+        cls,
+        receipt: Receipt,
+        schema: Schema,
+        target: str | None,
+        settings: Counts,
+        noisy: NoisyCounts,
+    ) -> File:
+        """Return the file of a release; arguments as of :class:`bdpvi.synthesis.Synthetic`."""
+
+        def table(columns: Group, deviation: float, counts: Codes) -> Table:
+            return Table(
+                columns=columns, deviation=deviation, counts=tuple(counts.ravel().tolist())
+            )
+
+        return cls(
+            format=FORMAT,
+            receipt=receipt,
+            schema=schema,
+            target=target,
+            settings=settings,
+            bins=tuple(tuple(one.tolist()) for one in noisy.bins),
+            single=tuple(table((at,), noisy.deviation, one) for at, one in enumerate(noisy.single)),
+            joint=tuple(table(at, noisy.deviations[at], one) for at, one in noisy.joint.items()),
+        )
+
+    def counts(self) -> NoisyCounts:
+        """Return the noisy counts.
+
+        Raises:
+            ValueError: naming what does not fit.
+        """
+        if self.format != FORMAT:
+            raise ValueError(f"format must be {FORMAT}, got {self.format}")
+        names, domains = list(self.schema.columns), list(self.schema.columns.values())
+        if self.target is not None and self.target not in names:
+            raise ValueError(f"target must be a column, got {self.target!r}")
+        for name, some in (("bins", self.bins), ("single", self.single)):
+            validate.same_length(name, some, "columns", domains)
+        bins = []
+        for at, (one, domain) in enumerate(zip(self.bins, domains, strict=True)):
+            if len(one) != domain.size or sorted({*one}) != list(range(len({*one}))):
+                raise ValueError(f"bins[{at}] must number the bins of {domain.size} codes from 0")
+            bins.append(np.array(one, dtype=np.int64))
+        sizes = [int(one.max()) + 1 for one in bins]
+        room = self.settings.cells * len(domains)
+        validate.at_most("settings.cells times columns", room, _MOST_KEPT)
+        least = math.comb(len(domains), 2)  # before as many are listed
+        if len(self.joint) < least:
+            raise ValueError(f"joint must have {least} pairs of columns, got {len(self.joint)}")
+        places = Plan.of(self.schema, self._place, 1.0, self.settings).joint
+        if [one.columns for one in self.joint] != list(places):
+            raise ValueError(
+                "joint must have every pair of columns and every named group, in order"
+            )
+        return NoisyCounts(
+            tuple(
+                _shaped(f"single[{at}]", one, (domains[at].size,))
+                for at, one in enumerate(self.single)
+            ),
+            tuple(bins),
+            {
+                one.columns: _shaped(f"joint[{at}]", one, tuple(sizes[i] for i in one.columns))
+                for at, one in enumerate(self.joint)
+            },
+            _deviation("single[0]", self.single[0]),
+            {one.columns: _deviation(f"joint[{at}]", one) for at, one in enumerate(self.joint)},
+        )
+
+    @property
+    def _place(self) -> int | None:
+        return None if self.target is None else list(self.schema.columns).index(self.target)
+
+
+def _shaped(name: str, table: Table, shape: Sequence[int]) -> Codes:
+    if len(table.counts) != math.prod(shape):
+        raise ValueError(f"{name} must have {math.prod(shape)} counts, got {len(table.counts)}")
+    validate.at_most(f"{name}.counts", max(map(abs, table.counts)), _MOST_COUNT)
+    return np.array(table.counts, dtype=np.int64).reshape(shape)
+
+
+def _deviation(name: str, table: Table) -> float:
+    name = f"{name}.deviation"
+    if not validate.positive(name, table.deviation) >= _LEAST_DEVIATION:
+        raise ValueError(f"{name} must be at least {_LEAST_DEVIATION:g}, got {table.deviation!r}")
+    secure.whole_parts(table.deviation)  # refuses more noise than there is room for
+    return table.deviation
