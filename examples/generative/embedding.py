@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from _images import (
@@ -32,8 +34,9 @@ from torch import Tensor, nn
 
 from bdpvi import Ledger
 from bdpvi._runtime import secure
-from bdpvi.accounting.book import Entry
+from bdpvi._runtime.keys import Key
 from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.transaction import Before, Plan, Transaction
 from bdpvi.dp.mechanism import NoisySum
 
 FEATURES = 3000
@@ -67,13 +70,34 @@ def embedding(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return total
 
 
+@dataclass(frozen=True, eq=False)
+class MeanEmbedding:
+    """The sum with noise over N/10, (10, 3000)."""
+
+    step: ClassVar[str] = "embedding"
+
+    mechanism: NoisySum
+    x: Tensor
+    y: Tensor
+    w: Tensor
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return the price."""
+        event = self.mechanism.event(1)
+        return Plan(kind="release", what="a mean embedding", events=(event,), settings=None)
+
+    def draw(self, plan: Plan[None], key: Key) -> Tensor:
+        """Add up, with noise."""
+        (noisy,) = self.mechanism.noisy([embedding(self.x, self.y, self.w)], key)
+        return (noisy * (DIGITS / self.mechanism.records)).float()
+
+
 def release(x: Tensor, y: Tensor, w: Tensor, epsilon: float, ledger: Ledger) -> Tensor:
     """Charge, then return the noisy sum over N/10, (10, 3000), which may be published."""
     size = DIGITS * FEATURES
     distance = gaussian_distance(epsilon, DELTA, secure.sum_rounding(size))
     mechanism = NoisySum(rate=1, clip=1, noise_multiplier=1 / distance, size=size, records=len(x))
-    ledger.spend(Entry(kind="release", events=(mechanism.event(1),)), "a mean embedding")
-    return DIGITS * mechanism.means([embedding(x, y, w)], 0)[0].float()
+    return Transaction(ledger).perform(MeanEmbedding(mechanism, x, y, w))
 
 
 def train(generator: nn.Module, target: Tensor, w: Tensor, steps: int) -> list[float]:

@@ -87,7 +87,7 @@ def test_a_charge_is_checked() -> None:
         {"seal": "0" * 65},
     ):
         with pytest.raises(ValueError, match="must match"):
-            Entry(kind="draws", **bad)  # type: ignore[arg-type]
+            Entry(kind="draws", **bad)
 
 
 @pytest.mark.parametrize(
