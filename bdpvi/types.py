@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -267,3 +268,19 @@ class PrivacyUtilityWarning(UserWarning):
 
 class BudgetExceededError(ValueError):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
+
+
+def tell_owner(records: int, why: str, stacklevel: int = 3) -> None:
+    """Warn of records that are left out, if there are any: a record must not decide an exit.
+
+    Args:
+        records: how many.
+        why: the rest of the sentence, as "have a label that is no class".
+        stacklevel: of the warning.
+    """
+    if records:
+        warnings.warn(
+            f"for the owner only: {records} {why}; left out",
+            PrivacyUtilityWarning,
+            stacklevel=stacklevel + 1,
+        )

@@ -21,8 +21,8 @@ from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
-from bdpvi.datasets.reading import read_table
-from bdpvi.datasets.split import by_coins, experiment, shuffled
+from bdpvi.datasets.reading import MULTILINE, read_table
+from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.units import at_most
 from bdpvi.types import Dataset, People, Split
 
@@ -145,22 +145,30 @@ def _by_persons(
 
 
 def from_csv(
-    path: str | os.PathLike[str], target: str, *, separator: str = ",", **options: Any
+    path: str | os.PathLike[str],
+    target: str,
+    *,
+    separator: str = ",",
+    multiline: bool = False,
+    **options: Any,
 ) -> Split:
     """Read a CSV or Parquet file by :func:`read_table` and split it by :func:`from_frame`.
 
     Args:
         path: the file.
         target: the yes/no column.
-        separator: see :func:`read_table`.
+        separator, multiline: see :func:`read_table`. What the latter rests on is named by every
+            promise.
         options: see :func:`from_frame`; ``name`` is by default the file's.
 
     Raises:
         ValueError: as :func:`read_table` and :func:`from_frame`.
         OSError: if the file cannot be opened.
     """
-    frame = read_table(path, separator=separator)
-    return from_frame(frame, target, **{"name": Path(path).stem, **options})
+    constants = options.get("constants") is not None  # then each value is read by itself
+    frame = read_table(path, separator=separator, multiline=multiline, text=constants)
+    split = from_frame(frame, target, **{"name": Path(path).stem, **options})
+    return noted(split, MULTILINE) if multiline else split
 
 
 def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:

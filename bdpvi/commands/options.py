@@ -31,6 +31,14 @@ HELP = {"help_option_names": ["-h", "--help"]}
 Separator = Annotated[
     str, typer.Option(help="Character between the values of a CSV file; tab for a tab.")
 ]
+Multiline = Annotated[
+    bool,
+    typer.Option(
+        "--multiline",
+        help="Values in quotes may go over several lines of a CSV file. Then one line can join "
+        "others to it, which the promise names; without it a record is one line.",
+    ),
+]
 Unknown = Annotated[
     str,
     typer.Option(
@@ -180,6 +188,7 @@ class Table:
         typer.Option(help="Features of a category: onehot, one for each; ordinal, its position."),
     ] = "onehot"
     separator: Separator = ","
+    multiline: Multiline = False
     test_fraction: Annotated[
         float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
     ] = 0.2

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from bdpvi.accounting.cost import Assumption
     import pandas as pd
 
     from bdpvi._runtime.keys import Key
@@ -73,11 +74,9 @@ def kept_out(
     return frame[~out], frame[out]
 
 
-def with_secret_split(made: Synthetic) -> Synthetic:
-    """Return the release, whose receipt says that rows were kept out, not how many."""
-    from bdpvi.accounting.cost import Assumption
-
-    bound = made.receipt.worst_case.assuming(Assumption.SECRET_SPLIT)
+def assuming(made: Synthetic, *more: Assumption) -> Synthetic:
+    """Return the release, whose receipt names further assumptions."""
+    bound = made.receipt.worst_case.assuming(*more)
     return replace(made, receipt=replace(made.receipt, worst_case=bound))
 
 

@@ -241,6 +241,7 @@ def predict(
     ] = None,
     unknown: Unknown = "",
     separator: Separator = ",",
+    multiline: Multiline = False,
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
     ] = None,
@@ -257,7 +258,9 @@ def predict(
 
     file = None if as_json else out
     with nullcontext(sys.stdout) if file is None else store.claimed(file) as target:
-        loaded, table = _predicted(released, data, ids or [], unknown, separator)
+        loaded, table = _predicted(
+            released, data, ids or [], unknown, {"separator": separator, "multiline": multiline}
+        )
         if as_json:
             columns = table.astype(object).where(table.notna(), None).to_dict("list")
             options.print_json({**columns, "receipt": loaded.receipt.to_dict()})
@@ -269,7 +272,7 @@ def predict(
 
 
 def _predicted(
-    released: Path, data: Path, ids: Sequence[str], unknown: str, separator: str
+    released: Path, data: Path, ids: Sequence[str], unknown: str, reading: Mapping[str, Any]
 ) -> tuple[Release, pd.DataFrame]:
     import numpy as np
     import pandas as pd
@@ -286,13 +289,13 @@ def _predicted(
         )
     if unknown:
         encoding = replace(encoding, unknown=unknown)
-    features, counts = encoding.counted(datasets.read_table(data, separator=separator))
+    features, counts = encoding.counted(datasets.read_table(data, **reading))
     if counts:
         print(f"bdpvi: not known, taken for the column's mean: {said(counts)}", file=sys.stderr)
     parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]
     columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
     return loaded, pd.DataFrame(
-        {**_identifiers(data, ids, separator, {*columns, "receipt"}), **columns}
+        {**_identifiers(data, ids, reading, {*columns, "receipt"}), **columns}
     )
 
 
@@ -327,7 +330,7 @@ def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
 
 
 def _identifiers(
-    data: Path, ids: Sequence[str], separator: str, taken: Collection[str]
+    data: Path, ids: Sequence[str], reading: Mapping[str, Any], taken: Collection[str]
 ) -> dict[str, pd.Series[Any]]:
     """Return columns of a file as they are written there."""
     from bdpvi import datasets
@@ -335,7 +338,7 @@ def _identifiers(
 
     if not ids:
         return {}
-    table = with_text_names(datasets.read_table(data, separator=separator, text=True))
+    table = with_text_names(datasets.read_table(data, **reading, text=True))
     for name in ids:
         if name not in table.columns:
             raise ValueError(f"id={name!r} is no column of {data}")

@@ -21,6 +21,7 @@ from bdpvi.commands.options import (
     Quiet,
     RowsPerUnit,
     Secret,
+    Multiline,
     Separator,
     Table,
     Unit,
@@ -63,6 +64,7 @@ def schema(
     drop: Drop = None,
     categorical: Categorical = None,
     separator: Separator = ",",
+    multiline: Multiline = False,
 ) -> None:
     """Draft a schema from a table, for the owner to replace what is read from its rows.
 
@@ -74,7 +76,8 @@ def schema(
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.schema import measured
 
-    frame = with_text_names(read_table(data, separator=separator, text=True))
+    read = read_table(data, separator=separator, multiline=multiline, text=True)
+    frame = with_text_names(read)
     source = "Write here where these bounds are from."
     drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)
@@ -119,6 +122,7 @@ def synthesize(
     no_report: quality.NoReport = False,
     groups: quality.Groups = None,
     separator: Separator = ",",
+    multiline: Multiline = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -134,6 +138,7 @@ def synthesize(
     """
     import bdpvi
     from bdpvi._runtime import progress, store
+    from bdpvi.accounting.cost import Assumption
     from bdpvi.accounting.places import Places
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
@@ -160,7 +165,8 @@ def synthesize(
     path = beside(data) if ledger is None else ledger
     where = Places.of(out=out, secret=folder, ledger=path, shared=out)
     _check(rows, tables)
-    frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
+    read = read_table(data, separator=separator, multiline=multiline, text=True, least=0)
+    frame = with_text_names(read)
     used = _without(frame, drop)
     order = Order.of(list(used.columns), **given)  # refuses before anything is kept
     if not no_report:
@@ -171,7 +177,8 @@ def synthesize(
     assert people is not None  # as it is a file, and no public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
-    options = repr((given, sorted(drop or ()), separator, None if no_report else test_fraction))
+    reading = (separator, *["multiline"] * multiline)
+    options = repr((given, sorted(drop or ()), reading, None if no_report else test_fraction))
     price = {"epsilon": epsilon, "delta": delta}
     train, held_out = used, None
     with _begun(where.secret, data, people, options, price) as begun:
@@ -187,8 +194,10 @@ def synthesize(
             people.remember(where.secret / HEAD)
             work = Transaction(people, secret_key, begun.facts, alone=True, kept=True)
             made = bdpvi.synthesize(kept, **given, work=work)
+            if multiline:
+                made = quality.assuming(made, Assumption.RECORDS_ACROSS_LINES)
             if held_out is not None:
-                made = quality.with_secret_split(made)
+                made = quality.assuming(made, Assumption.SECRET_SPLIT)
                 key = work.charge(Synthesis(kept, order))[1]  # was charged, and is not again
                 train, held_out = (counted(one, made.settings, key) for one in (kept, held_out))
             return made.to_bytes()
