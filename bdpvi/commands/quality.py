@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.cost import Assumption
     import pandas as pd
 
     from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.cost import Assumption
     from bdpvi.synthesis import Synthetic
 
 NUMBERS, PAGE = "report.json", "report.html"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,15 @@ import typer
 
 from bdpvi._runtime import validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unknown
+from bdpvi.commands.options import (
+    Delta,
+    Folder,
+    Json,
+    Multiline,
+    Separator,
+    Settings,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,12 +24,10 @@ from bdpvi.dp.charges import Steps
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.networks.gradients import GradSampleMode, Loss, make_gradients, trainable
 from bdpvi.dp.networks.private import Private
-from bdpvi.dp.networks.records import Records, Source, check_panel
+from bdpvi.dp.networks.records import Records, Source, check_panel, made_up
 from bdpvi.dp.networks.refusals import check_loss, check_module, check_optimizer
 from bdpvi.types import Dataset
 
-_TRIED = 8
-"""Records that module and loss are tried on before the first step; the panel's, if there is one."""
 _MOST_NOISE = 100.0
 """Times the noise of an empty ledger: with more, the steps could have a hundredth of ε."""
 BLOCK = 10
@@ -158,8 +156,7 @@ def make_private(
         counted = Records.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
-    tried = held if counted is None else counted
-    some = tried.take(torch.arange(_TRIED) % len(tried), weights[0].device)
+    some = made_up(held, weights[0].device)
     check_module(module, some)
     check_loss(loss, module, some)
     batch = settings.physical_batch

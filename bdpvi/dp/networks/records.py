@@ -19,6 +19,8 @@ Source = Sequence[Any] | Dataset[Any]
 module of several inputs has a tuple of tensors for x."""
 
 LEAST_PANEL = 100
+_TRIED = 8
+"""Records that a module is tried on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,21 @@ class Records:
         else:
             x = y = torch.zeros(0)
         return tree_map(lambda one: one.to(device), x), y.to(device)
+
+
+def made_up(records: Records, device: torch.device) -> Batch:
+    """Return records of the same shapes and types, to try a module on: no record decides that.
+
+    Numbers are uniform on [0, 1), whole ones 0 and 1.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def like(one: Tensor) -> Tensor:
+        shape = (_TRIED, *one.shape[1:])
+        found = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return (found if one.is_floating_point() else 2 * found).to(one)
+
+    return tree_map(like, records.take(torch.zeros(1, dtype=torch.int64), device))  # type: ignore[no-any-return]
 
 
 def check_panel_size(panel: Records) -> None:
