@@ -134,7 +134,8 @@ class Dataset:
     ) -> Dataset:
         """Return the records of arrays, frames, tensors or lists of numbers.
 
-        Text, dates and blanks are refused: :func:`bdpvi.datasets.from_frame` encodes those.
+        Columns of text and dates are refused: :func:`bdpvi.datasets.from_frame` encodes those. A
+        record with a number that is not finite is left out, and the owner is told how many.
 
         Args:
             x: features, (N, d).
@@ -163,7 +164,26 @@ class Dataset:
             raise ValueError(
                 f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
             )
-        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name)
+        return cls.finite(validate.numbers("x", x), targets, feature_names=texts, name=name)
+
+    @classmethod
+    def finite(cls, x: Tensor, y: Tensor, **more: Any) -> Dataset:
+        """Return the records in which every number is finite; tell the owner how many are not.
+
+        Args:
+            x, y: features, (N, d), and targets, (N, ...).
+            more: further attributes.
+
+        Raises:
+            ValueError: as :class:`Dataset`, but for numbers that are not finite.
+        """
+        if x.ndim != 2 or len(x) != len(y):
+            return cls(x, y, **more)  # refuses
+        good = x.isfinite().all(dim=1) & y.isfinite().reshape(len(y), -1).all(dim=1)
+        if bool(good.all()):
+            return cls(x, y, **more)
+        tell_owner(int((~good).sum()), "records have a value that is not finite", 5)
+        return cls(x[good], y[good], ids=good.nonzero()[:, 0], **more)
 
     def __len__(self) -> int:
         return len(self.x)

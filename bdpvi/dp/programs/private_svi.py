@@ -127,8 +127,8 @@ class PrivateSVI:
             FloatingPointError: if a parameter is not finite after the step.
 
         Warns:
-            PrivacyUtilityWarning: of gradients that are not finite, or that model and guide fail on,
-                which count as zero.
+            PrivacyUtilityWarning: of gradients that are not finite, or that model or guide fail
+                on, which count as zero.
         """
         descent, charged = self._begun(args, kwargs)
         charged.take()
@@ -136,8 +136,8 @@ class PrivateSVI:
         if descent.ignored and not self._told:
             self._told = True
             warnings.warn(
-                f"for the owner only: {descent.ignored} gradients of records are not finite, or fail, "
-                "and count as zero; look for NaN, infinities and values outside the support",
+                f"for the owner only: {descent.ignored} gradients of records are not finite, or "
+                "fail, and count as zero; look for NaN, infinities and values outside the support",
                 PrivacyUtilityWarning,
                 stacklevel=2,
             )
