@@ -194,13 +194,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _features(self, X: ArrayLike) -> Any:
-        """Return checked rows as the release takes them, a tensor (N, d)."""
+        """Return checked rows as the release takes them, (N, d); a NaN counts as the centre."""
         import torch
 
         from bdpvi.recipes.arrays import standardised
 
-        rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        return torch.from_numpy(standardised(rows, self.center_, self.scale_))
+        given = {"dtype": np.float64, "ensure_all_finite": False, "reset": False}
+        rows: Floats = validate_data(self, _numbers(X), **given)
+        found = standardised(rows, self.center_, self.scale_)
+        return torch.from_numpy(np.nan_to_num(found, nan=0.0))
 
     def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; what is secret ends here."""

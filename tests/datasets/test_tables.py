@@ -27,6 +27,8 @@ from bdpvi.datasets import (
     from_frame,
     read_table,
 )
+from bdpvi.datasets.reading import read_header
+from bdpvi.releasing.guarantees import assumptions_of
 
 TABLE = pd.DataFrame(
     {
