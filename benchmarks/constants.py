@@ -31,7 +31,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.encoded import Encoded, encode
+from bdpvi.recipes.encoded import Encoded, Unpaid, encode
 from bdpvi.recipes.metrics import auc, log_score
 from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.private import Work
@@ -114,7 +114,7 @@ def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> 
         base = float(log_score(torch.full((len(y),), float(train.y.mean())), y))
         most = float(log_score(torch.from_numpy(usual), y)) - base
         free = Encoded(exact, records=float(rows))
-        found = [free] if rows < 1.5 * need else [free, encode(train, pipeline, key)]
+        found = [free] if rows < 1.5 * need else [free, encode(train, pipeline, Unpaid(key))]
         kept.append(
             [
                 (scored(train, test, pipeline, one, key.child("draw", at))[1] - base) / most
@@ -162,7 +162,7 @@ def main() -> None:
                     order = np.random.default_rng(repeat).permutation(len(whole))
                     train = whole.select(order[:rows])
                     test = whole.select(order[rows : rows + TEST])
-                    found = encode(train, pipeline, key, feasible=False)
+                    found = encode(train, pipeline, Unpaid(key), feasible=False)
                     free = Encoded(exact, records=float(rows))
                     mine, theirs = (
                         scored(train, test, pipeline, one, key.child("draw", len(one.paid)))

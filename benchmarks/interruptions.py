@@ -39,7 +39,7 @@ TRIED = {"command", "points", "kills", "full disks", "ended before"}
 
 RELEASES = ("draws", "release")
 """Charges of samples: draws from a fit, what was solved for, or counts."""
-WANTED = {"fit": (0, 0), "release": (1, 0), "private": (1, 2), "synthesize": (1, 1)}
+WANTED = {"fit": (0, 0), "release": (1, 0), "private": (1, 2), "synthesize": (1, 0)}
 """Releases and purchases that each command charges."""
 
 
@@ -110,28 +110,24 @@ def child(kind: str, folder: Path, at: int | None, full: bool = False) -> tuple[
         os._exit(code)
 
 
-def paid(kind: str, folder: Path) -> tuple[int, int]:
+def paid(folder: Path) -> tuple[int, int]:
     """Return the number of releases and of purchases that are charged."""
-    entries = charged(kind, folder)
+    entries = charged(folder)
     draws = sum(one.kind in RELEASES for one in entries)
     return draws, len(entries) - draws
 
 
-def charged(kind: str, folder: Path) -> tuple[Entry, ...]:
+def charged(folder: Path) -> tuple[Entry, ...]:
     """Return all charges."""
     from bdpvi import Ledger
-    from bdpvi.releasing import storage
 
-    if kind == "synthesize":
-        people = folder / "people.jsonl"
-        return Ledger(people).entries() if people.exists() else ()
-    ledger = folder / ("shared.secret" if kind == "private" else "fit")
-    return storage.open_ledger(ledger).entries() if storage.is_fit(ledger) else ()
+    people = folder / "people.jsonl"
+    return Ledger(people).book().charges if people.exists() else ()
 
 
 def shared(kind: str, folder: Path) -> Path:
     if kind == "synthesize":
-        return folder / "shared/synthetic.csv"
+        return folder / "shared/synthetic.json"
     return folder / ("shared/release.json" if kind == "private" else "release.json")
 
 
@@ -140,25 +136,22 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
     if code == 0 and not full:
         found["ended before"] += 1
     out = shared(kind, folder)
-    if kind != "fit" and out.exists() and out.stat().st_size and paid(kind, folder)[0] == 0:
+    if kind != "fit" and out.exists() and out.stat().st_size and paid(folder)[0] == 0:
         found["sample without a charge"] += 1
-    first = keys(kind, folder)
+    first, kept = charged(folder), [one.read_bytes() for one in folder.rglob("*.output")]
     finished = (folder / "fit" if kind == "fit" else out).exists()
     again, _ = child(kind, folder, None)
     if again != (2 if finished else 0):  # what is finished is never overwritten
         found["does not go on"] += 1
-    if paid(kind, folder) != WANTED[kind]:
+    if paid(folder) != WANTED[kind]:
         found["charged twice, or not at all"] += 1
-    if first and keys(kind, folder) != first:
+    if charged(folder)[: len(first)] != first:  # with the hashes of their keys
         found["another key"] += 1
+    if kept and kept != [out.read_bytes()]:
+        found["another output"] += 1
     left = [one for one in folder.rglob(".*") if not one.name.endswith(".lock")]
     if [*left, *folder.glob("*.unfinished")]:
         found["left behind"] += 1
-
-
-def keys(kind: str, folder: Path) -> list[tuple[str, str]]:
-    """Return what the draws of each charge follow from."""
-    return [(one.of, one.key) for one in charged(kind, folder) if one.kind in RELEASES]
 
 
 def main() -> None:

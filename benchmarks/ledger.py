@@ -22,10 +22,11 @@ from printed import command
 from torch import nn
 
 import bdpvi
-from bdpvi._runtime.chain import chained
+from bdpvi._runtime.chain import chained, save
 from bdpvi.accounting.book import Charge, Entry, Origin
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.guides import MeanField
 
 COUNTS = (10, 1_000, 10_000)
 DELTA = 1e-4
@@ -62,11 +63,12 @@ def median(work: Callable[[], object]) -> float:
 def rows(path: Path, count: int, equal: bool, own: bool) -> dict[str, float]:
     """Return what takes how long after so many charges, by the fit itself or by another."""
     data = table()
-    path.write_bytes(Ledger().content())
-    fit = bdpvi.recommended(1.0).fit(data, ledger=Ledger(path), progress=False)
+    save(path, Ledger().content())
+    recipe = bdpvi.recommended(1.0, guide=MeanField)
+    fit = recipe.fit(data, ledger=Ledger(path), progress=False)
     of = fit.kept.name if own else "another"
     lines = ({"charge": entry(of, number, equal).to_dict()} for number in range(count))
-    path.write_bytes(chained(Ledger(path).book().header, *lines))
+    save(path, chained(Ledger(path).book().header, *lines))
     module = nn.Linear(5, 1)
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), data=data, rate=0.1,

@@ -1,13 +1,15 @@
 """What releases said, written down: a change of the code behind them changes none of it.
 
-Only :meth:`bdpvi._runtime.keys.Key.fresh` is replaced, by a fixed key, so noise is the same each
-time; all else goes through public doors. Tables follow from whole numbers, so no generator has a
-part in them. ``python tests/test_same_releases.py`` writes answers down that are meant to change.
+Only :meth:`bdpvi._runtime.keys.Key.fresh` and the ids of ledgers are replaced, by fixed ones, so
+noise is the same each time; all else goes through public doors. Tables follow from whole numbers,
+so no generator has a part in them. ``python tests/test_same_releases.py`` writes answers down that
+are meant to change.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,9 +42,10 @@ DPVI = bdpvi.DPVI(rows=600, steps=60, batch=60)
 
 @contextmanager
 def fixed_key() -> Iterator[None]:
-    """Every secret key is the same one: for tests alone."""
+    """Every secret key is the same one, and so is every ledger's id: for tests alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Key, "fresh", classmethod(lambda cls: Key(bytes(range(32)))))
+        patch.setattr(secrets, "token_hex", lambda size: "0f" * size)
         yield
 
 

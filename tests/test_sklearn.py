@@ -138,15 +138,39 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     assert (again.center_ != model.center_).any()
     # Constants have a fifth of μ², by nine tenths of δ, as names of categories take the tenth; the
     # minimum has what that leaves.
-    (entry,) = Ledger.at(file).entries()[:1]
-    noise = [e.noise_multiplier for e in entry.events or () if isinstance(e, SampledGaussian)]
+    book = Ledger.at(file).book()
+    kinds = ["reserved", "constants", "constants", "release", "ended"]
+    assert [one.kind for one in book.entries] == 2 * kinds
+    first = [one for one in book.charges if one.of == book.entries[0].of]
+    events = [event for one in first for event in one.events or ()]
+    noise = [e.noise_multiplier for e in events if isinstance(e, SampledGaussian)]
     paid = math.fsum(one**-2 for one in noise)
     assert paid == pytest.approx(0.2 * gaussian_distance(0.9, 9e-6) ** 2, rel=1e-6)
-    total = epsilon(entry.events or (), 1e-5)
+    total = epsilon(events, 1e-5)
     assert total is not None
     assert 0.995 * 0.9 < total.epsilon <= 0.9
     with pytest.raises(ValueError, match="needs public bounds"):
         PrivateLogisticRegression(guarantee=bdpvi.BayesianDP(), classes=("no", "yes")).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epsilon": 0}, "epsilon must be"),
+        ({"scales": (0, 0)}, "scales must have positive deviations"),
+        ({"bounds": (-1, 1), "scales": (0, 1)}, "were both given"),
+        ({"expected_rows": -3}, "rows must be"),
+        ({"guarantee": bdpvi.BayesianDP()}, "needs public bounds"),
+    ],
+)
+def test_what_is_refused_leaves_no_ledger(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    x, y = table(50)
+    model = PrivateLogisticRegression(classes=("no", "yes"), ledger=str(tmp_path / "people.jsonl"))
+    with pytest.raises(ValueError, match=message):
+        model.set_params(**given).fit(x, y)
+    assert list(tmp_path.iterdir()) == []
 
 
 @few

@@ -33,7 +33,8 @@ def test_the_file_has_each_charge_before_its_noise_is_drawn(
 
     monkeypatch.setattr(exact, "count_noise", counted)
     monkeypatch.setattr("bdpvi.recipes.objective.perturbed_minima", interrupted)
-    model = PrivateLogisticRegression(classes=("no", "yes"), scales=[1.0, 1.0], ledger=file)
+    scales = (0.0, 0.0), (1.0, 1.0)
+    model = PrivateLogisticRegression(classes=("no", "yes"), scales=scales, ledger=str(file))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             model.fit(*table(500))

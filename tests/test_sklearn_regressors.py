@@ -95,15 +95,19 @@ def test_what_is_not_given_is_bought_and_the_total_is_epsilon(model: Any, tmp_pa
     x, y = table(model)
     file = tmp_path / "people.jsonl"
     for given in (SCALES, {}):
-        file.unlink(missing_ok=True)
+        for one in tmp_path.iterdir():
+            one.unlink()
         bought = type(model)(0.9, **given, ledger=str(file)).fit(x, y)
         assert bought.bound_.epsilon == 0.9
         assert "worst-case DP ε = 0.9 (aimed at)" in bought.guarantee_
-        (entry,) = Ledger.at(file).entries()
-        events = entry.events or ()
+        book = Ledger.at(file).book()
+        kinds = ["reserved", "constants", "constants", "release", "ended"]
+        assert [one.kind for one in book.entries] == kinds
+        assert not book.opened
+        events = [event for one in book.charges for event in one.events or ()]
         noise = [one.noise_multiplier for one in events if isinstance(one, SampledGaussian)]
-        assert len(noise) == 3  # the rounds, the number of records, and centres and scales
-        paid = math.fsum(one**-2 for one in noise[1:])
+        assert len(noise) == 3  # the number of records, centres and scales, and the rounds
+        paid = math.fsum(one**-2 for one in noise[:2])
         assert paid == pytest.approx(0.2 * gaussian_distance(0.9, 9e-6) ** 2, rel=1e-6)
         total = epsilon(events, 1e-5)
         assert total is not None
@@ -186,7 +190,17 @@ def test_bad_arguments_are_named_and_nothing_is_charged(
     file = tmp_path / "people.jsonl"
     with pytest.raises(ValueError, match=message):
         clone(model).set_params(**arguments, ledger=str(file)).fit(x, y)
-    assert not file.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
+@pytest.mark.parametrize("records", [1, 3, 20])
+def test_bought_bounds_of_few_records_are_noise_and_decide_no_exit(records: int) -> None:
+    x, y = table(POISSON, records)
+    for _ in range(10):
+        found: Any = PrivatePoissonRegressor(0.1).fit(x, y)
+        assert 1 <= found.release_.model.largest <= 10**6
+        assert np.isfinite(found.predict(x)).all()
 
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")

@@ -1,7 +1,8 @@
 """Secret keys that everything random about one charge follows from.
 
-A charge is written down before anything is drawn. If the key is written down with it, the same
-draws can be made again after an interruption, and nothing has to be charged twice.
+A charge is written down before anything is drawn. While what its key follows from is kept, in a
+secret place and not in the ledger, the same draws can be made again after an interruption, and
+nothing has to be charged twice.
 """
 
 from __future__ import annotations

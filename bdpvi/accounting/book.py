@@ -429,9 +429,10 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
         for number, one in enumerate(file.said[first:], start=first + 1):  # noqa: B007
             lines.append(read_line(one))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
+        lost = "or fit again" if content else f"or `bdpvi ledger repair {path}`"
         raise ValueError(
             f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
-            "proven: put back the newest copy of it, or fit again"
+            f"proven: put back the newest copy of it, {lost}"
         ) from error
     return known.with_lines(file, *lines)
 

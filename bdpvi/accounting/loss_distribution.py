@@ -225,20 +225,37 @@ def deltas_together(
     ]
     together = reduce(pld.PrivacyLossDistribution.compose, each)
 
-    grid, values = np.empty(0), np.empty(0)
+    def exact(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(together.get_delta_for_epsilon(epsilons), dtype=np.float64)
+
+    grid: NDArray[np.float64] = np.empty(0)
+    values: NDArray[np.float64] = np.empty(0)
 
     def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Losses are multiples of the interval, and between two of them δ is linear in e^ε.
         nonlocal grid, values
-        ends = np.array([epsilons.min(), epsilons.max()])
-        if not len(grid) or ends[0] < grid[0] or ends[1] > grid[-1]:
-            ends += np.array([-0.5, 0.5]) * (1 + np.ptp(ends))
-            low, high = (int(one) for one in np.round(ends / interval))
-            grid = interval * np.arange(low - 1, high + 2)
-            values = np.asarray(together.get_delta_for_epsilon(grid))
-        return np.interp(np.exp(epsilons), np.exp(grid), values)
+        epsilons = np.minimum(epsilons, _HIGHEST)
+        low, high = float(epsilons.min()), float(epsilons.max())
+        if not len(grid) or low < grid[0] or high > grid[-1]:
+            room = (1 + high - low) / 2
+            ends = round((low - room) / interval), round(min(high + room, _HIGHEST) / interval)
+            if ends[1] - ends[0] > _MOST_KNOWN:
+                order = np.argsort(epsilons)
+                found = np.empty_like(epsilons)
+                found[order] = exact(epsilons[order])
+                return found
+            grid = interval * np.arange(ends[0], ends[1] + 1)
+            values = exact(grid)
+        # Losses are multiples of the interval: between two of them δ is linear in e^ε.
+        found = np.interp(np.exp(epsilons), np.exp(grid), values)
+        return np.asarray(found, dtype=np.float64)
 
     return deltas
+
+
+_MOST_KNOWN = 200_000
+"""Values of δ that are computed at once to be looked up."""
+_HIGHEST = 300.0
+"""A larger ε has the δ of this one, which is no less."""
 
 
 def least_epsilons(deltas: Tensor, delta: float) -> Tensor:

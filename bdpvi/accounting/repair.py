@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from bdpvi._runtime import store
@@ -13,6 +14,10 @@ from bdpvi.accounting.book import Book, Entry, follow
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.left import gaussian
+from bdpvi.types import Budget
+
+NOTHING = Budget(1e-9)
+"""Of a table of which nobody knows what was spent, nor what may be."""
 
 
 def repair(
@@ -23,8 +28,9 @@ def repair(
     Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
     that died, and nothing was drawn for it. Where whole lines are lost, and the owner does not say
     what they were, nor receipts all of it, the whole budget counts as spent; without a budget, or
-    where hardly anything is left of it, as after a release without any guarantee. The old file
-    stays beside the new one, as ``ledger.damaged-1.jsonl``.
+    where hardly anything is left of it, as after a release without any guarantee, and a ledger
+    without a budget gets one that is spent. The old file stays beside the new one, as
+    ``ledger.damaged-1.jsonl``.
 
     Args:
         path: the file.
@@ -54,6 +60,11 @@ def repair(
             )
         if lost and not entries and not (head and head.reached(proven(_with(found, added)))):
             added = (*added, _everything(book))
+            if (
+                book.budget is None
+            ):  # or a fit whose charges are lost could spend a Bayesian ε again
+                header = replace(book, budget=NOTHING).header
+                found = replace(found, said=(header, *found.said[1:]))
         if added or found.rest or lost:
             names = (path.with_name(f"{path.stem}.damaged-{n}.jsonl") for n in itertools.count(1))
             store.write(next(name for name in names if not name.exists()), path.read_bytes())

@@ -143,7 +143,8 @@ def synthesize(
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.recipes.private import HEAD, beside, places
+    from bdpvi.recipes.private import beside, places
+    from bdpvi.releasing.intent import HEAD
     from bdpvi.synthesis import Counts, load
     from bdpvi.synthesis.order import Order, counted, for_persons
     from bdpvi.synthesis.released import Synthesis
@@ -281,7 +282,6 @@ def _begun(
     """
     from bdpvi._runtime import store
     from bdpvi._runtime.validate import why
-    from bdpvi.recipes.private import HEAD
     from bdpvi.releasing.intent import NAME, begun
 
     contents = (data.read_bytes(), options.encode())
@@ -296,11 +296,8 @@ def _begun(
                 f"ε was charged to {people.path}; the same command goes on with what is kept in "
                 f"{folder}/ (secret), and pays nothing twice"
             )
-            drawn = not work.intent.key
-            if not (drawn or any(one.of == work.secret.work for one in people.entries())):
+            if work.abandoned(people):
                 words = "nothing was charged; the same command starts again"
-                for one in (file, folder / HEAD):
-                    one.unlink(missing_ok=True)
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(words) from None
             if isinstance(error, OSError):

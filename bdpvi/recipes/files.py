@@ -65,7 +65,7 @@ def cost(folder: Path, delta: float) -> Cost:
         folder: secret, of a fit or of a work.
         delta: δ.
     """
-    if storage.has_fit(folder):
+    if storage.has_fit(folder) or not folder.exists():
         return releases.cost(load(folder), delta=delta)
     found = storage.open_ledger(folder).worst_case(delta)
     output = intent.output_of(folder / intent.NAME)

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
-LEDGER, HEAD = "ledger.jsonl", "ledger.head"
-"""Files in the secret folder."""
+LEDGER = "ledger.jsonl"
+"""The ledger in the secret folder, where it lies nowhere else."""
 
 
 def private(
@@ -406,7 +406,8 @@ class Work:
             )
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER))
-            self.ledger.remember(where.secret / HEAD)
+            self._settle(self.ledger)  # which changes its first line, so before that is remembered
+            self.ledger.remember(where.secret / intent.HEAD)
             made: list[Release] = []
 
             def content() -> bytes:
@@ -414,7 +415,12 @@ class Work:
                 made.append(self.released(work, where.secret))
                 return storage.release_bytes(made[0])
 
-            store.fill(temporary, begun.output(content))
+            try:
+                store.fill(temporary, begun.output(content))
+            except ValueError:
+                if kept is not None:  # refused for nothing: no other work is kept from the folder
+                    begun.abandoned(self.ledger)
+                raise
         if made:
             return made[0]
         spent = files.cost(where.secret, self.pipeline.delta)

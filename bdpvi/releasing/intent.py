@@ -17,9 +17,10 @@ from bdpvi._runtime import store
 from bdpvi._runtime.checkpoint import sealed, unsealed
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import from_json, to_json
+from bdpvi.accounting.ledger import Ledger
 
-NAME = "intent.json"
-"""The file in a folder that has one work alone."""
+NAME, HEAD = "intent.json", "ledger.head"
+"""Files in a folder that has one work alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,14 @@ class Begun:
     def kept(self) -> Path:
         """The file with the output's bytes."""
         return output_of(self.file)
+
+    def abandoned(self, ledger: Ledger) -> bool:
+        """Remove what is kept of a work that has charged nothing; return whether it had not."""
+        if not self.intent.key or any(one.of == self.secret.work for one in ledger.entries()):
+            return False
+        for one in (self.file, self.file.with_name(HEAD)):
+            one.unlink(missing_ok=True)
+        return True
 
     def output(self, make: Callable[[], bytes]) -> bytes:
         """Return what is to be published: the bytes that are kept, or those that are made now.

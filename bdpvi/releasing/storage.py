@@ -378,7 +378,8 @@ def _about(folder: Path) -> tuple[About, Ledger]:
     try:
         bound = ledger.holds(_digest(content))
     except ValueError as error:
-        raise ValueError(f"{file} has a ledger that cannot be used: {error}") from error
+        first = f"first try `bdpvi ledger repair {folder}`, as receipts there may say what is lost"
+        raise ValueError(f"{file} has a ledger that cannot be used: {error}; {first}") from error
     if not bound:
         raise ValueError(
             f"{ledger.path} was not made for {file} as it is: one of the two was changed or "

@@ -19,7 +19,6 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
-    from bdpvi.accounting.transaction import Transaction
     from bdpvi.recipes.arrays import Standard
     from bdpvi.recipes.encoded import Encoded
     from bdpvi.recipes.pipeline import Pipeline
@@ -191,9 +190,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 stacklevel=2,
             )
         pipeline = self._pipeline(rows.shape[1])
-        settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is bought
+        settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is charged
+        given = self._standard(rows)
         with self._work() as work:
-            standard = self._standard(rows, pipeline, work)
+            standard = given or self._bought(rows, pipeline, work)
             settings = self._chosen(pipeline, len(classes), standard.found)
             data = self._dataset(rows, targets, standard, **noted)
             release = self._release(settings, data, work)
@@ -302,8 +302,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
 
-    def _standard(self, X: Floats, pipeline: Pipeline, work: Transaction) -> Standard:
-        """Return by what the columns are standardised, which is bought unless it is given."""
+    def _standard(self, X: Floats) -> Standard | None:
+        """Return by what the columns are standardised if that is given, and may be bought else."""
         from bdpvi.releasing.guarantees import WORST_CASE
 
         if (given := self._given(X)) is not None:
@@ -313,7 +313,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
                 "output too"
             )
-        return self._bought(X, pipeline, work)
+        return None
 
     def _keep(self, release: Release, standard: Standard) -> None:
         """Set the attributes that a fit leaves: functions of the release and public constants."""

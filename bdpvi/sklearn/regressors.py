@@ -17,13 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.transaction import Transaction
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.recipes.arrays import Standard
+    from bdpvi.recipes.pipeline import Pipeline
     from bdpvi.recipes.recipe import Recipe
 
 _DEVIATIONS = 4.0
 """Bought bounds on the target are its centre and this many of its scales to either side."""
+_HIGHEST = 10**6
+"""Bought bounds on counts are at most this: of few records they are noise, and of any size."""
 
 
 class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
@@ -63,12 +65,16 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Floats, y: Floats) -> None:
         """Fit in secret, release, and keep what may be shared."""
-        made = self._public_model()
+        given, made = self._given(X), self._public_model()
+        wanted = [X] * (given is None) + [y[:, None]] * (made is None)
+        pipeline = self._pipeline(sum(one.shape[1] for one in wanted))
+        self._settings(made or self._model(0.0, 1.0), given)  # refused before anything is charged
         with self._work() as work:
-            standard, model = self._constants(X, y, made, work)
-            data = self._dataset(X, y, standard)
-            settings = self._settings(model, standard)
-            release = self._release(settings, data, work)
+            found = self._bought(np.hstack(wanted), pipeline, work) if wanted else None
+            standard, model = self._constants(given, made, found, X.shape[1])
+            release = self._release(
+                self._settings(model, standard), self._dataset(X, y, standard), work
+            )
         if release.estimate is not None and not release.estimate.reliable:
             from bdpvi import PrivacyUtilityWarning
 
@@ -78,30 +84,29 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         last = self.summary_.coefficients[-1].mean
         self.intercept_ = float(last - self.coef_ @ standard.center)
 
-    def _constants(
-        self, X: Floats, y: Floats, made: OfNumbers | None, work: Transaction
-    ) -> tuple[Standard, OfNumbers]:
-        """Return standards and the model; what is not given of both is bought together."""
+    def _pipeline(self, bought: int) -> Pipeline:
+        """Return what is done where so many columns are bought."""
         from bdpvi.recipes.pipeline import Pipeline
 
-        given, width = self._given(X), X.shape[1]
-        wanted = [X] * (given is None) + [y[:, None]] * (made is None)
-        pipeline = Pipeline(
+        return Pipeline(
             target="y",
             positive=1,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
             expected_rows=self.expected_rows,
-            numeric=tuple(map(str, range(sum(one.shape[1] for one in wanted)))),
+            numeric=tuple(map(str, range(bought))),
             intervals=True,
         )
-        self._settings(made or self._model(0.0, 1.0), given)  # refused before anything is bought
-        if not wanted:
+
+    def _constants(
+        self, given: Standard | None, made: OfNumbers | None, found: Standard | None, width: int
+    ) -> tuple[Standard, OfNumbers]:
+        """Return standards and the model, of what is given and of what was found."""
+        if found is None:
             assert given is not None
             assert made is not None
             return given, made
-        found = self._bought(np.hstack(wanted), pipeline, work)
         if made is None:
             made = self._model(float(found.center[-1]), float(found.scale[-1]))
         if given is not None:
@@ -262,7 +267,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         epsilon: ε of everything together, constants and release.
         delta: δ of everything.
         largest: whole number, public: larger counts are cut to it. Without it a bound is bought:
-            the target's private centre and 4 scales.
+            the target's private centre and 4 scales, at most 10⁶.
         draws: number of posterior draws that predictions average over; any number has one price.
         prior_scale: standard deviation of the weights' prior, on standardised features.
         limit: standardised features are cut off at ±limit; None leaves them.
@@ -363,7 +368,8 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         return None if self.largest is None else self._of_largest(self.largest)
 
     def _model(self, center: float, scale: float) -> OfNumbers:
-        return self._of_largest(max(1, math.ceil(center + _DEVIATIONS * scale)))
+        bound = math.ceil(center + _DEVIATIONS * scale)
+        return self._of_largest(min(max(1, bound), _HIGHEST))
 
     def _of_largest(self, largest: int) -> OfNumbers:
         from bdpvi import BayesianPoissonRegression

@@ -96,7 +96,7 @@ def test_state_of_a_fit_that_was_begun(
         patch.setattr(checkpoint, "_EVERY", 0.0)
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         Coupled(checkpoint=kept).train(p, silent)
-    (file,) = kept.glob("*begun*")
+    (file,) = kept.glob("[!.]*begun*")
     for other in kept.glob("*.safetensors"):
         if other != file:
             other.unlink()

@@ -19,7 +19,7 @@ ENTRY = Entry(kind="steps", of="a", events=(SampledGaussian(noise_multiplier=2.0
 
 def key(book: Book = BOOK, entry: Entry = ENTRY, **changed: Any) -> Key:
     """Return the key of a charge."""
-    given = {"secret": Key(bytes(32)), "facts": "facts", "name": "a"} | changed
+    given: dict[str, Any] = {"secret": Key(bytes(32)), "facts": "facts", "name": "a"} | changed
     return Transaction(Ledger(), **given)._key(book, entry)
 
 

@@ -33,6 +33,7 @@ from bdpvi import (
     guides,
 )
 from bdpvi._runtime.keys import Key
+from bdpvi.accounting.transaction import Before
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.course import Course, left_in_average, slopes
@@ -485,7 +486,7 @@ def test_a_summary_says_what_the_noise_hides() -> None:
     linear = bdpvi.BayesianLinearRegression(largest=5.0)
     prepared = Prepared.of(linear, Dataset(x, y), DPVI(rows=2000, draws=100))
     route = prepared.route
-    plan = planned(route, linear, 3, prepared.ledger.book(), 3.0, 1e-5)
+    plan = planned(route, linear, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
     trained = route.draw(linear, prepared.data, plan, Key.of_seed(0))
     assert isinstance(trained, Trained)
     assert trained.guide.measured[:2] == (True, False)

@@ -307,6 +307,24 @@ def test_after_an_interruption_the_same_draws_come_and_nothing_is_paid(
     assert storage.open_ledger(secret).entries() == before
 
 
+def test_what_is_interrupted_before_its_first_charge_goes_on(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a ledger that is new, whose first line the budget has just changed."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    more = ("--epsilon", 1, "--no-scores")
+    with monkeypatch.context() as patch:
+        patch.setattr("bdpvi.accounting.ledger.append", interrupted)
+        assert private(table, tmp_path / "shared", *more) == 130
+    ledger = tmp_path / "shared.ledger.jsonl"
+    assert Ledger(ledger).entries() == ()
+    assert private(table, tmp_path / "shared", *more) == 0
+    assert [one.kind for one in Ledger(ledger).entries()] == BOUGHT
+
+
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
     for one in (patients(), table):

@@ -27,7 +27,9 @@ from bdpvi import (
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.accounting.ledger import Ledger
+from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import constants_of
+from bdpvi.recipes.encoded import Encoded
 from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.private import Work
 from bdpvi.recipes.training import Training
@@ -121,24 +123,29 @@ def of_visits(frame: pd.DataFrame, **options: Any) -> Work:
     return Work.of(frame, drop=["grade"], epsilon=1.0, exposure="years", **{**given, **options})
 
 
+def encoded(work: Work) -> tuple[Dataset, Encoded | None]:
+    """Return all records, and how they were encoded."""
+    return work.dataset(Transaction(work.ledger, Key.of_seed(0)), work.whole)
+
+
 def test_rows_are_left_out_each_by_itself() -> None:
     frame = people(50)
     for work, gone in ((of_grades, [0, 1]), (of_visits, [2, 3, 4])):
-        whole, _ = work(frame, constants=PUBLIC).dataset(Key.of_seed(0))
+        whole, _ = encoded(work(frame, constants=PUBLIC))
         kept = frame.drop(index=gone)
         assert len(whole) == len(kept)
-        less, _ = work(frame.drop(index=20), constants=PUBLIC).dataset(Key.of_seed(0))
+        less, _ = encoded(work(frame.drop(index=20), constants=PUBLIC))
         others = torch.tensor(kept.index.to_numpy() != 20)
         assert torch.equal(whole.x[others], less.x)
         assert torch.equal(whole.y[others], less.y)
-    grades, _ = of_grades(frame, constants=PUBLIC).dataset(Key.of_seed(0))
+    grades, _ = encoded(of_grades(frame, constants=PUBLIC))
     assert [GRADES[int(one)] for one in grades.y] == [*frame["grade"][2:]]
 
 
 def test_the_exposure_is_used_as_it_is_and_costs_nothing() -> None:
     frame = people(50)
     work = of_visits(frame, constants=PUBLIC, expected_rows=50)
-    data, found = work.dataset(Key.of_seed(0))
+    data, found = encoded(work)
     recipe = work.pipeline.chosen(found=found)
     assert found is not None
     assert not found.paid
@@ -152,7 +159,7 @@ def test_the_model_knows_the_levels_of_categories() -> None:
     frame = people(50)
     for of in (of_grades, of_visits):
         work = of(frame, constants=PUBLIC, expected_rows=50)
-        data, found = work.dataset(Key.of_seed(0))
+        data, found = encoded(work)
         model: Any = work.pipeline.chosen(found=found).model
         (levels,) = model.levels
         names = [data.feature_names[at] for at in levels]
@@ -223,9 +230,9 @@ def test_a_table_without_any_such_row_is_fitted_as_any_other(
     shorter(monkeypatch, 20)
     frame = people(9).assign(grade="unknown")
     work = of_grades(frame, constants=PUBLIC, expected_rows=1000)
-    fit, _ = work.fitted(Key.of_seed(0))
-    assert len(fit.data) == 0  # type: ignore[union-attr]
-    assert len(work.drawn(fit).samples) == 1000
+    assert len(encoded(work)[0]) == 0
+    assert len(work.released(Transaction(work.ledger, Key.of_seed(0))).samples) == 1000
+    assert [one.kind for one in work.ledger.entries()] == ["reserved", "release", "ended"]
 
 
 def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Charge, Dataset, Ledger
+from bdpvi._runtime.chain import Head, proven, save
 from bdpvi.accounting.book import Entry, Origin
 from bdpvi.cli import main
 from bdpvi.guides import MeanField
@@ -166,7 +167,10 @@ def test_a_ledger_may_be_given_and_then_holds(data: Dataset, tmp_path: Path) -> 
         bdpvi.release(fitted(data), epsilon=1.0)
 
 
-def test_a_cut_or_an_old_ledger_is_noticed_by_the_receipts(data: Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["head", "receipts"])
+def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: str) -> None:
+    """By its head; or, where an old head was put back too, by the receipts in the fit's folder."""
+    words = {"head": "lacks lines that it had", "receipts": r"lacks charge \d, of .* the receip"}
     folder = tmp_path / "fit"
     save_fit(fitted(data), folder)
     old = (folder / "ledger.jsonl").read_bytes()
@@ -176,9 +180,9 @@ def test_a_cut_or_an_old_ledger_is_noticed_by_the_receipts(data: Dataset, tmp_pa
     lines = whole.splitlines(keepends=True)
     for content in (old, b"".join(lines[:-1]), whole[:-40]):
         (folder / "ledger.jsonl").write_bytes(content)
-        with pytest.raises(
-            ValueError, match=r"ledger\.jsonl lacks charge \d, of which .* the receip"
-        ):
+        if by == "receipts":
+            Head.of(proven(content)).write(folder / "ledger.jsonl.head")
+        with pytest.raises(ValueError, match=rf"ledger\.jsonl {words[by]}"):
             loaded(folder)
         assert run("ledger", "show", folder) == 2
         assert run("ledger", "repair", folder) == 0  # the receipts say what was charged
@@ -258,8 +262,9 @@ def test_a_release_after_a_thousand_charges_takes_as_long(data: Dataset, tmp_pat
         one = fit.ledger.entries()[0]
         book = fit.ledger.book()
         assert fit.ledger.path is not None
-        fit.ledger.path.write_bytes(
-            replace(book, entries=(one,) * count, file=type(book.file)()).content()
+        save(
+            fit.ledger.path,
+            replace(book, entries=(one,) * count, file=type(book.file)()).content(),
         )
         fit = loaded(tmp_path / str(count))
         start = time.process_time()
@@ -300,7 +305,8 @@ def test_a_new_out_starts_nothing_anew(
     assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
     assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
     assert "epsilon=1 is spent on this table; 2 charges were made" in capsys.readouterr().err
-    assert not (tmp_path / "b").exists()
+    for nothing in ("b", "b.secret"):  # so that another ε may be asked for there
+        assert not (tmp_path / nothing).exists()
     fit = tmp_path / "fit"
     assert run("fit", "--data", table, "--target", "sick", "--out", fit, "--quiet") == 0
     assert run("release", fit, "--epsilon", 1, "--out", tmp_path / "c.json") == 2
@@ -336,7 +342,7 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     )
     assert "all records, at most 3, with one value of 'who' added or" in release.receipt.meaning
     fit = files.load(tmp_path / "a.secret")
-    assert [one.kind for one in fit.ledger.entries()] == ["reserved", "draws", "ended"]
+    assert [one.kind for one in fit.ledger.entries()] == ["reserved", "ended", "draws"]
     (entry,) = fit.ledger.book().charges
     assert entry.events is not None
     with mpmath.workdps(50):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,17 +24,19 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi._fit import Kept
-from bdpvi._runtime import store
+from bdpvi._runtime import chain, secure, store
+from bdpvi._runtime.chain import Head
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Charge, Entry, Origin
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.commands.options import print_json
 from bdpvi.guides import FullRank, MeanField
+from bdpvi.releasing import releases
 from bdpvi.releasing.storage import load_fit, open_ledger, read_extra, save_fit
 from bdpvi.types import People
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.3)
-FILES = {"fit.json", "fit.safetensors", "ledger.jsonl"}
+FILES = {"fit.json", "fit.safetensors", "ledger.jsonl", "ledger.jsonl.head"}
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +131,12 @@ def test_the_secret_receipt_is_valid_json(folder: Path, capsys: pytest.CaptureFi
 def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = store.write
+
     def full(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if path.name.startswith("release-"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
 
     fit = loaded(folder)
     monkeypatch.setattr(store, "write", full)
@@ -139,6 +146,29 @@ def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
     assert released.cost.exposure is not None
     assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
     assert not (folder / "release-2.json").exists()
+
+
+def test_where_the_head_finds_no_room_the_charge_stands_and_nothing_is_drawn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fit, secret = loaded(folder), Key(bytes(32))
+    asked = releases.Asked(work=releases.work_of(fit, secret, "facts"))
+    drawn = Mock(side_effect=secure.sample)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write", full)
+        patch.setattr(secure, "sample", drawn)
+        with pytest.raises(OSError, match="No space left"):
+            releases.carried_out(fit, asked)
+    assert not drawn.called
+    assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
+    # The same work goes on, pays nothing, and the head says it.
+    assert releases.carried_out(fit, asked).samples.shape == (1, 2)
+    assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
+    bdpvi.release(fit)
+    assert Head.read(folder / "ledger.jsonl.head") == Head.of(fit.ledger.book().file)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -173,7 +203,8 @@ def test_all_is_on_the_disk_before_the_folder_has_its_name(
     monkeypatch.setattr(store, "sync", noted)
     save_fit(fit, tmp_path / "fit")
     for name in FILES:  # by the name that each has while it is written
-        assert sum(name in one for one in synced) == 1
+        own = [one for one in synced if name in one and (".head" in one) == (".head" in name)]
+        assert len(own) == (2 if ".head" in name else 1)  # a head says nothing first
     assert synced[-2:] == ["folder", "parent"]
 
 
@@ -244,6 +275,10 @@ def test_what_could_not_be_read_back_is_not_written(fit: bdpvi.Fit, tmp_path: Pa
 def test_every_missing_or_cut_file_is_named(folder: Path, name: str) -> None:
     file = folder / name
     whole = file.read_bytes()
+    if name == "ledger.jsonl":
+        whole = whole[:-1]  # without its newline the last line counts: it is proven
+        file.write_bytes(whole)
+        assert len(loaded(folder).ledger.charges()) == 1
     for content in (None, b"", whole[:-1], whole[: len(whole) // 2]):
         file.unlink(missing_ok=True)
         if content is not None:
@@ -265,7 +300,7 @@ def test_a_flipped_bit_in_any_file_is_an_error_that_names_it(folder: Path, name:
         changed = bytearray(whole)
         changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         file.write_bytes(changed)
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises(ValueError, match=name.removesuffix(".head")):
             loaded(folder)
 
 
@@ -276,7 +311,13 @@ def test_files_of_two_fits_cannot_be_exchanged(folder: Path, tmp_path: Path, nam
         MODEL, FullRank(MODEL), data, training=bdpvi.Training(steps=5, rate=0.5), progress=False
     )
     save_fit(other, tmp_path / "other")
+    whole = (folder / name).read_bytes()
     shutil.copy(tmp_path / "other" / name, folder / name)
+    with pytest.raises(ValueError, match=r"changed|ledger\.jsonl lacks lines that it had"):
+        loaded(folder)
+    (folder / name).write_bytes(whole)
+    for part in ("ledger.jsonl", "ledger.jsonl.head"):
+        shutil.copy(tmp_path / "other" / part, folder / part)
     with pytest.raises(ValueError, match="changed"):
         loaded(folder)
 
@@ -287,7 +328,7 @@ def rewritten(folder: Path, about: bytes, numbers: bytes) -> None:
     (folder / "fit.json").write_bytes(about)
     ledger = Ledger()
     ledger.bind(hashlib.sha256(about).hexdigest())
-    (folder / "ledger.jsonl").write_bytes(ledger.content())
+    chain.save(folder / "ledger.jsonl", ledger.content())
 
 
 def changed_json(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

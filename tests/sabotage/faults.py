@@ -158,10 +158,10 @@ FAULTS = (
                 RELEASES + "test_nobody_charges_between_check_and_charge",
             ),
             "budget-of-steps-outside-the-lock": (
-                LEDGER + "test_nobody_charges_between_check_and_charge",
+                LEDGER + "test_nobody_charges_between_check_and_charge[steps]",
             ),
             "reservation-outside-the-lock": (
-                LEDGER + "test_nobody_charges_between_check_and_charge",
+                LEDGER + "test_nobody_charges_between_check_and_charge[a reservation]",
             ),
         },
     ),
