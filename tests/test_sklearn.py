@@ -260,6 +260,7 @@ def test_one_class_is_fitted_where_classes_are_public() -> None:
         assert model.classes_.tolist() == ["no", "yes"]
 
 
+@leaking
 @pytest.mark.parametrize("odd", [(np.nan, "no"), (np.inf, "yes"), (0.0, "perhaps"), ("x", "no")])
 def test_a_record_that_is_no_number_or_of_no_class_is_left_out(odd: tuple[Any, str]) -> None:
     x, y = table(100)

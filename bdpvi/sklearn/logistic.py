@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.base import ClassifierMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -288,6 +289,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _labels(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return the classes."""
         if self.classes is None:
+            if y.dtype.kind == "f":
+                assert_all_finite(y, input_name="y")
             check_classification_targets(y)
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
         if len(classes) < 2:
