@@ -26,7 +26,7 @@ from bdpvi.guides.checks import require
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
-from bdpvi.models.contract import Model
+from bdpvi.models.contract import Model, fitting
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.optimum.stream import over
@@ -179,7 +179,8 @@ def fit(
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
             run, which :func:`bdpvi.guides.of` converts.
-        data: N ≥ 3 records, any number where the worst case is known; or a pair (x, y) of arrays,
+        data: N ≥ 3 records, any number where the worst case is known, of which those that the model
+            cannot have are left out; or a pair (x, y) of arrays,
             frames, tensors or lists, of which :meth:`Dataset.of` makes them; or a
             :class:`~bdpvi.Table` on disk, which ``Optimum()`` passes over.
         training: steps, batches, optimiser and device of SVI; :class:`Training` by default.
@@ -216,6 +217,8 @@ def fit(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
             )
         data = Dataset.of(*data)
+    if isinstance(data, Dataset):
+        data = fitting(model, data)
     data.people.share(ledger)
     plan, optim = training.plan, training.optim
     there = data.to(_device(training.device), training.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -133,7 +134,8 @@ class Dataset:
     ) -> Dataset:
         """Return the records of arrays, frames, tensors or lists of numbers.
 
-        Text, dates and blanks are refused: :func:`bdpvi.datasets.from_frame` encodes those.
+        Columns of text and dates are refused: :func:`bdpvi.datasets.from_frame` encodes those. A
+        record with a number that is not finite is left out, and the owner is told how many.
 
         Args:
             x: features, (N, d).
@@ -162,7 +164,26 @@ class Dataset:
             raise ValueError(
                 f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
             )
-        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name)
+        return cls.finite(validate.numbers("x", x), targets, feature_names=texts, name=name)
+
+    @classmethod
+    def finite(cls, x: Tensor, y: Tensor, **more: Any) -> Dataset:
+        """Return the records in which every number is finite; tell the owner how many are not.
+
+        Args:
+            x, y: features, (N, d), and targets, (N, ...).
+            more: further attributes.
+
+        Raises:
+            ValueError: as :class:`Dataset`, but for numbers that are not finite.
+        """
+        if x.ndim != 2 or len(x) != len(y):
+            return cls(x, y, **more)  # refuses
+        good = x.isfinite().all(dim=1) & y.isfinite().reshape(len(y), -1).all(dim=1)
+        if bool(good.all()):
+            return cls(x, y, **more)
+        tell_owner(int((~good).sum()), "records have a value that is not finite", 5)
+        return cls(x[good], y[good], ids=good.nonzero()[:, 0], **more)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -267,3 +288,19 @@ class PrivacyUtilityWarning(UserWarning):
 
 class BudgetExceededError(ValueError):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
+
+
+def tell_owner(records: int, why: str, stacklevel: int = 3) -> None:
+    """Warn of records that are left out, if there are any: a record must not decide an exit.
+
+    Args:
+        records: how many.
+        why: the rest of the sentence, as "have a label that is no class".
+        stacklevel: of the warning.
+    """
+    if records:
+        warnings.warn(
+            f"for the owner only: {records} {why}; left out",
+            PrivacyUtilityWarning,
+            stacklevel=stacklevel + 1,
+        )

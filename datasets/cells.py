@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +51,12 @@ Columns = Mapping[str, Cells]
 """A table's columns."""
 
 
-def read_cell(value: object) -> tuple[float, str, bool]:
+def read_cell(value: object, declared: Collection[str] = frozenset()) -> tuple[float, str, bool]:
     """Return the number, the label and whether it is a blank.
+
+    Args:
+        value: of the cell.
+        declared: texts that are values, though they look like a blank.
 
     >>> read_cell(" 1.50 "), read_cell(7), read_cell("M"), read_cell("n/a")
     ((1.5, '1.5', False), (7.0, '7', False), (nan, 'M', False), (nan, '', True))
@@ -68,7 +72,7 @@ def read_cell(value: object) -> tuple[float, str, bool]:
             return math.nan, "", True
         return (number, _spelt(number), False) if math.isfinite(number) else (math.nan, "∞", False)
     text = "" if value is None or value is pd.NA or value is pd.NaT else str(value).strip()
-    if text.lower() in BLANK:
+    if text.lower() in BLANK and text not in declared:
         return math.nan, "", True
     if _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
         return number, _spelt(number), False
@@ -82,8 +86,8 @@ def _spelt(number: float) -> str:
     return repr(number)
 
 
-def read_cells(values: pd.Series[Any]) -> Cells:
-    """Read a column.
+def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) -> Cells:
+    """Read a column; ``declared`` as of :func:`read_cell`.
 
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
     >>> cells.names, cells.codes.tolist()
@@ -92,7 +96,7 @@ def read_cells(values: pd.Series[Any]) -> Cells:
     if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
         at, texts = pd.factorize(values, use_na_sentinel=False)
         if len(texts) < len(values):
-            return read_cells(pd.Series(texts, dtype=object)).select(at)
+            return read_cells(pd.Series(texts, dtype=object), declared).select(at)
     kept: dict[tuple[type, Any], tuple[float, str, bool]] = {}
     found = []
     for value in values.tolist():
@@ -100,9 +104,9 @@ def read_cells(values: pd.Series[Any]) -> Cells:
             key = (type(value), value)
             one = kept.get(key)
             if one is None:
-                one = kept[key] = read_cell(value)
+                one = kept[key] = read_cell(value, declared)
         except TypeError:  # lists and dictionaries have no hash
-            one = read_cell(str(value))
+            one = read_cell(str(value), declared)
         found.append(one)
     names = tuple(sorted({label for _, label, blank in found if not blank}))
     places = {name: place for place, name in enumerate(names)}

@@ -40,6 +40,39 @@ def _codes(values: pd.Series[Any], categories: tuple[str, ...]) -> Floats:
     return np.array([*positions, np.nan], dtype=np.float64)[found]
 
 
+def known(column: Column, values: pd.Series[Any]) -> Floats:
+    """Return a column's features, each from its own cell alone, NaN where that is none of them.
+
+    Args:
+        column: made from public knowledge.
+        values: (N,), of any types.
+
+    >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"])).tolist()
+    [[1.0, 0.0], [nan, nan], [nan, nan]]
+    """
+    if isinstance(column, Hashed):
+        return column.encode(values)
+    names = getattr(column, "categories", ())
+    cells = read_cells(values, frozenset(names))
+    if not isinstance(column, OneHot | Ordinal):
+        with np.errstate(over="ignore"):
+            features = (cells.numbers - column.mean) / column.sd
+        return np.where(np.isfinite(features), features, np.nan)[:, None]
+    places = {_spelt(read_cell(name, names)[1]): float(at) for at, name in enumerate(names)}
+    each = (places.get(_spelt(name), np.nan) for name in cells.names)
+    at = np.array([*each, np.nan])[cells.codes]
+    if isinstance(column, Ordinal):
+        return ((at - column.mean) / column.sd)[:, None]
+    features = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
+    features[np.isnan(at)] = np.nan
+    return features
+
+
+def _spelt(name: str) -> str:
+    """Return a name as all its spellings are: a file has TRUE where pandas has True."""
+    return name.capitalize() if name.lower() in ("true", "false") else name
+
+
 def some(values: tuple[str, ...], most: int = 8) -> str:
     """Return the first of several names, in words."""
     shown = ", ".join(repr(v) for v in values[:most])

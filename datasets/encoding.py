@@ -20,8 +20,8 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.schema import from_json, to_json
-from bdpvi.datasets.cells import Columns, read_columns
-from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, label, some
+from bdpvi.datasets.cells import Columns, read_cells, read_columns
+from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
 
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
@@ -155,6 +155,46 @@ class Encoding:
         if problems:
             raise ValueError("\n".join(problems))
         return torch.from_numpy(np.hstack(parts)), counts
+
+    def kept(self, frame: pd.DataFrame) -> tuple[Tensor, NDArray[np.bool_], dict[str, int]]:
+        """Return features, (N, d), which rows have them all, (N,), and what was made 0.
+
+        Each cell is read by itself. A row with one that is not known, or is no finite number where
+        one is expected, has no features, unless ``unknown`` says what becomes of it.
+
+        Raises:
+            ValueError: naming columns that are not there, unless ``unknown`` is ``"base"``.
+
+        >>> from bdpvi.datasets.columns import Numeric
+        >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0),), "By law.")
+        >>> encoding.kept(pd.DataFrame({"age": [50, "x"]}))[1].tolist()
+        [True, False]
+        """
+        frame = with_text_names(frame)
+        if self.unknown == "other":
+            return self.whole(read_columns(frame)), np.full(len(frame), True), {}
+        absent = tuple(c.name for c in self.columns if c.name not in frame.columns)
+        if absent and self.unknown == "refuse":
+            help_ = "unknown='base' (--unknown base) would make its features 0"
+            raise ValueError(f"the table has no column {some(absent)}; {help_}")
+        good, parts, counts = np.full(len(frame), True), [], {}
+        for column in self.columns:
+            if column.name in absent:
+                parts.append(np.zeros((len(frame), len(column.features) + column.missing)))
+                counts[column.name] = len(frame)
+                continue
+            features = known(column, frame[column.name])
+            odd = np.asarray(np.isnan(features[:, 0]))
+            features[odd] = 0.0
+            if column.missing:
+                blank = read_cells(frame[column.name]).blank & odd
+                features, odd = np.column_stack([features, blank]), odd & ~blank
+            parts.append(features)
+            if self.unknown == "refuse":
+                good &= ~odd
+            elif odd.any():
+                counts[column.name] = int(odd.sum())
+        return torch.from_numpy(np.hstack(parts)), good, counts
 
     @on_host
     def whole(self, table: Columns) -> Tensor:

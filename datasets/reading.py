@@ -1,22 +1,40 @@
-"""Tables from files: CSV and Parquet."""
+"""Tables from files: CSV and Parquet.
+
+In CSV a record is one physical line, so that no line decides what another one is: a quote that one
+record opens must not swallow those below. A line that cannot be split is left out by itself.
+"""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from bdpvi.types import tell_owner
+
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")
 _BY_NAME = {"tab": "\t", "\\t": "\t"}
+MULTILINE = "multiline"
+"""Key among what is noted of data whose records may go over several lines of a file."""
+_BETWEEN = "\x1f"
+"""Stands between values that were split: in a cell it becomes a replacement character."""
+_ODD = str.maketrans({_BETWEEN: "\ufffd", "\0": "\ufffd", "\r": " "})
 
 
 def read_table(
-    path: str | os.PathLike[str], *, separator: str = ",", text: bool = False, least: int = 1
+    path: str | os.PathLike[str],
+    *,
+    separator: str = ",",
+    text: bool = False,
+    least: int = 1,
+    multiline: bool = False,
 ) -> pd.DataFrame:
     """Read a CSV file with a header line, UTF-8, or a Parquet file (``.parquet``, ``.pq``).
 
@@ -25,37 +43,33 @@ def read_table(
         separator: the character between the values of a CSV file; a tab may be written ``"tab"``.
         text: return the values of a CSV file as they are written, a blank as an empty text.
         least: fewest rows that are taken.
+        multiline: whether values in quotes may go over several lines of a CSV file. Then one line
+            can join others to it, so that a guarantee is about what the quotes make of the file;
+            line breaks in values become spaces.
+
+    Warns:
+        PrivacyUtilityWarning: of lines that are left out: they have more or fewer values than the
+            header, or a quote that is not closed. For the owner only.
 
     Raises:
-        ValueError: naming the file, and the line where there is one: an empty file, a header
-            without rows, a name that occurs twice, a line with more or fewer values than the
-            header (a file cut short ends in one, unless the cut falls into a last value), a quote
-            that is never closed, bytes that are not text, another separator; a Parquet file that
-            cannot be read, or pyarrow is not installed.
+        ValueError: naming the file: an empty file, a header without rows, a name that occurs twice,
+            a header that is not UTF-8 or has a quote that is not closed, another separator; a
+            Parquet file that cannot be read, or pyarrow is not installed.
         OSError: if the file cannot be opened.
     """
     if Path(path).suffix.lower() in _PARQUET:
         return _parquet(path, least)
-    separator = _BY_NAME.get(separator, separator)
-    if len(separator) != 1 or separator in "\"'\r\n ":
-        raise ValueError(f"separator must be one character such as , or ; got {separator!r}")
-    values: dict[str, Any] = {"dtype": str, "keep_default_na": False} if text else {}
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as lines:
-            rows = csv.reader(lines, skipinitialspace=True, strict=True, delimiter=separator)
-            _check_shape(rows, str(path), separator, least)
-        frame: pd.DataFrame = pd.read_csv(
-            path,
-            encoding="utf-8-sig",
-            skipinitialspace=True,
-            low_memory=False,
-            sep=separator,
-            compression=None,  # pandas would go by the name
-            **values,
-        )
-    except (UnicodeDecodeError, csv.Error, pd.errors.ParserError, OverflowError) as error:
-        raise ValueError(f"{path} is not a readable CSV file: {error}") from error
-    return frame
+    separator = _separator(separator)
+    lines = _lines(Path(path).read_bytes())
+    header = _header(lines[0], str(path), separator)
+    if multiline:
+        found, odd = _split_across(lines[1:], separator, len(header))
+    else:
+        found, odd = _split(lines[1:], separator, len(header))
+    if len(found) < least:
+        raise ValueError(f"{path} has a header but no rows")
+    tell_owner(odd, f"lines of {path} have not {len(header)} values, or a quote that is not closed")
+    return _frame(found, header, text)
 
 
 def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[str]:
@@ -72,14 +86,29 @@ def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[s
             return list(parquet.read_schema(path).names)
         except (ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
-    with open(path, encoding="utf-8-sig", newline="") as lines:
-        rows = csv.reader(
-            lines, skipinitialspace=True, delimiter=_BY_NAME.get(separator, separator)
-        )
-        header = [name.strip() for name in next(rows, [])]
-    if not header:
-        raise ValueError(f"{path} is empty")
-    return header
+    with open(path, "rb") as file:
+        first = _lines(file.readline())[0]
+    return _names(first, str(path), _separator(separator))
+
+
+def _separator(separator: str) -> str:
+    found = _BY_NAME.get(separator, separator)
+    if len(found) != 1 or found in "\"'\r\n " or found == _BETWEEN:
+        raise ValueError(f"separator must be one character such as , or ; got {found!r}")
+    return found
+
+
+def _lines(content: bytes) -> list[str]:
+    """Return the lines; bytes of a row that are no UTF-8 are replaced.
+
+    Lines end as the first one does: a lone carriage return in a row ends none of them.
+    """
+    content = content.replace(b"\r\n", b"\n")
+    if b"\r" in content.partition(b"\n")[0]:  # of an old Macintosh
+        content = content.replace(b"\r", b"\n")
+    head, _, rest = content.partition(b"\n")
+    lines = rest.decode(errors="replace").translate(_ODD).split("\n") if rest else []
+    return [head.decode("utf-8-sig", errors="surrogateescape"), *lines]
 
 
 def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
@@ -98,10 +127,28 @@ def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
     return frame
 
 
-def _check_shape(rows: Any, path: str, separator: str, least: int) -> None:
-    header = [name.strip() for name in next(rows, [])]
-    if not header:
-        raise ValueError(f"{path} is empty")
+def _names(line: str, path: str, separator: str) -> list[str]:
+    """Return the names in a header line."""
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path} is not a readable CSV file: its header is not UTF-8") from error
+    if "\0" in line:
+        raise ValueError(f"{path} is not a readable CSV file: its header has a NUL")
+    found = _values(line, separator)
+    if found is None:
+        raise ValueError(
+            f"{path} is not a readable CSV file: its first line, the header, has a quote that is "
+            "not closed"
+        )
+    if not line.strip(" "):
+        raise ValueError(f"{path} is empty, or its first line, the header, is blank")
+    return [name.strip() for name in found]
+
+
+def _header(line: str, path: str, separator: str) -> list[str]:
+    """Return names that are different."""
+    header = _names(line, path, separator)
     others = [s for s in _SEPARATORS if s in header[0]]
     if len(header) == 1 and others:
         name = "tab" if others[0] == "\t" else others[0]
@@ -112,12 +159,88 @@ def _check_shape(rows: Any, path: str, separator: str, least: int) -> None:
     for name in header:
         if header.count(name) > 1:
             raise ValueError(f"{path}: the column name {name!r} occurs more than once")
-    count = 0
-    for row in rows:
-        if row and len(row) != len(header):
-            raise ValueError(
-                f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns"
-            )
-        count += bool(row)
-    if count < least:
-        raise ValueError(f"{path} has a header but no rows")
+    return [name or f"Unnamed: {place}" for place, name in enumerate(header)]
+
+
+def _values(line: str, separator: str) -> list[str] | None:
+    """Return the values of a line, None if a quote is not closed.
+
+    >>> _values('1, "a ""b"", c"', ","), _values('5,"oops,1', ",")
+    (['1', 'a "b", c'], None)
+    """
+    rows = csv.reader([line], skipinitialspace=True, strict=True, delimiter=separator)
+    try:
+        return next(rows)
+    except csv.Error:
+        return None
+
+
+def _split(lines: Iterable[str], separator: str, width: int) -> tuple[list[str], int]:
+    """Return lines of so many values, :data:`_BETWEEN` them, and how many have others.
+
+    >>> _split(["1,2", "", "3", "4, x", '"5,6",7'], ",", 2)
+    (['1\\x1f2', '4\\x1f x', '5,6\\x1f7'], 1)
+    """
+    found, odd = [], 0
+    for line in lines:
+        if '"' not in line:
+            if line.count(separator) == width - 1 and (width > 1 or line.strip(" ")):
+                found.append(line.replace(separator, _BETWEEN))
+            else:
+                odd += bool(line.strip(" "))
+            continue
+        values = _values(line, separator)
+        if values is not None and len(values) == width:
+            found.append(_BETWEEN.join(values))
+        else:
+            odd += 1
+    return found, odd
+
+
+def _split_across(lines: Iterable[str], separator: str, width: int) -> tuple[list[str], int]:
+    """Return :func:`_split` of records whose quotes may go over several lines."""
+    ended = (f"{line}\n" for line in lines)
+    found, odd = [], 0
+    for values in _records(csv.reader(ended, skipinitialspace=True, delimiter=separator)):
+        if values is not None and len(values) == width:
+            found.append(_BETWEEN.join(values).replace("\n", " "))
+        else:
+            odd += values is None or bool("".join(values).strip(" "))
+    return found, odd
+
+
+def _records(rows: Iterator[list[str]]) -> Iterator[list[str] | None]:
+    while True:
+        try:
+            yield next(rows)
+        except csv.Error:
+            yield None
+        except StopIteration:
+            return
+
+
+def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
+    """Return the table of lines that were split: no value in it is more than its text."""
+    given: dict[str, Any] = {
+        "sep": _BETWEEN,
+        "header": None,
+        "names": header,
+        "index_col": False,
+        "quoting": csv.QUOTE_NONE,
+        "lineterminator": "\n",
+        "skip_blank_lines": False,
+        "skipinitialspace": True,
+        "low_memory": False,
+    }
+    if not lines:
+        return pd.DataFrame({name: pd.Series([], dtype=object) for name in header})
+    content = "\n".join(lines) + "\n"
+    if not text:
+        try:
+            return pd.read_csv(io.StringIO(content), **given)  # type: ignore[no-any-return]
+        except (pd.errors.ParserError, OverflowError):
+            pass  # a number that pandas cannot hold: all values are texts then
+    frame: pd.DataFrame = pd.read_csv(
+        io.StringIO(content), dtype=str, keep_default_na=False, **given
+    )
+    return frame

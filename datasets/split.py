@@ -102,9 +102,14 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
 
 def experiment(split: Split) -> Split:
     """Return the split of somebody's own table, marked as one that nothing may be released from."""
+    return noted(split, EXPERIMENT)
+
+
+def noted(split: Split, key: str) -> Split:
+    """Return the split with a mark on both of its parts."""
 
     def marked(data: Dataset) -> Dataset:
-        return replace(data, preprocessing={**data.preprocessing, EXPERIMENT: True})
+        return replace(data, preprocessing={**data.preprocessing, key: True})
 
     return Split(marked(split.train), marked(split.test))
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
-from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
-from bdpvi.datasets.reading import read_table
-from bdpvi.datasets.split import by_coins, experiment, shuffled
+from bdpvi.datasets.reading import MULTILINE, read_table
+from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.units import at_most
-from bdpvi.types import Dataset, People, Split
+from bdpvi.types import Dataset, People, Split, tell_owner
 
 _SHOWN = 20
 """Columns that a message lists."""
@@ -36,7 +36,8 @@ class TableOptions:
 
     Attributes:
         positive: which value of the target is y = 1; the later one in sorted order by default (1 of
-            0 and 1, yes of no and yes).
+            0 and 1, yes of no and yes). With ``constants`` it must be given, and every other value
+            is 0.
         encoding: what becomes of text, boolean and ``categorical`` columns: ``"onehot"`` makes
             one 0/1 feature of each value, ``"ordinal"`` one standardised feature of its position
             in sorted order.
@@ -48,7 +49,9 @@ class TableOptions:
             ``constants``, in all. A blank target is refused or dropped.
         unknown: see :class:`Encoding`; by default ``"refuse"``, or as ``constants`` say.
         constants: an encoding made elsewhere: it decides which columns are used and how, and
-            ``encoding`` and ``categorical`` have no effect.
+            ``encoding`` and ``categorical`` have no effect. No row is refused then: one with a
+            blank or a value that it does not know is left out where nothing else is said, and the
+            owner is told how many.
         name: what reports call the data.
 
     Raises:
@@ -145,22 +148,32 @@ def _by_persons(
 
 
 def from_csv(
-    path: str | os.PathLike[str], target: str, *, separator: str = ",", **options: Any
+    path: str | os.PathLike[str],
+    target: str,
+    *,
+    separator: str = ",",
+    multiline: bool = False,
+    **options: Any,
 ) -> Split:
     """Read a CSV or Parquet file by :func:`read_table` and split it by :func:`from_frame`.
 
     Args:
         path: the file.
         target: the yes/no column.
-        separator: see :func:`read_table`.
+        separator, multiline: see :func:`read_table`. What the latter rests on is named by every
+            promise.
         options: see :func:`from_frame`; ``name`` is by default the file's.
 
     Raises:
         ValueError: as :func:`read_table` and :func:`from_frame`.
         OSError: if the file cannot be opened.
     """
-    frame = read_table(path, separator=separator)
-    return from_frame(frame, target, **{"name": Path(path).stem, **options})
+    constants = options.get("constants") is not None  # then each value is read by itself
+    frame = read_table(
+        path, separator=separator, multiline=multiline, text=constants, least=1 - constants
+    )
+    split = from_frame(frame, target, **{"name": Path(path).stem, **options})
+    return noted(split, MULTILINE) if multiline else split
 
 
 def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:
@@ -178,14 +191,15 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
 
     Warns:
         UserWarning: with the number of values that ``unknown="base"`` made 0 in each column.
+        PrivacyUtilityWarning: with the number of rows that ``constants`` leave out. For the owner.
 
     Raises:
-        ValueError: naming unknown or repeated column names; or with one line for each problem of
+        ValueError: naming unknown or repeated column names, or a column or ``positive`` that
+            ``constants`` need; without ``constants`` with one line for each problem of
             the table and the option that solves it: blanks; infinite values; a target with other
             than two values; columns that never vary; text where most values are numbers; text with
             more than 100 different values, or with more than 10 that are half as many as the rows,
-            and integers that look like identifiers, see below; a category or column that
-            ``constants`` lacks; no row or no feature.
+            and integers that look like identifiers, see below; no row or no feature.
 
     The names of categories are published, so a column that identifies rows must not become
     categories. List it in ``categorical`` if its values are harmless all the same.
@@ -205,6 +219,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
     used = _used(frame, target, chosen)
+    if chosen.constants is not None:
+        return _by_constants(frame, target, chosen, chosen.constants)
     frame = pd.DataFrame({name: whole(frame[name]) for name in (*used, target)})
     rows = np.arange(len(frame))
     if chosen.missing == "drop":
@@ -212,19 +228,18 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         frame = frame.iloc[rows]
     if not len(frame):
         raise ValueError("the table has no rows" + " without a blank" * (chosen.missing == "drop"))
-    constants = chosen.constants and _adapted(chosen.constants, chosen)
     problems = _blank_lines(frame, target, chosen)
     with _noted(problems):
         y, meaning = _outcome(frame[target].dropna(), chosen.positive)
     with _noted(problems):
-        encoding = constants or measured(
+        encoding = measured(
             frame[used],
             encoding=chosen.encoding,
             categorical=chosen.categorical,
             level=chosen.missing == "level",
             unknown=chosen.unknown or "refuse",
         )
-        if constants or not problems:
+        if not problems:
             x, counts = encoding.counted(frame)
     if problems:
         raise ValueError("\n".join(problems))
@@ -233,6 +248,43 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     return Dataset(
         x,
         torch.from_numpy(y),
+        ids=torch.from_numpy(rows),
+        feature_names=encoding.feature_names,
+        name=chosen.name,
+        preprocessing={"encoding": encoding.to_dict(), "target": meaning},
+    )
+
+
+def _by_constants(
+    frame: pd.DataFrame, target: str, chosen: TableOptions, constants: Encoding
+) -> Dataset:
+    """Return the records of a table by public constants: each follows from its own row alone."""
+    if chosen.positive is None:
+        raise ValueError(
+            f"positive: say which value of target {target!r} counts as 1 (--positive): constants "
+            "are public, so it must not follow from the rows"
+        )
+    encoding = _adapted(constants, chosen)
+    cells = read_cells(frame[target])
+    positive = read_cell(chosen.positive)[1]
+    names = np.array([*(name == positive for name in cells.names), False], dtype=np.float64)
+    x, good, counts = encoding.kept(frame)
+    good &= ~cells.blank
+    if chosen.missing == "drop":
+        blank = [read_cells(frame[c.name]).blank for c in encoding.columns if c.name in frame]
+        good &= ~np.any([cells.blank, *blank], axis=0)
+    tell_owner(
+        int((~good).sum()),
+        "records have a blank, a value that the constants do not know, or no finite number",
+        4,
+    )
+    if counts:
+        warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=3)
+    rows = np.flatnonzero(good)
+    meaning = {"column": target, "positive": positive, "negative": f"not {positive}"}
+    return Dataset(
+        x[rows],
+        torch.from_numpy(names[cells.codes][rows]),
         ids=torch.from_numpy(rows),
         feature_names=encoding.feature_names,
         name=chosen.name,
@@ -267,9 +319,8 @@ def _adapted(constants: Encoding, chosen: TableOptions) -> Encoding:
 
 def _blank_lines(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
     """Return the columns with blanks that nothing provides for, the target last."""
-    measured_ones = chosen.constants is None and chosen.missing == "refuse"
     lines = []
-    for name in frame if measured_ones else [target]:
+    for name in frame if chosen.missing == "refuse" else [target]:
         blank = frame[name].isna().to_numpy()
         if blank.any():
             rest = "" if name == target else ", 'level' makes a blank a value (--missing level)"

@@ -13,7 +13,7 @@ import torch
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import Dataset, datasets
+from bdpvi import Dataset, PrivacyUtilityWarning, datasets
 from bdpvi.guides import MeanField
 from bdpvi.releasing.storage import load_release, save_release
 
@@ -69,12 +69,17 @@ def test_the_data_are_a_copy_and_names_can_be_given() -> None:
     assert Dataset.of(FRAME, [0.5, -2, 7e9]).y.tolist() == [0.5, -2, 7e9]
 
 
+def test_a_record_that_is_not_finite_is_left_out() -> None:
+    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 records"):
+        data = Dataset.of(FRAME.assign(age=[1, np.nan, 2]), Y)
+    assert data.ids.tolist() == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "options", "message"),
     [
         (FRAME.assign(sex=["F", "M", "F"]), Y, {}, r"x has the column 'sex' of type .*from_frame"),
         (FRAME.assign(when=pd.Timestamp(0)), Y, {}, "x has the column 'when' of type datetime64"),
-        (FRAME.assign(age=[1, np.nan, 2]), Y, {}, "x has a value that is not finite: nan"),
         (X, ["yes", "no", "yes"], {}, "y must be numbers, got list of <U3; .* == 'yes'"),
         (X, pd.Series(["yes", "no", "yes"]), {}, "y must be numbers, got Series of"),
         (X, np.array(["2020", "2021", "2022"], dtype="datetime64[Y]"), {}, "y must be numbers"),

@@ -43,6 +43,11 @@ class Assumption(Enum):
         "It is given the constants that encode the columns, which were read from this table and "
         "published; no ε covers them"
     )
+    PUBLIC_CLASSES = "The classes are public: they were taken from the labels, and no ε covers them"
+    RECORDS_ACROSS_LINES = (
+        "A record is what the quotes make of the file, over several lines: one line can join "
+        "others to it, and no ε covers that"
+    )
     SECRET_SPLIT = "Which records were held out was decided by secret coins, one for each record"
     PUBLIC_SIZE = "The order of magnitude of the number of records is public"
     ROUNDED_SIZE = "The power of two that is nearest to the number of records is public"

@@ -29,6 +29,14 @@ HELP = {"help_option_names": ["-h", "--help"]}
 Separator = Annotated[
     str, typer.Option(help="Character between the values of a CSV file; tab for a tab.")
 ]
+Multiline = Annotated[
+    bool,
+    typer.Option(
+        "--multiline",
+        help="Values in quotes may go over several lines of a CSV file. Then one line can join "
+        "others to it, which the promise names; without it a record is one line.",
+    ),
+]
 _UNKNOWN = (
     "What becomes of a category, blank or missing column that the model does not know: refuse, or "
     "base, it is taken for the column's public mean. It is stored in the model; refuse if never "
@@ -176,6 +184,7 @@ class Table:
     ] = None
     encoding: Annotated[str, typer.Option(help=_ENCODING)] = "onehot"
     separator: Separator = ","
+    multiline: Multiline = False
 
     @property
     def name(self) -> str:

@@ -224,6 +224,7 @@ def _carry_out(
     work = Work.of(
         table.split(options.PUBLIC_SEED).train if public else table.data,
         separator=table.separator,
+        multiline=table.multiline,
         progress=not quiet and not as_json,
         **given,
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._runtime.keys import Key
+    from bdpvi.accounting.cost import Assumption
     from bdpvi.synthesis import Synthetic
 
 NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
@@ -92,11 +93,9 @@ def kept(folder: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]
     return frame.iloc[train], frame.iloc[held_out]
 
 
-def with_secret_split(made: Synthetic) -> Synthetic:
-    """Return the release, whose receipt says that rows were kept out, not how many."""
-    from bdpvi.accounting.cost import Assumption
-
-    bound = made.receipt.worst_case.assuming(Assumption.SECRET_SPLIT)
+def assuming(made: Synthetic, *more: Assumption) -> Synthetic:
+    """Return the release, whose receipt names further assumptions."""
+    bound = made.receipt.worst_case.assuming(*more)
     return replace(made, receipt=replace(made.receipt, worst_case=bound))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,15 @@ import typer
 
 from bdpvi._runtime import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Folder, Json, Separator, Settings, Unknown
+from bdpvi.commands.options import (
+    Delta,
+    Folder,
+    Json,
+    Multiline,
+    Separator,
+    Settings,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,6 +249,7 @@ def predict(
     ] = None,
     unknown: Unknown = "",
     separator: Separator = ",",
+    multiline: Multiline = False,
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
     ] = None,
@@ -255,7 +264,9 @@ def predict(
     """
     file = None if as_json else out
     with nullcontext() if file is None else store.claimed(file) as target:
-        loaded, table = _predicted(released, data, ids or [], unknown, separator)
+        loaded, table = _predicted(
+            released, data, ids or [], unknown, {"separator": separator, "multiline": multiline}
+        )
         if target is not None:
             target.write_bytes(outputs.csv_text(table).encode())
         elif not as_json:
@@ -268,7 +279,7 @@ def predict(
 
 
 def _predicted(
-    released: Path, data: Path, ids: Sequence[str], unknown: str, separator: str
+    released: Path, data: Path, ids: Sequence[str], unknown: str, reading: Mapping[str, Any]
 ) -> tuple[Release, pd.DataFrame]:
     import numpy as np
     import pandas as pd
@@ -285,13 +296,13 @@ def _predicted(
         )
     if unknown:
         encoding = replace(encoding, unknown=unknown)
-    features, counts = encoding.counted(datasets.read_table(data, separator=separator))
+    features, counts = encoding.counted(datasets.read_table(data, **reading))
     if counts:
         outputs.complain(f"not known, taken for the column's mean: {said(counts)}")
     parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]
     columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
     return loaded, pd.DataFrame(
-        {**_identifiers(data, ids, separator, {*columns, "receipt"}), **columns}
+        {**_identifiers(data, ids, reading, {*columns, "receipt"}), **columns}
     )
 
 
@@ -326,7 +337,7 @@ def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
 
 
 def _identifiers(
-    data: Path, ids: Sequence[str], separator: str, taken: Collection[str]
+    data: Path, ids: Sequence[str], reading: Mapping[str, Any], taken: Collection[str]
 ) -> dict[str, pd.Series[Any]]:
     """Return columns of a file as they are written there."""
     from bdpvi import datasets
@@ -334,7 +345,7 @@ def _identifiers(
 
     if not ids:
         return {}
-    table = with_text_names(datasets.read_table(data, separator=separator, text=True))
+    table = with_text_names(datasets.read_table(data, **reading, text=True))
     for name in ids:
         if name not in table.columns:
             raise ValueError(f"id={name!r} is no column of {data}")

@@ -18,6 +18,7 @@ from bdpvi.commands.options import (
     Delta,
     Json,
     LedgerFile,
+    Multiline,
     Numeric,
     Quiet,
     RowsPerUnit,
@@ -65,6 +66,7 @@ def schema(
     drop: Drop = None,
     categorical: Categorical = None,
     separator: Separator = ",",
+    multiline: Multiline = False,
 ) -> None:
     """Draft a schema from a table, for the owner to replace what is read from its rows.
 
@@ -76,7 +78,8 @@ def schema(
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.schema import measured
 
-    frame = with_text_names(read_table(data, separator=separator, text=True))
+    read = read_table(data, separator=separator, multiline=multiline, text=True)
+    frame = with_text_names(read)
     source = "Write here where these bounds are from."
     drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)
@@ -122,6 +125,7 @@ def synthesize(
     no_report: quality.NoReport = False,
     groups: quality.Groups = None,
     separator: Separator = ",",
+    multiline: Multiline = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -137,6 +141,7 @@ def synthesize(
     """
     import bdpvi
     from bdpvi._runtime import progress
+    from bdpvi.accounting.cost import Assumption
     from bdpvi.accounting.places import Places
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
@@ -165,7 +170,8 @@ def synthesize(
     output = output_of(folder / NAME)
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
-    frame = with_text_names(read_table(data, separator=separator, text=True, least=0))
+    read = read_table(data, separator=separator, multiline=multiline, text=True, least=0)
+    frame = with_text_names(read)
     used = _without(frame, drop).reset_index(drop=True)
     order = Order.of(list(used.columns), **given)  # refuses before anything is kept
     if not no_report:
@@ -176,7 +182,8 @@ def synthesize(
     assert people is not None  # as it is a file, and no public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
-    options = repr((given, sorted(drop or ()), separator, None if no_report else test_fraction))
+    reading = (separator, *["multiline"] * multiline)
+    options = repr((given, sorted(drop or ()), reading, None if no_report else test_fraction))
     price = {"epsilon": epsilon, "delta": delta}
     with _begun(where.secret, data, people, options, price) as begun:
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
@@ -190,8 +197,10 @@ def synthesize(
             people.remember(where.secret / HEAD)
             work = Transaction(people, secret_key, begun.facts, alone=True, kept=True)
             made = bdpvi.synthesize(kept, **given, work=work)
+            if multiline:
+                made = quality.assuming(made, Assumption.RECORDS_ACROSS_LINES)
             if held_out is not None:
-                made = quality.with_secret_split(made)
+                made = quality.assuming(made, Assumption.SECRET_SPLIT)
                 key = work.charge(Synthesis(kept, order))[1]  # was charged, and is not again
                 parts = [counted(one, made.settings, key) for one in (kept, held_out)]
                 quality.keep(where.secret, *parts)

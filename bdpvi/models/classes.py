@@ -38,6 +38,10 @@ class _Classes(Design):
         """Return which numbers are classes."""
         return (y >= 0) & (y < self.classes) & (y == y.round())
 
+    def takes(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return which records it can have, (N,)."""
+        return self.fits(y)
+
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless every target is a whole number from 0 to K − 1.
 

@@ -28,6 +28,7 @@ from torch.distributions import Categorical, Transform, biject_to, constraints
 from bdpvi._runtime.host import drawing
 from bdpvi._runtime.isolation import isolated
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
+from bdpvi.types import Dataset, tell_owner
 
 Model = Callable[..., Any]
 
@@ -169,6 +170,22 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         trace = poutine.trace(model).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
+
+
+def fitting(model: Model, data: Dataset) -> Dataset:
+    """Return the records that a model can have; tell the owner how many it cannot.
+
+    Args:
+        model: with a method ``takes(x, y)``, (N,), if there are any that it cannot.
+        data: whose records may hold any finite numbers.
+    """
+    takes = getattr(model, "takes", None)
+    good = None if takes is None or not len(data) else takes(data.x, data.y)
+    if good is None or bool(good.all()):
+        return data
+    why = "records have a target, or an exposure, that the model is not of"
+    tell_owner(int((~good).sum()), why, 4)
+    return data.select(good)
 
 
 def dimension(sites: Sequence[Site]) -> int:

@@ -182,6 +182,10 @@ class BayesianLogisticRegression:
                 likelihood = ClippedBernoulli(design @ w, self.slope_bound(design))
             pyro.sample("y", likelihood, obs=y)
 
+    def takes(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return which records it can have: those of targets 0 and 1, (N,)."""
+        return (y == 0) | (y == 1)
+
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless every target of ``data`` is 0 or 1.
 

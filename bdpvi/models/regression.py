@@ -231,6 +231,13 @@ class _Counts(_Regression):
         """Return which numbers are counts."""
         return y.isfinite() & (y >= 0) & (y == y.round())
 
+    def takes(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return which records it can have, (N,)."""
+        if self.exposure is None:
+            return self.fits(y)
+        self.design(x[:1])  # refuses a column that is not there
+        return self.fits(y) & (x[:, self.exposure] > 0)
+
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless targets are whole numbers from 0 on, and exposures positive.
 

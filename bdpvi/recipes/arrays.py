@@ -83,8 +83,12 @@ def of_scales(scales: Any, width: int) -> Standard:
 
 def of_rows(X: Floats) -> Standard:
     """Return the rows' own means and deviations, which no ε covers: by their owner's consent."""
-    deviation = X.std(axis=0)
-    return Standard(X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), MEASURED)
+    with np.errstate(all="ignore"):  # of numbers whose squares are beyond all, or of no rows
+        deviation, mean = X.std(axis=0), X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
+    whole = np.isfinite(deviation) & np.isfinite(mean)
+    return Standard(
+        np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0), MEASURED
+    )
 
 
 def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:

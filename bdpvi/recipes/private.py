@@ -22,7 +22,7 @@ from bdpvi.accounting.places import Places
 from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.reading import MULTILINE, read_table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
 from bdpvi.neighbours.optimum.route import Optimum
@@ -63,6 +63,7 @@ def private(
     unit: str = ROW,
     rows_per_unit: int = 1,
     separator: str = ",",
+    multiline: bool = False,
     progress: bool = True,
     **options: Any,
 ) -> Release:
@@ -90,6 +91,8 @@ def private(
             becomes no feature.
         rows_per_unit: how many rows of each person are used at most, the first ones.
         separator: of a CSV file.
+        multiline: whether values in quotes may go over several lines of it, which the promise then
+            names; see :func:`bdpvi.datasets.read_table`.
         progress: whether to show progress bars.
         options: further fields of :class:`Pipeline`.
 
@@ -112,6 +115,7 @@ def private(
     work = Work.of(
         table,
         separator=separator,
+        multiline=multiline,
         progress=progress,
         ledger=ledger,
         budget=budget,
@@ -154,6 +158,7 @@ class Work:
         people: whose rows these are, with their ledger.
         budget: what may be spent on them in all.
         progress: whether to show progress bars.
+        multiline: whether records go over several lines of a file.
     """
 
     table: pd.DataFrame | Dataset
@@ -161,6 +166,7 @@ class Work:
     people: People = field(default_factory=People)
     budget: Budget | None = None
     progress: bool = True
+    multiline: bool = False
 
     @classmethod
     def of(
@@ -168,6 +174,7 @@ class Work:
         table: pd.DataFrame | Dataset | str | os.PathLike[str],
         *,
         separator: str = ",",
+        multiline: bool = False,
         progress: bool = True,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         budget: Budget | None = None,
@@ -182,7 +189,8 @@ class Work:
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            table = read_table(table, separator=separator, text=raw, least=0 if raw else 1)
+            given = {"separator": separator, "multiline": multiline}
+            table = read_table(table, **given, text=raw, least=0 if raw else 1)
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
             model = pipeline.get("model")
@@ -194,7 +202,7 @@ class Work:
             people = table.people
         elif unit != ROW:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
-        work = cls(table, Pipeline(**pipeline), people, budget, progress)
+        work = cls(table, Pipeline(**pipeline), people, budget, progress, multiline)
         if ledger is None and file is not None:
             ledger = beside(file)
         if ledger is not None:
@@ -217,9 +225,16 @@ class Work:
         if not pipeline.from_data:
             return None
         given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
-        return dataset_from_frame(
+        data = dataset_from_frame(
             self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
-        ).of_people(self.people)
+        )
+        noted = {**data.preprocessing, **self._noted}
+        return replace(data, preprocessing=noted, people=self.people)
+
+    @property
+    def _noted(self) -> dict[str, bool]:
+        """What a promise names of how the file was read."""
+        return {MULTILINE: True} if self.multiline else {}
 
     @property
     def bayesian(self) -> bool:
@@ -293,6 +308,7 @@ class Work:
             preprocessing={
                 "encoding": found.encoding.to_dict(),
                 "target": meaning,
+                **self._noted,
             },
             people=self.people,
         )

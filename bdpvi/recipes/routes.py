@@ -43,7 +43,8 @@ def fit_private(
     Args:
         model: what is fitted; all its hyper-parameters are public.
         data: the records, encoded by public constants or bought ones; or a pair (x, y) of which
-            :meth:`Dataset.of` makes them.
+            :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
+            no class, is left out, and the owner is told how many.
         epsilon: ε that everything spent on the table may reach, this included.
         delta: δ.
         route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
@@ -74,7 +75,7 @@ def fit_private(
             raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
         x, y = data
         if isinstance(x, Tensor) and isinstance(y, Tensor):
-            data = Dataset(x, y)
+            data = Dataset.finite(x, y)
         else:
             data = Dataset.of(x, y)
     route = _usual(model) if route is None else route

@@ -196,8 +196,8 @@ class Training(DPVI):
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
                 warnings.warn(
-                    f"for the owner only: {ignored} gradients of records were not finite, and "
-                    "count as zero; look for NaN, infinities and values outside the support",
+                    f"for the owner only: {ignored} gradients of records were not finite, or fail, "
+                    "and count as zero; look for NaN, infinities and values outside the support",
                     PrivacyUtilityWarning,
                     stacklevel=9,
                 )

@@ -26,9 +26,12 @@ from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
 from bdpvi.accounting.left import SPENT
 from bdpvi.datasets.bought import SOURCE as BOUGHT
 from bdpvi.datasets.encoding import MEASURED
+from bdpvi.datasets.reading import MULTILINE
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.types import BudgetExceededError
 
+LABELLED = "classes_from_labels"
+"""Key among what is noted of data whose classes were taken from the labels."""
 BAYESIAN = Kind.BAYESIAN.value
 WORST_CASE = Kind.WORST_CASE.value
 
@@ -302,6 +305,8 @@ def assumptions_of(preprocessing: Mapping[str, Any]) -> tuple[Assumption, ...]:
         source = str(encoding["source"])
         bought = Assumption.BOUGHT_CONSTANTS if BOUGHT in source else Assumption.PUBLIC_CONSTANTS
         found.append(Assumption.CONSTANTS_FROM_TABLE if source == MEASURED else bought)
+    found += [Assumption.PUBLIC_CLASSES] * bool(preprocessing.get(LABELLED))
+    found += [Assumption.RECORDS_ACROSS_LINES] * bool(preprocessing.get(MULTILINE))
     return tuple(found)
 
 

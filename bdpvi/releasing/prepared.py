@@ -39,7 +39,7 @@ from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Thresho
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.perturbed_records import GAMMA, bayesian_epsilon
 from bdpvi.accounting.transaction import Before, Transaction
-from bdpvi.models.contract import Model
+from bdpvi.models.contract import Model, fitting
 from bdpvi.releasing import guarantees, receipts
 from bdpvi.releasing.estimate import Drawn, Trained
 from bdpvi.releasing.mechanisms import CountRows, Solve
@@ -81,8 +81,10 @@ class Prepared:
         """Return what releases are solved from; ``ledger`` as for :func:`bdpvi.fit`.
 
         Raises:
-            ValueError: if model, data or guide cannot go this way; nothing is charged.
+            ValueError: if model, data or guide cannot go this way; nothing is charged. No record
+                decides that: one that the model cannot have is left out.
         """
+        data = fitting(model, data)
         data.people.share(ledger)
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
 try:
     from sklearn.utils.validation import validate_data
@@ -19,6 +20,8 @@ except ImportError:  # scikit-learn 1.5
 
     def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
         """Do as scikit-learn 1.6 does."""
+        if "ensure_all_finite" in options:
+            options["force_all_finite"] = options.pop("ensure_all_finite")
         return estimator._validate_data(*args, **options)
 
 
@@ -38,6 +41,31 @@ Floats = NDArray[np.float64]
 
 class PrivacyLeakWarning(UserWarning):
     """An estimator gives something away that its guarantee does not cover."""
+
+
+def _numbers(X: Any) -> Any:
+    """Return a table in which each cell that is text is a number, NaN where it is none.
+
+    Each is read by itself: one stray word must not decide what the others are.
+    """
+    import pandas as pd
+
+    from bdpvi.datasets.cells import read_cells
+
+    if isinstance(X, pd.DataFrame):
+        of_text = [pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes]
+        columns = {
+            place: X.iloc[:, place] if number else read_cells(X.iloc[:, place]).numbers
+            for place, number in enumerate(of_text)
+        }
+        return pd.DataFrame(columns, index=X.index).set_axis(X.columns, axis=1)
+    if isinstance(X, list | tuple):
+        with contextlib.suppress(ValueError):  # rows of several lengths are refused elsewhere
+            X = np.asarray(X)
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
+        columns = [read_cells(pd.Series(one, dtype=object)).numbers for one in X.T]
+        return np.column_stack(columns)
+    return X
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -87,6 +115,27 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return Key.of_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
+    def _rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[Any]]:
+        """Return rows and targets, (N, d) and (N,), of the right shapes; values may be anything.
+
+        Raises:
+            ValueError: by shapes and types alone. No record decides that.
+        """
+        if y is None:
+            validate_data(self, X, y)  # refuses
+        rows: Floats = validate_data(self, _numbers(X), dtype=np.float64, ensure_all_finite=False)
+        targets = column_or_1d(y, warn=True)
+        check_consistent_length(rows, targets)
+        if targets.dtype.kind == "c":
+            raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
+        return rows, targets
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # such a record is left out
+        tags.input_tags.string = True
+        return tags
+
     def _given(self, X: Floats) -> Standard | None:
         """Return by what the columns are standardised if that is given, and need not be bought."""
         from bdpvi.recipes import arrays
@@ -129,8 +178,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return standard
 
-    def _dataset(self, X: Floats, y: Floats, standard: Standard) -> Dataset:
-        """Return the standardised records."""
+    def _dataset(self, X: Floats, y: Floats, standard: Standard, **noted: bool) -> Dataset:
+        """Return the standardised records, with what a promise has to name."""
         import torch
 
         from bdpvi import Dataset
@@ -141,17 +190,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             torch.from_numpy(standard.applied(X)),
             torch.from_numpy(y),
             feature_names=encoding.feature_names,
-            preprocessing={"encoding": encoding.to_dict()},
+            preprocessing={"encoding": encoding.to_dict(), **noted},
         )
 
     def _features(self, X: ArrayLike) -> Any:
-        """Return checked rows as the release takes them, a tensor (N, d)."""
+        """Return checked rows as the release takes them, (N, d); a NaN counts as the centre."""
         import torch
 
         from bdpvi.recipes.arrays import standardised
 
-        rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        return torch.from_numpy(standardised(rows, self.center_, self.scale_))
+        given = {"dtype": np.float64, "ensure_all_finite": False, "reset": False}
+        rows: Floats = validate_data(self, _numbers(X), **given)
+        found = standardised(rows, self.center_, self.scale_)
+        return torch.from_numpy(np.nan_to_num(found, nan=0.0))
 
     def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; what is secret ends here."""

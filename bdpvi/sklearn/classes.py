@@ -51,5 +51,27 @@ def coefficients(release: Release, standard: Standard) -> tuple[Floats, Floats]:
 
 
 def places(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
-    """Return each label's place among the sorted classes, (N,)."""
-    return np.searchsorted(classes, labels).astype(np.float64)
+    """Return each label's place among the classes, (N,), NaN where it is none of them.
+
+    A class is the same where one stray text made texts of all labels.
+
+    >>> places(np.array(["0", "x", "1"]), np.array([0, 1])).tolist()
+    [0.0, nan, 1.0]
+    """
+    from bdpvi.datasets.cells import read_cell
+
+    same = {one: float(at) for at, one in enumerate(classes.tolist())}
+    spelt = {read_cell(one, same)[1]: at for one, at in same.items()}
+    found: dict[Any, float] = {}
+
+    def place(label: Any) -> float:
+        try:
+            if label not in found:
+                text, blank = read_cell(label, same)[1:]
+                usual = np.nan if blank else spelt.get(text, np.nan)
+                found[label] = same.get(label, usual)
+            return found[label]
+        except TypeError:  # a list or a dictionary has no hash
+            return np.nan
+
+    return np.array([place(one) for one in labels.tolist()], dtype=np.float64)

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.base import ClassifierMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bdpvi.sklearn import classes as of_classes
-from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator, validate_data
+from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
@@ -56,7 +57,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         from_data: the consent to exact means and deviations of the rows, which no ε covers;
             ``guarantee_`` then says so.
         classes: the labels. Without them they are taken from y, with a
-            :class:`PrivacyLeakWarning`.
+            :class:`PrivacyLeakWarning`, and ``guarantee_`` says that they count as public.
         base_rate: a public guess of the fraction of the second of the sorted ``classes``, for
             tables where one class is rare: the intercept is drawn to its logit, in place of 0.
             Never take it from y.
@@ -154,23 +155,34 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """Fit in secret and release.
 
         Args:
-            X: features, (N, d), finite.
-            y: labels, (N,), two different ones; with ``classes`` one of them alone will do.
+            X: features, (N, d). A record with one that is no finite number is left out.
+            y: labels, (N,). With ``classes`` a record with another label is left out, and one class
+                alone will do; without, there must be two.
             options: none; ``sample_weight`` is refused, as no bound on one record would hold.
 
         Returns:
             The estimator itself.
 
         Raises:
-            ValueError: naming the argument and its value.
+            ValueError: naming the argument and its value. With ``classes`` no record decides that.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for bought constants.
+            PrivacyUtilityWarning: if there are few records for bought constants; how many records
+                were left out, for the owner only.
             PrivacyLeakWarning: if classes are taken from y, or a seed was given.
         """
+        from bdpvi.releasing.guarantees import LABELLED
+        from bdpvi.types import tell_owner
+
         self._refuse(options)
-        rows, labels = validate_data(self, X, y, dtype=np.float64)
+        rows, labels = self._rows(X, y)
         classes = self._labels(labels)
+        targets = of_classes.places(labels, classes)
+        good = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
+        why = "records have a value that is no finite number, or a label that is no class"
+        tell_owner(int((~good).sum()), why)
+        rows, targets = rows[good], targets[good]
+        noted = {LABELLED: True} if self.classes is None else {}
         if self.classes is None:
             warnings.warn(
                 "the guarantee does not cover the classes, which fit took from y: give classes "
@@ -184,7 +196,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         with self._work() as work:
             standard = given or self._bought(rows, pipeline, work)
             settings = self._chosen(pipeline, len(classes), standard.found)
-            data = self._dataset(rows, of_classes.places(labels, classes), standard)
+            data = self._dataset(rows, targets, standard, **noted)
             release = self._release(settings, data, work)
         self.classes_ = classes
         self._keep(release, standard)
@@ -276,7 +288,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _labels(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return the classes."""
-        check_classification_targets(y)
+        if self.classes is None:
+            if y.dtype.kind == "f":
+                assert_all_finite(y, input_name="y")
+            check_classification_targets(y)
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
         if len(classes) < 2:
             if self.classes is None:
@@ -285,8 +300,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                     "may have one of them alone"
                 )
             raise ValueError(f"classes must have two classes or more, got {self.classes!r}")
-        if unknown := set(y.tolist()) - set(classes.tolist()):
-            raise ValueError(f"y has labels {unknown} that are not in classes={self.classes!r}")
         return classes
 
     def _guarantee(self) -> Guarantee:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import check_is_fitted
 
-from bdpvi.sklearn.base import Floats, PrivateEstimator, validate_data
+from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
     from bdpvi.models.kinds import OfNumbers
@@ -45,6 +44,24 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def _public_model(self) -> OfNumbers | None:
         """Return the model if public bounds on the target are given."""
         raise NotImplementedError
+
+    def _numbers(
+        self, X: ArrayLike, y: ArrayLike, least: float = -math.inf
+    ) -> tuple[Floats, Floats]:
+        """Return the records of finite numbers, with targets of at least ``least``."""
+        import pandas as pd
+
+        from bdpvi.datasets.cells import read_cells
+        from bdpvi.types import tell_owner
+
+        rows, given = self._rows(X, y)
+        texts = given.dtype.kind in "OUS"
+        targets = read_cells(pd.Series(given, dtype=object)).numbers if texts else given
+        targets = targets.astype(np.float64)
+        good = np.isfinite(rows).all(axis=1) & np.isfinite(targets) & (targets >= least)
+        why = "records have a value that is no finite number, or a target that the model is not of"
+        tell_owner(int((~good).sum()), why, 4)
+        return rows[good], targets[good]
 
     def _fit(self, X: Floats, y: Floats) -> None:
         """Fit in secret, release, and keep what may be shared."""
@@ -199,8 +216,8 @@ class PrivateLinearRegression(_PrivateRegressor):
         """Fit in secret and release.
 
         Args:
-            X: features, (N, d), finite.
-            y: targets, (N,), finite.
+            X: features, (N, d).
+            y: targets, (N,). A record with anything that is no finite number is left out.
             options: none; ``sample_weight`` is refused, as no bound on one record would hold.
 
         Returns:
@@ -210,12 +227,12 @@ class PrivateLinearRegression(_PrivateRegressor):
             ValueError: naming the argument and its value.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for what is asked.
+            PrivacyUtilityWarning: if there are few records for what is asked; how many records were
+                left out, for the owner only.
             PrivacyLeakWarning: if a seed was given.
         """
         self._refuse(options)
-        rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._fit(rows, np.array(targets, dtype=np.float64))  # a copy: torch wants to write
+        self._fit(*self._numbers(X, y))
         return self
 
     def _public_model(self) -> OfNumbers | None:
@@ -301,8 +318,9 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         """Fit in secret and release.
 
         Args:
-            X: features, (N, d), finite.
-            y: counts, (N,), at least 0; others than whole numbers are rounded, with a warning.
+            X: features, (N, d).
+            y: counts, (N,), rounded to whole numbers. A record with a negative one, or anything
+                that is no finite number, is left out.
             options: none; ``sample_weight`` is refused, as no bound on one record would hold.
 
         Returns:
@@ -312,18 +330,18 @@ class PrivatePoissonRegressor(_PrivateRegressor):
             ValueError: naming the argument and its value.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for what is asked.
+            PrivacyUtilityWarning: if there are few records for what is asked; how many records were
+                left out, or rounded, for the owner only.
             PrivacyLeakWarning: if a seed was given.
-            DataConversionWarning: if counts are no whole numbers.
         """
         self._refuse(options)
-        rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        if (targets < 0).any():
-            raise ValueError(f"y must be counts of at least 0, got {float(targets.min())!r}")
-        counts = np.rint(targets).astype(np.float64)
-        if (counts != targets).any():
-            said = "y was rounded to whole numbers: a Poisson regression is of counts"
-            warnings.warn(said, DataConversionWarning, stacklevel=2)
+        rows, targets = self._numbers(X, y, least=0.0)
+        counts = np.rint(targets)
+        if odd := int((counts != targets).sum()):
+            from bdpvi import PrivacyUtilityWarning
+
+            said = f"for the owner only: {odd} counts of y were no whole numbers, and are rounded"
+            warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)
         self._fit(rows, counts)
         return self
 

@@ -96,7 +96,8 @@ def test_nothing_that_is_published_comes_from_the_rows() -> None:
     def published(low: float) -> Any:
         frame = pd.DataFrame({"age": rng.uniform(low, 90, 40), "sick": np.arange(40) % 2})
         frame["sex"] = rng.choice(["F", "M"], 40)
-        return from_frame(frame, "sick", constants=constants, missing="drop").train.preprocessing
+        given: dict[str, Any] = {"positive": 1, "constants": constants, "missing": "drop"}
+        return from_frame(frame, "sick", **given).train.preprocessing
 
     assert published(20) == published(60)
     assert published(20)["encoding"] == constants.to_dict()

@@ -264,10 +264,44 @@ def test_bad_records_are_told_to_the_owner_once() -> None:
     x, y = table()
     y[:200] = math.nan
     svi = made(rate=0.5)
-    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: a record's gradient"):
+    with pytest.warns(PrivacyUtilityWarning, match=r"for the owner only: \d+ gradients of records"):
         svi.step(x, y)
     svi.step(x, y)
     assert all(bool(value.isfinite().all()) for value in pyro.get_param_store().values())
+
+
+def test_a_record_that_model_or_guide_fail_on_counts_as_zero() -> None:
+    """One label 7 of three, and one covariance that is not positive definite."""
+    x, _ = table(40)
+    x, y = x[:, :2], torch.arange(40) % 3
+    more = torch.zeros(40, 2, 2)  # than the identity, of each record's covariance
+
+    def model(x: Tensor, y: Tensor, more: Tensor) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, 3), 1.0).to_event(2))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Categorical(logits=x @ w), obs=y)
+            mean = w[:, 0].expand(len(x), 2)
+            pyro.sample("x", dist.MultivariateNormal(mean, more + torch.eye(2)), obs=x)
+
+    def trained(*odd: int) -> Tensor:
+        pyro.clear_param_store()
+        torch.manual_seed(0)
+        given = {"clip": 1.0, "noise_multiplier": 1e-3, "rate": 1.0, "seed": 0}
+        svi = PrivateSVI(model, AutoNormal(model), SGD({"lr": 1e-3}), Trace_ELBO(), **given)
+        keep = torch.tensor([one for one in range(40) if one not in odd])
+        parts = (y, more) if odd else (bad, indefinite)
+        data = tuple(one[keep] for one in (x, *parts))
+        if odd:
+            svi.step(*data)
+        else:
+            with pytest.warns(PrivacyUtilityWarning, match="owner only: 2 gradients of records"):
+                svi.step(*data)
+            assert math.isfinite(svi.evaluate_loss(*data))
+        return torch.cat([v.detach().flatten() for v in pyro.get_param_store().values()])
+
+    bad, indefinite = y.clone(), more.clone()
+    bad[7], indefinite[21, 0, 0] = 7, -2.0
+    torch.testing.assert_close(trained(), trained(7, 21), rtol=1e-4, atol=1e-6)
 
 
 def test_another_batch_is_refused_and_nothing_charged() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.halving import by_halves
 from bdpvi._runtime.schema import require_same
 from bdpvi._runtime.streams import stir
 from bdpvi.accounting.accountant import Account
@@ -23,6 +24,7 @@ from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.networks.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.dp.networks.preflight import Fixed
 from bdpvi.dp.networks.records import Records
+from bdpvi.types import tell_owner
 
 
 class Private:
@@ -58,6 +60,7 @@ class Private:
         self._norms = None if counted is None else NormCounts.none(counted.ids)
         self._versions = self._now()
         self._stopped = ""
+        self._told = False
 
     @property
     def mechanism(self) -> NoisySum:
@@ -86,7 +89,10 @@ class Private:
 
         The network trains in the mode (``train`` or ``eval``) that each layer had at first.
 
-        A gradient that is not finite counts as zero.
+        A gradient that is not finite, or that module or loss fail on, counts as zero.
+
+        Warns:
+            PrivacyUtilityWarning: of records that module or loss fail on. For the owner only.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left, with
@@ -113,8 +119,7 @@ class Private:
             stir(self.mechanism.key_of("records", step), device)
             self._count(device)
             self.batch = self.mechanism.batch(step)
-            taken = self._data.take(self.batch, device)
-            total = self._gradients.clipped_sum(taken, self.mechanism.clip)
+            total = self._clipped_sum(device)
             if self._now() != self._versions:
                 self._stopped = (
                     f"step {step + 1}: the forward pass changed a weight or a buffer, by records "
@@ -131,6 +136,28 @@ class Private:
             raise FloatingPointError(
                 f"step {step + 1} made a weight that is not finite; use a smaller learning rate"
             )
+
+    def _clipped_sum(self, device: torch.device) -> list[Tensor]:
+        """Return the sum of the batch's clipped gradients; one that fails counts as zero."""
+
+        def of(positions: Tensor) -> list[Tensor]:
+            return self._gradients.clipped_sum(
+                self._data.take(positions, device), self.mechanism.clip
+            )
+
+        total: list[Tensor] | None = None
+        failed = 0
+        for part, found in by_halves(of, self.batch):
+            failed += 0 if found is not None else len(part)
+            if found is not None:
+                total = (
+                    found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+                )
+        if failed and not self._told:
+            self._told = True
+            why = "gradients of records of this step fail, and count as zero"
+            tell_owner(failed, why, 4)
+        return [torch.zeros_like(one) for one in self._weights] if total is None else total
 
     def _now(self) -> list[int]:
         """Return how often each weight and buffer was changed."""
@@ -153,7 +180,14 @@ class Private:
         """Count the step at the norms of the panel's records, if there is a panel."""
         if self._counted is not None and self._norms is not None:
             everybody = torch.arange(len(self._counted))
-            norms = self._gradients.norms(self._counted.take(everybody, device))
+            panel = self._counted
+            norms = torch.zeros(len(panel), dtype=torch.float64)
+            measured = by_halves(
+                lambda at: self._gradients.norms(panel.take(at, device)), everybody
+            )
+            for part, found in measured:
+                if found is not None:
+                    norms[part] = found.detach().cpu().double()
             self._norms = self._at_largest(self.steps - 1).add(self._in_clips(norms))
 
     def _at_largest(self, steps: int) -> NormCounts:

@@ -19,6 +19,8 @@ Source = Sequence[Any] | Dataset[Any]
 module of several inputs has a tuple of tensors for x, or a mapping by their names."""
 
 LEAST_PANEL = 100
+_TRIED = 8
+"""Records that a module is tried on."""
 
 
 @dataclass(frozen=True, eq=False)

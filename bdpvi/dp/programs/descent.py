@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.halving import by_halves
 from bdpvi._runtime.host import HOST, drawing
 from bdpvi._runtime.streams import stir
 from bdpvi.dp.mechanism import BELOW, NoisySum
@@ -107,7 +109,8 @@ class Descent:
         mechanism: coins and noise, of sums that one record moves by 1 at most.
         clip: the rule.
         bound: C now; public, as all that follows from noisy sums.
-        ignored: gradients that were not finite so far, which count as zero. Secret.
+        ignored: gradients that were not finite so far, or could not be computed, which count as
+            zero: a record must not stop a training that is charged. Secret.
     """
 
     def __init__(self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: Clip) -> None:
@@ -133,9 +136,12 @@ class Descent:
             stir(mechanism.key_of("records", number))
             total = torch.zeros(mechanism.size, dtype=torch.float64)
             for positions in self._pieces(mechanism.batch(number)):
-                found = program.gradients(draw, program.arguments.rows(positions)).detach().cpu()
-                self.ignored += int((~found.isfinite().all(dim=1)).sum())
-                total += self.clip.parts(found, self.bound)
+                for part, found in by_halves(partial(program.gradients_at, draw), positions):
+                    if found is None:
+                        self.ignored += len(part)
+                        continue
+                    self.ignored += int((~found.isfinite().all(dim=1)).sum())
+                    total += self.clip.parts(found, self.bound)
             (noisy,) = mechanism.noisy([total], mechanism.key_of(number))
             gradient = noisy[: program.size] * (self.bound / self.clip.rest / mechanism.rate)
             program.backward(draw, gradient)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -13,6 +15,7 @@ from pyro.optim import PyroOptim
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.halving import by_halves
 from bdpvi._runtime.host import HOST, drawing, on_host
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.cost import Bound, Cost
@@ -126,7 +129,8 @@ class PrivateSVI:
             FloatingPointError: if a parameter is not finite after the step.
 
         Warns:
-            PrivacyUtilityWarning: of gradients that are not finite, which count as zero.
+            PrivacyUtilityWarning: of gradients that are not finite, or that model or guide fail
+                on, which count as zero.
         """
         descent, charged = self._begun(args, kwargs)
         charged.take()
@@ -134,8 +138,8 @@ class PrivateSVI:
         if descent.ignored and not self._told:
             self._told = True
             warnings.warn(
-                "for the owner only: a record's gradient is not finite and counts as zero; look "
-                "for NaN, infinities and values outside the support",
+                f"for the owner only: {descent.ignored} gradients of records are not finite, or "
+                "fail, and count as zero; look for NaN, infinities and values outside the support",
                 PrivacyUtilityWarning,
                 stacklevel=3,
             )
@@ -144,15 +148,21 @@ class PrivateSVI:
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO of all records, at one draw. Secret.
 
-        Arguments as of :meth:`step`. Nothing is charged: look, and do not publish it.
+        Arguments as of :meth:`step`. Nothing is charged: look, and do not publish it. A record that
+        model or guide fail on adds nothing.
         """
         descent, _ = self._begun(args, kwargs)
         program = descent.program
         with drawing(HOST), torch.no_grad():
             draw = program.draw()
             pieces = torch.arange(program.arguments.length).split(1024)
-            each = [program.record_losses(draw, program.arguments.rows(one)) for one in pieces]
-        return float(draw.public) + float(torch.cat(each).double().sum())
+            each = [
+                float(found.double().sum())
+                for one in pieces
+                for _, found in by_halves(partial(program.losses_at, draw), one)
+                if found is not None
+            ]
+        return float(draw.public) + math.fsum(each)
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,344 @@
+"""No record decides an exit: with an odd one or without it, the same happens at every door.
+
+The same error or none, the same files, structure of what is shared, charges and warnings, but for
+those that are for the owner only. A new door gets the law by being listed in ``DOORS``.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+from pyro.optim import SGD
+from torch.nn import Linear, functional
+from typer.testing import CliRunner
+
+import bdpvi
+from bdpvi import Ledger, datasets, sklearn
+from bdpvi.cli import app
+from bdpvi.recipes.dpvi import DPVI
+
+ROWS = 200
+PUBLIC = {"source": "By law.", "age": [18, 98], "sex": ["F", "M"]}
+LINES = (
+    b'5,"oops,yes',
+    b'7,x",yes',
+    b"40,F",
+    b"40,F,yes,1",
+    b"inf,F,yes",
+    b"stray,?,maybe",
+    b",,",
+    b"nan,F,yes",
+    b"1e400,M,no",
+    b"-1e308,M,yes",
+    b"40,\xff\xfe\x00,no",
+    b'"""',
+)
+"""Lines of a file."""
+MORE_LINES = (
+    b"",
+    b"   ",
+    b'"40","F","yes" ',
+    b'"40" ,F,no',
+    b"40;F;yes",
+    b"TRUE,TRUE,TRUE",
+    b"0x10,F,yes",
+    b"9" * 5000 + b",F,yes",
+    b"40,F,\r",
+    b"2024-05-01,=1+1,no",
+    b"\xef\xbb\xbfage,sex,sick",
+    b"age,sex,sick",
+    b"40," + b"F" * 200_000 + b",yes",
+)
+NUMBERS = (
+    (np.nan, 0.0, 1.0),
+    (np.inf, 0.0, 0.0),
+    (1e300, -1e300, 1.0),
+    (0.0, 0.0, 7.0),
+    (0.0, 0.0, np.nan),
+    (0.0, 0.0, -1.0),
+    (0.0, 0.0, 0.5),
+    (0.0, 0.0, 1e300),
+    (0.0, 0.0, -np.inf),
+    (1e12, 1e-300, 0.0),
+    (np.nan, np.nan, np.nan),
+    (0.0, 0.0, 1.0),
+)
+"""Two features and a target."""
+MORE_NUMBERS = tuple((a, b, y) for a in (-1e308, 5e-324) for b in (0.0, np.inf) for y in (0.0, 3.0))
+
+
+# --- what happens ---------------------------------------------------------------------------------
+
+
+def structure(value: Any) -> Any:
+    """Return what a JSON value is made of, without its numbers and texts."""
+    if isinstance(value, dict):
+        return {name: structure(one) for name, one in value.items()}
+    if isinstance(value, list):
+        found = {json.dumps(structure(one), sort_keys=True) for one in value}
+        return sorted(found)  # how many there are may follow from noisy counts
+    return type(value).__name__ if not isinstance(value, int | float) else "number"
+
+
+def what_happens(call: Callable[[Any, Path], object], data: Any, folder: Path) -> dict[str, Any]:
+    """Return everything about a call that its outsiders may see, but for noisy numbers."""
+    folder.mkdir()
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            call(data, folder)
+            end = "whole"
+        except Exception as error:  # of any kind: it is what is compared
+            end = f"{type(error).__name__}: {error}"
+    pyro.clear_param_store()
+    files = sorted(one for one in folder.rglob("*") if one.is_file() and one.suffix != ".lock")
+    book = Ledger.at(folder / "people.jsonl").entries()
+    return {
+        "end": end,
+        "warnings": sorted({str(one.message) for one in said} - owners(said)),
+        "files": [str(one.relative_to(folder)) for one in files],
+        "shared": [
+            structure(json.loads(one.read_text())) for one in files if one.suffix == ".json"
+        ],
+        "charges": [(one.kind, one.purpose, one.events, one.count) for one in book],
+    }
+
+
+def owners(said: list[warnings.WarningMessage]) -> set[str]:
+    """Return the texts that are for the owner only."""
+    texts = {str(one.message) for one in said}
+    marks = ("for the owner only: ", "column ")  # of a table that is synthesized
+    return {text for text in texts if text.startswith(marks)}
+
+
+# --- doors of files -------------------------------------------------------------------------------
+
+
+@lru_cache
+def people() -> bytes:
+    """Return a file."""
+    random = np.random.default_rng(0)
+    age, sex = random.normal(50, 10, ROWS).round(1), random.choice(["F", "M"], ROWS)
+    sick = np.where(random.random(ROWS) < 1 / (1 + np.exp((50 - age) / 10)), "yes", "no")
+    return pd.DataFrame({"age": age, "sex": sex, "sick": sick}).to_csv(index=False).encode()
+
+
+def written(lines: bytes, folder: Path) -> Path:
+    """Write a table, whose ledger the folder keeps."""
+    (folder / "people.csv").write_bytes(lines)
+    (folder / "public.json").write_text(json.dumps(PUBLIC))
+    return folder / "people.csv"
+
+
+def private(**more: Any) -> Callable[[bytes, Path], object]:
+    def call(lines: bytes, folder: Path) -> object:
+        return bdpvi.private(
+            written(lines, folder), target="sick", positive="yes", epsilon=5.0, delta=1e-5,
+            out=folder / "out", ledger=folder / "people.jsonl", expected_rows=ROWS,
+            progress=False, **more,
+        )  # fmt: skip
+
+    return call
+
+
+def command(*words: object) -> Callable[[bytes, Path], object]:
+    def call(lines: bytes, folder: Path) -> None:
+        places = ("--out", folder / "out", "--ledger", folder / "people.jsonl", "--quiet")
+        given = ("--data", written(lines, folder), "--target", "sick", *words, *places)
+        texts = [str(one).replace("FOLDER", str(folder)) for one in given]
+        done = CliRunner().invoke(app, [words[0], *texts[:4], *texts[5:]])  # type: ignore[list-item]
+        if done.exception is not None:
+            raise done.exception
+
+    return call
+
+
+def from_csv(lines: bytes, folder: Path) -> None:
+    constants = datasets.constants_of(PUBLIC)
+    split = datasets.from_csv(written(lines, folder), "sick", positive="yes", constants=constants)
+    model = bdpvi.BayesianLogisticRegression(limit=2.0, intercept=True)
+    route = bdpvi.ObjectivePerturbation(rows=ROWS)
+    ledger = Ledger.at(folder / "people.jsonl")
+    bdpvi.fit_private(model, split.train, epsilon=1.0, route=route, ledger=ledger)
+
+
+DOORS_OF_FILES = {
+    "private, public constants": private(constants=datasets.constants_of(PUBLIC)),
+    "private, bought constants": private(numeric=("age",), categorical=("sex",)),
+    "command private": command(
+        "private", "--positive", "yes", "--epsilon", 1, "--no-scores",
+        "--constants", "FOLDER/public.json", "--rows", ROWS,
+    ),
+    "command synthesize": command("synthesize", "--epsilon", 1, "--no-report", "--rows", 5),
+    "from_csv and fit_private": from_csv,
+}  # fmt: skip
+
+# --- doors of numbers -----------------------------------------------------------------------------
+
+
+@lru_cache
+def numbers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return features and targets 0 and 1."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(ROWS, 2))
+    return x, (random.random(ROWS) < 1 / (1 + np.exp(-x[:, 0]))).astype(float)
+
+
+def route(model: Any, way: Any, epsilon: float = 1.0) -> Callable[[Any, Path], object]:
+    def call(data: Any, folder: Path) -> object:
+        ledger = Ledger.at(folder / "people.jsonl")
+        return bdpvi.fit_private(model, data, epsilon=epsilon, route=way, ledger=ledger)
+
+    return call
+
+
+def estimator(made: Any) -> Callable[[Any, Path], object]:
+    def call(data: Any, folder: Path) -> object:
+        return made.set_params(ledger=str(folder / "people.jsonl")).fit(*data)
+
+    return call
+
+
+def svi(data: Any, folder: Path) -> None:
+    x, y = (torch.from_numpy(one).float() for one in data)
+    labels = y.nan_to_num(9.0).clamp(-9, 9).long()
+
+    def model(x: torch.Tensor, labels: torch.Tensor) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, 2), 1.0).to_event(2))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Categorical(logits=x @ w), obs=labels)
+
+    made = bdpvi.PrivateSVI(
+        model, AutoNormal(model), SGD({"lr": 1e-3}), Trace_ELBO(), clip=1.0, noise_multiplier=4.0,
+        rate=0.9, ledger=Ledger.at(folder / "people.jsonl"),
+    )  # fmt: skip
+    for _ in range(3):
+        made.step(x, labels)
+
+
+def network(data: Any, folder: Path) -> None:
+    x, y = (torch.from_numpy(one) for one in data)
+    module = Linear(2, 2).double()
+    made = bdpvi.make_private(
+        module,
+        torch.optim.SGD(module.parameters(), lr=1e-3),
+        loss=functional.cross_entropy,
+        data=(x, y.nan_to_num(9.0).clamp(-9, 9).long()),
+        rate=0.9,
+        max_grad_norm=1.0,
+        noise_multiplier=4.0,
+        settings=bdpvi.DPSGDSettings(ledger=Ledger.at(folder / "people.jsonl"), records=ROWS),
+    )
+    for _ in range(3):
+        made.step()
+
+
+LOGISTIC = bdpvi.BayesianLogisticRegression(limit=2.0, intercept=True)
+POISSON = bdpvi.BayesianPoissonRegression(largest=9)
+TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
+BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}
+DOORS_OF_NUMBERS = {
+    "objective": route(LOGISTIC, bdpvi.ObjectivePerturbation(rows=ROWS)),
+    "scores": route(LOGISTIC, bdpvi.NoisyScores(rows=ROWS), 5.0),
+    "training": route(bdpvi.BayesianMultinomialRegression(classes=2), TRAINING),
+    "training, counts": route(POISSON, TRAINING),
+    "estimator": estimator(sklearn.PrivateLogisticRegression(classes=(0, 1), **BOUNDS)),
+    "estimator, bought": estimator(
+        sklearn.PrivateLogisticRegression(5.0, classes=(0, 1), expected_rows=ROWS)
+    ),
+    "estimator, linear": estimator(
+        sklearn.PrivateLinearRegression(target_bounds=(0, 1), draws=5, **BOUNDS)
+    ),
+    "estimator, Poisson": estimator(sklearn.PrivatePoissonRegressor(largest=3, draws=5, **BOUNDS)),
+    "PrivateSVI": svi,
+    "make_private": network,
+}
+
+SLOW = ("private, bought constants", "command private", "estimator, bought", "estimator, linear")
+"""Doors that see some of the odd records in the usual tests, all in the slow ones."""
+
+# --- the law --------------------------------------------------------------------------------------
+
+NOISY = (" in its noise", "directions the matrix", "the answer lies", "about ")
+"""Warnings that say what a noisy number was."""
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for what in (one, other):
+        what["warnings"] = [w for w in what["warnings"] if not any(n in w for n in NOISY)]
+    assert one == other
+    assert one["end"] == "whole"
+
+
+def each_line(call: Any, lines: tuple[bytes, ...], folder: Path) -> None:
+    usual = what_happens(call, people(), folder / "usual")
+    for at, line in enumerate(lines):
+        head, rest = people().split(b"\n", 1)
+        odd = what_happens(call, b"\n".join((head, line, rest)), folder / str(at))
+        same(dict(odd), dict(usual))
+
+
+def each_number(call: Any, records: Any, folder: Path) -> None:
+    x, y = numbers()
+    usual = what_happens(call, (x, y), folder / "usual")
+    for at, (*features, target) in enumerate(records):
+        data = np.vstack([x[:3], [features], x[3:]]), np.insert(y, 3, target)
+        odd = what_happens(call, data, folder / str(at))
+        same(dict(odd), dict(usual))
+
+
+@pytest.mark.parametrize("door", DOORS_OF_FILES)
+def test_no_line_of_a_file_decides_anything(door: str, tmp_path: Path) -> None:
+    each_line(DOORS_OF_FILES[door], LINES[:: 4 if door in SLOW else 1], tmp_path)
+
+
+@pytest.mark.parametrize("door", DOORS_OF_NUMBERS)
+def test_no_record_of_numbers_decides_anything(door: str, tmp_path: Path) -> None:
+    each_number(DOORS_OF_NUMBERS[door], NUMBERS[:: 4 if door in SLOW else 1], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS_OF_FILES)
+def test_no_stranger_line_decides_anything(door: str, tmp_path: Path) -> None:
+    each_line(DOORS_OF_FILES[door], LINES + MORE_LINES, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS_OF_NUMBERS)
+def test_no_stranger_record_decides_anything(door: str, tmp_path: Path) -> None:
+    each_number(DOORS_OF_NUMBERS[door], NUMBERS + MORE_NUMBERS, tmp_path)
+
+
+@pytest.mark.parametrize("door", DOORS_OF_FILES)
+def test_the_only_yes_and_the_only_other_sex_decide_nothing(door: str, tmp_path: Path) -> None:
+    healthy = people().replace(b",yes", b",no").replace(b",M,", b",F,")
+    usual = what_happens(DOORS_OF_FILES[door], healthy, tmp_path / "usual")
+    odd = what_happens(DOORS_OF_FILES[door], healthy + b"50,M,yes\n", tmp_path / "odd")
+    same(odd, usual)
+
+
+@pytest.mark.parametrize("door", DOORS_OF_NUMBERS)
+def test_one_class_constant_and_separable_columns_decide_nothing(door: str, tmp_path: Path) -> None:
+    x, y = numbers()
+    usual = what_happens(DOORS_OF_NUMBERS[door], (x, y), tmp_path / "usual")
+    for name, data in {
+        "one class": (x, np.zeros_like(y)),
+        "constant": (np.zeros_like(x), y),
+        "separable": (x, (x[:, 0] > 0).astype(float)),
+    }.items():
+        same(what_happens(DOORS_OF_NUMBERS[door], data, tmp_path / name), dict(usual))
