@@ -62,10 +62,10 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
     each = (places.get(_spelt(name), np.nan) for name in cells.names)
     at = np.array([*each, np.nan])[cells.codes]
     if isinstance(column, Ordinal):
-        return ((at - column.mean) / column.sd)[:, None]
-    features = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
-    features[np.isnan(at)] = np.nan
-    return features
+        return np.asarray(((at - column.mean) / column.sd)[:, None], dtype=np.float64)
+    each_level: NDArray[np.float64] = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
+    each_level[np.isnan(at)] = np.nan
+    return each_level
 
 
 def _spelt(name: str) -> str:

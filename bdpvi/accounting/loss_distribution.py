@@ -243,11 +243,10 @@ def deltas_together(
                 found = np.empty_like(epsilons)
                 found[order] = exact(epsilons[order])
                 return found
-            grid = interval * np.arange(ends[0], ends[1] + 1)
+            grid = np.asarray(interval * np.arange(ends[0], ends[1] + 1), dtype=np.float64)
             values = exact(grid)
         # Losses are multiples of the interval: between two of them δ is linear in e^ε.
-        found = np.interp(np.exp(epsilons), np.exp(grid), values)
-        return np.asarray(found, dtype=np.float64)
+        return np.asarray(np.interp(np.exp(epsilons), np.exp(grid), values), dtype=np.float64)
 
     return deltas
 

@@ -34,6 +34,7 @@ from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import intent, storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.prepared import Prepared
+from bdpvi.releasing.received import release_of
 from bdpvi.releasing.releases import Asked, carried_out
 from bdpvi.types import Budget, Dataset, People, PrivacyUtilityWarning
 
@@ -189,8 +190,9 @@ class Work:
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            given = {"separator": separator, "multiline": multiline}
-            table = read_table(table, **given, text=raw, least=0 if raw else 1)
+            table = read_table(
+                table, separator=separator, multiline=multiline, text=raw, least=0 if raw else 1
+            )
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
             model = pipeline.get("model")
@@ -434,7 +436,7 @@ class Work:
         if made:
             return made[0]
         spent = files.cost(where.secret, self.pipeline.delta)
-        return replace(storage.release_of(where.out.read_bytes()), secret=spent)
+        return replace(release_of(where.out.read_bytes()), secret=spent)
 
     def digests(self) -> tuple[str, str]:
         """Return digests of the table and of the options."""

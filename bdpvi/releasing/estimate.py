@@ -127,8 +127,8 @@ class Gaussian:
         parts = (self.mean, self.variances, self.measured, *rows)
         if any(len(one) != d for one in parts) or len(rows) % max(d, 1):
             raise ValueError(f"mean, variances, covariance, measured: must be of {d} coordinates")
-        for one in self.variances:
-            validate.non_negative("variances", one)
+        for variance in self.variances:
+            validate.non_negative("variances", variance)
         if rows:
             _check_covariance(torch.tensor(rows, dtype=torch.float64))
 

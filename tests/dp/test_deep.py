@@ -407,8 +407,12 @@ def test_several_inputs_and_outputs_by_name(mode: str) -> None:
     )  # fmt: skip
     joined = nn.Linear(8, 2)
     gradients = make_gradients(
-        mode, joined, F.cross_entropy, None, [(torch.cat([x, z], 1)[:7], y[:7])]
-    )  # type: ignore[arg-type]
+        mode,  # type: ignore[arg-type]
+        joined,
+        F.cross_entropy,
+        None,
+        [(torch.cat([x, z], 1)[:7], y[:7])],
+    )
     with torch.no_grad():
         layers: list[Any] = [*private.module.children()]
         joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))
