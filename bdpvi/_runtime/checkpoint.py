@@ -7,7 +7,8 @@ import io
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,24 @@ def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
     if state.get(_DIGEST) != _digest_of(content):
         raise ValueError("state was changed: its sha256 is not that of its content")
     return content
+
+
+@contextmanager
+def understood(what: str) -> Iterator[None]:
+    """Let code that reads a state of whatever content fail with one ValueError.
+
+    >>> with understood("state"):
+    ...     {}["steps"]
+    Traceback (most recent call last):
+        ...
+    ValueError: state cannot be used: KeyError('steps'); give what state_dict() returned
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+        raise ValueError(
+            f"{what} cannot be used: {error!r:.200}; give what state_dict() returned"
+        ) from error
 
 
 def _digest_of(value: Any) -> str:

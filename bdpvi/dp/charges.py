@@ -121,7 +121,7 @@ class Steps:
 
         What the ledger lacks of them is charged, whatever the budget is.
         """
-        validate.positive_int("taken", taken, least=0)
+        validate.positive_int("charged", taken, least=0)
         with self.ledger.locked():
             if of != self.of and not self.taken:
                 self.of = of

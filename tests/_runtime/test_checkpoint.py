@@ -24,7 +24,7 @@ from torch import Tensor
 import bdpvi.neighbours.coupled
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove, cli
 from bdpvi._runtime import checkpoint
-from bdpvi._runtime.checkpoint import Checkpoint, forget
+from bdpvi._runtime.checkpoint import Checkpoint, forget, sealed
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.panel import Panel
 from bdpvi.guides import FullRank, MeanField
@@ -292,3 +292,27 @@ def test_a_route_that_does_not_exist_is_refused(
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert "neighbours must be one of ['coupled', 'optimum'], got 'x'" in capsys.readouterr().err
+
+
+def test_a_forged_state_that_is_sealed_again_is_one_value_error() -> None:
+    x, y = torch.randn(20, 2), torch.zeros(20).long()
+
+    def made() -> Any:
+        module = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        settings = bdpvi.DPSGDSettings(records=20, seed=0)
+        return bdpvi.make_private(
+            module, optimizer, loss=torch.nn.functional.cross_entropy, data=(x, y), rate=0.5,
+            max_grad_norm=1.0, noise_multiplier=1.0, settings=settings,
+        )  # fmt: skip
+
+    run = made()
+    run.step()
+    state = {name: value for name, value in run.state_dict().items() if name != "sha256"}
+    for name in state:
+        for odd in (None, [], {}, "x", -1):
+            for forged in ({**state, name: odd}, {k: v for k, v in state.items() if k != name}):
+                try:
+                    made().load_state_dict(sealed(forged))
+                except ValueError as error:
+                    assert "state" in str(error) or name in str(error)

@@ -15,7 +15,7 @@ from opacus.accountants import IAccountant
 from opacus.accountants.registry import register_accountant
 from torch import nn
 
-from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.checkpoint import sealed, understood, unsealed
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.cost import Cost, Exposure
@@ -142,6 +142,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         state["norms"] = {key: one.state_dict() for key, one in self._norms_of.items()}
         return type(state)(sealed(state))
 
+    @understood("state_dict")
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from ``state_dict``. Watch the same panel, with a twin of the loaded weights.
 

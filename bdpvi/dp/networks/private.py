@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.checkpoint import sealed, understood, unsealed
 from bdpvi._runtime.halving import by_halves
 from bdpvi._runtime.schema import require_same
 from bdpvi._runtime.streams import stir
@@ -296,6 +296,7 @@ class Private:
         )
         return sealed(state)
 
+    @understood("state")
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, of a run with the same module, data, panel and mechanism.
 

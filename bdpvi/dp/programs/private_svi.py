@@ -14,7 +14,7 @@ import torch
 from pyro.optim import PyroOptim
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.checkpoint import sealed, unsealed
+from bdpvi._runtime.checkpoint import sealed, understood, unsealed
 from bdpvi._runtime.halving import by_halves
 from bdpvi._runtime.host import HOST, drawing, on_host
 from bdpvi._runtime.schema import require_same
@@ -223,6 +223,7 @@ class PrivateSVI:
         return sealed(state)
 
     @on_host
+    @understood("state")
     def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         """Go on from ``state``, of a run that was made as this one.
 
