@@ -80,7 +80,7 @@ def without_gradient(module: nn.Module, loss: Loss, batches: Sequence[Batch]) ->
     return fixed + [(places[id(w)], row) for w, row in rows if places[id(w)] not in unused]
 
 
-def _padding(module: nn.Module) -> list[tuple[nn.Parameter, int]]:
+def _padding(module: nn.Module) -> list[tuple[Tensor, int]]:
     return [
         (layer.weight, layer.padding_idx)
         for layer in module.modules()
@@ -193,7 +193,8 @@ def _alone(module: nn.Module, loss: Loss, batch: Batch) -> Iterator[list[Tensor 
 def _norm(each: Sequence[Tensor | None]) -> Tensor:
     """Return the norm over all weights; 0 where it is not finite, as that counts as zero."""
     norms = [one.double().norm() for one in each if one is not None]
-    return torch.stack(norms).norm().nan_to_num(0.0, 0.0, 0.0)
+    whole: Tensor = torch.stack(norms).norm()
+    return whole.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _near(found: Tensor, wanted: Tensor, norms: Tensor, near: float) -> bool:
