@@ -125,7 +125,7 @@ def rows(
         max_grad_norm=1.0,
         noise_multiplier=noise,
         settings=bdpvi.DPSGDSettings(
-            panel=(x[rest : rest + plan.panel], y[rest : rest + plan.panel])
+            panel=(x[rest : rest + plan.panel], y[rest : rest + plan.panel]), records=rest
         ),
     )
     begun = time.monotonic()

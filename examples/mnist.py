@@ -62,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         loss=F.cross_entropy,
         data=(x[: -given.panel], y[: -given.panel]),
         rate=given.batch / (len(x) - given.panel), max_grad_norm=1.0, noise_multiplier=given.noise,
-        settings=bdpvi.DPSGDSettings(panel=(x[-given.panel :], y[-given.panel :])),
+        settings=bdpvi.DPSGDSettings(
+            panel=(x[-given.panel :], y[-given.panel :]),
+            records=len(x) - given.panel,  # of MNIST everybody knows how many there are
+        ),
     )  # fmt: skip
     print(f"step  minutes  accuracy  worst-case ε at δ = {DELTA:g}")
     begun, printed = time.monotonic(), 0.0

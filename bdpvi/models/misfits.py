@@ -101,9 +101,15 @@ def parameter(name: str) -> Misfit:
     )
 
 
-def is_enumerated(site: Site) -> bool:
-    """Whether ``TraceEnum_ELBO`` sums a latent of the model out, as config_enumerate asks."""
-    return site["infer"].get("enumerate") == "parallel" and bool(site["fn"].has_enumerate_support)
+def left_over(site: Site, enumerates: bool) -> Iterator[Misfit]:
+    """Yield what is wrong with a record's own latent that is not in the guide.
+
+    Nothing is, where the loss enumerates and the site is marked for it, as config_enumerate does.
+    """
+    marked = site["infer"].get("enumerate") == "parallel" and site["fn"].has_enumerate_support
+    if not (enumerates and marked):
+        wrong = "is not in the guide, and the loss does not sum it out"
+        yield Misfit(f"latent site {site['name']!r}", wrong, summing_out(site))
 
 
 def summing_out(site: Site) -> str:

@@ -241,7 +241,7 @@ def _dp_sgd(
     private = make_private(
         module, torch.optim.SGD(module.parameters(), lr=rate), loss=F.cross_entropy,
         data=data.train, rate=0.1, max_grad_norm=clip, noise_multiplier=2.0,
-        settings=DPSGDSettings(panel=data.panel, seed=seed),
+        settings=DPSGDSettings(panel=data.panel, seed=seed, records=len(data.train[0])),
     )  # fmt: skip
     for _ in range(steps):
         private.step()

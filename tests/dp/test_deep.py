@@ -406,13 +406,8 @@ def test_several_inputs_and_outputs_by_name(mode: str) -> None:
         loss=lambda out, y: F.cross_entropy(out["logits"], y),
     )  # fmt: skip
     joined = nn.Linear(8, 2)
-    gradients = make_gradients(
-        mode,  # type: ignore[arg-type]
-        joined,
-        F.cross_entropy,
-        None,
-        [(torch.cat([x, z], 1)[:7], y[:7])],
-    )
+    some = torch.cat([x, z], 1)[:7], y[:7]
+    gradients = make_gradients(mode, joined, F.cross_entropy, None, [some])  # type: ignore[arg-type]
     with torch.no_grad():
         layers: list[Any] = [*private.module.children()]
         joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))

@@ -1,4 +1,4 @@
-"""Latents of a record: in the guide, summed out by the loss, or refused by name, uncharged."""
+"""A record's own latents: in the guide, summed out by the loss, or refused by name uncharged."""
 
 from __future__ import annotations
 

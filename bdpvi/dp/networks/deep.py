@@ -182,7 +182,7 @@ def nearest_power(records: int) -> int:
     >>> [nearest_power(n) for n in (0, 1, 1400, 1500)]
     [1, 1, 1024, 2048]
     """
-    return int(2 ** round(math.log2(max(records, 1))))
+    return 1 << round(math.log2(max(records, 1)))
 
 
 def _made_up(held: Records, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:

@@ -193,8 +193,8 @@ def _alone(module: nn.Module, loss: Loss, batch: Batch) -> Iterator[list[Tensor 
 def _norm(each: Sequence[Tensor | None]) -> Tensor:
     """Return the norm over all weights; 0 where it is not finite, as that counts as zero."""
     norms = [one.double().norm() for one in each if one is not None]
-    found: Tensor = torch.stack(norms).norm()
-    return found.nan_to_num(0.0, 0.0, 0.0)
+    whole: Tensor = torch.stack(norms).norm()
+    return whole.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _near(found: Tensor, wanted: Tensor, norms: Tensor, near: float) -> bool:

@@ -117,10 +117,9 @@ class Records:
             shape = (rows, *one.shape[1:])
             if one.is_floating_point() or one.is_complex():
                 return torch.rand(shape, generator=generator).to(device, one.dtype)
-            some = torch.randint(
-                2 if one.dtype is torch.bool else below, shape, generator=generator
-            )
-            some[0], some[1] = 0, some.new_tensor(below - 1)
+            most = 1 if one.dtype is torch.bool else min(below - 1, torch.iinfo(one.dtype).max)
+            some = torch.randint(most + 1, shape, generator=generator)
+            some[0], some[1] = 0, some.new_tensor(most)
             return some.to(device, one.dtype)
 
         x, y = self._first()

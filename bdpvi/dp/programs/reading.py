@@ -21,14 +21,7 @@ from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import is_normal, plates
 from bdpvi.dp.programs.program import Draw, Program, in_plate
 from bdpvi.models.contract import Site
-from bdpvi.models.misfits import (
-    LastSite,
-    Misfit,
-    MisfitError,
-    is_enumerated,
-    split,
-    summing_out,
-)
+from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
 from bdpvi.models.parameters import Holder, modules_of
 
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO)
@@ -302,10 +295,8 @@ def _in_model(
             )
     for site in latent:
         if in_plate(site, plate):
-            summed = isinstance(loss, TraceEnum_ELBO) and is_enumerated(site)
-            if site["name"] not in guided.nodes and not summed:
-                wrong = "is not in the guide, and the loss does not sum it out"
-                yield Misfit(_named(site), wrong, summing_out(site))
+            if site["name"] not in guided.nodes:
+                yield from left_over(site, isinstance(loss, TraceEnum_ELBO))
         elif site["fn"].support.is_discrete:
             remedy = "make it continuous, or give each record its own, enumerated one"
             yield Misfit(_named(site), "is discrete and global", remedy)
