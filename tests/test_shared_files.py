@@ -172,7 +172,7 @@ def test_files_as_they_are_can_be_read(files: dict[str, Any], tmp_path: Path) ->
         assert not check(name, content, tmp_path)
 
 
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+FEW: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.mark.filterwarnings("ignore")

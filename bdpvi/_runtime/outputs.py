@@ -30,9 +30,13 @@ _CLOSED = (errno.EPIPE, errno.EINVAL)
 """Errors of a pipe that nobody reads any more; the second is Windows'."""
 _ERRORS = "bdpvi.escaped"
 
-codecs.register_error(
-    _ERRORS, lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end)
-)
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(_ERRORS, _escaped)
 
 
 def visible(text: str) -> str:
@@ -116,9 +120,10 @@ def show(*lines: str) -> None:
         OSError: if it is lost, but for a reader that has seen enough.
     """
     say(*lines)
-    lost = sys.stdout.lost if isinstance(sys.stdout, _Screen) else None
+    screen: Any = sys.stdout
+    lost = screen.lost if isinstance(screen, _Screen) else None
     if lost is not None and lost.errno not in _CLOSED:
-        sys.stdout.lost = None  # type: ignore[attr-defined]  # it is said once
+        screen.lost = None  # it is said once
         raise OSError(lost.errno, os.strerror(lost.errno or 0), "standard output")
 
 

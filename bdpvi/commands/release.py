@@ -108,6 +108,7 @@ def release(
     from bdpvi.recipes import files
     from bdpvi.releasing import releases, storage
     from bdpvi.releasing.intent import begun
+    from bdpvi.releasing.received import release_of
 
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
@@ -156,7 +157,7 @@ def release(
             store.fill(temporary, work.output(content))
         if not released:
             outputs.say(f"{out} was released before: it is a copy, and nothing was charged")
-            copied = storage.release_of(where.out.read_bytes(), fitted.model)
+            copied = release_of(where.out.read_bytes(), fitted.model)
             released.append(replace(copied, secret=bdpvi.cost(fitted, delta=delta)))
         if as_json:
             public = {"out": out, "receipt": released[0].receipt.to_dict()}

@@ -199,12 +199,12 @@ def synthesize(
 
         finished = not store.nothing_at(where.out)
         put = _same if finished else store.write
-        with nullcontext(where.out) if finished else store.claimed_folder(where.out) as target:
+        with nullcontext(where.out) if finished else store.claimed_folder(where.out) as place:
             content = begun.output(counted_with_noise)
-            put(target / COUNTS, content)
+            put(place / COUNTS, content)
             made = of_bytes(content)
             seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-            shared = _write(made, target, rows, tables, track, seed, put)
+            shared = _write(made, place, rows, tables, track, seed, put)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
     if not no_report:
         parts = quality.kept(where.secret, used)

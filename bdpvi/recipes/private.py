@@ -34,6 +34,7 @@ from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import intent, storage
 from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.releasing.prepared import Prepared
+from bdpvi.releasing.received import release_of
 from bdpvi.releasing.releases import Asked, carried_out
 from bdpvi.types import Budget, Dataset, People, PrivacyUtilityWarning
 
@@ -412,7 +413,7 @@ class Work:
         if made:
             return made[0]
         spent = files.cost(where.secret, self.pipeline.delta)
-        return replace(storage.release_of(where.out.read_bytes()), secret=spent)
+        return replace(release_of(where.out.read_bytes()), secret=spent)
 
     def digests(self) -> tuple[str, str]:
         """Return digests of the table and of the options."""

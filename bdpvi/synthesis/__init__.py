@@ -1,10 +1,11 @@
 """Rows that may be shared, from noisy counts of a table: ``bdpvi.synthesize``."""
 
+from bdpvi.synthesis.content import Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts
 from bdpvi.synthesis.findings import Quality
 from bdpvi.synthesis.intervals import Combined, combine
 from bdpvi.synthesis.quality import evaluate
-from bdpvi.synthesis.released import Receipt, Synthetic, load, synthesize
+from bdpvi.synthesis.released import Synthetic, load, synthesize
 
 __all__ = [
     "Combined",

@@ -12,7 +12,7 @@ from typing import Any
 
 from bdpvi._runtime import schema as files
 from bdpvi._runtime import store
-from bdpvi.synthesis.released import Receipt
+from bdpvi.synthesis.content import Receipt
 
 BASE = "base rate"
 SYNTHETIC, REAL = "synthetic", "real"
