@@ -24,7 +24,22 @@ from bdpvi.synthesis import Counts, load, synthesize
 
 FRAME = pd.DataFrame({"age": [20, 50, 80, None], "who": ["a", "b", "c", None]})
 HUGE = (2**31, 2**62, 2**63 - 1, -(2**62), 10**400, 1e300, -1e300, 1e-300, 5e-324)
-ODD = (None, True, -1, 0, 0.5, "", "x", "\ud800", [], [[]], {}, {"x": {}}, [0] * 1000, ["x"] * 3)
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    "",
+    "x",
+    "\ud800",
+    [],
+    [[]],
+    {},
+    {"x": {}},
+    [0] * 1000,
+    ["x"] * 3,
+)
 Place = tuple[Any, ...]
 
 
@@ -50,7 +65,7 @@ def places(content: Any, at: Place = ()) -> Iterator[Place]:
     """Yield where something is in a JSON value; of long lists at both ends."""
     if at:
         yield at
-    keys = content if isinstance(content, dict) else ()
+    keys: Any = content if isinstance(content, dict) else ()
     if isinstance(content, list):
         keys = sorted({*range(len(content))[:2], *range(len(content))[-1:]})
     for key in keys:
