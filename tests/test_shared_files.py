@@ -24,7 +24,7 @@ from bdpvi.synthesis import Counts, load, synthesize
 
 FRAME = pd.DataFrame({"age": [20, 50, 80, None], "who": ["a", "b", "c", None]})
 HUGE = (2**31, 2**62, 2**63 - 1, -(2**62), 10**400, 1e300, -1e300, 1e-300, 5e-324)
-ODD: Any = (
+ODD: tuple[Any, ...] = (
     None,
     True,
     -1,

@@ -113,6 +113,8 @@ def parsed(file: bytes) -> dict[str, Any]:
         content = json.loads(file, parse_constant=_no_json)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"it cannot be read as JSON: {error}") from error
     return _mapping(content, "it")
 
 

@@ -117,8 +117,8 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         for name, shape in self.sites.items():
-            for one in shape:
-                validate.positive_int(f"sites.{name}", one, least=0)
+            for size in shape:
+                validate.positive_int(f"sites.{name}", size, least=0)
         rows = self.covariance
         d = sum(math.prod(shape) for shape in self.sites.values())
         validate.at_most("sites", d, max(len(self.mean), 1))

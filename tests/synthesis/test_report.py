@@ -194,7 +194,7 @@ def test_without_the_extra_there_are_numbers_and_the_verdict(
     assert "bdpvi[report]" in said
     assert "recognises a member" in said
     found = {one.name for one in (tmp_path / "shared.secret").iterdir()} - {".lock"}
-    assert found == {"report.json", "intent.json", "intent.output", "ledger.head"}
+    assert found == {"report.json", "report.rows", "intent.json", "intent.output", "ledger.head"}
 
 
 def test_without_a_report_no_row_is_kept_out(tmp_path: Path, given: list[object]) -> None:
