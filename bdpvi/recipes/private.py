@@ -189,8 +189,10 @@ class Work:
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            given = {"separator": separator, "multiline": multiline}
-            table = read_table(table, **given, text=raw, least=0 if raw else 1)
+            least = 0 if raw else 1
+            table = read_table(
+                table, separator=separator, text=raw, least=least, multiline=multiline
+            )
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
             model = pipeline.get("model")

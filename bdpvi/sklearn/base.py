@@ -63,8 +63,8 @@ def _numbers(X: Any) -> Any:
         with contextlib.suppress(ValueError):  # rows of several lengths are refused elsewhere
             X = np.asarray(X)
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
-        columns = [read_cells(pd.Series(one, dtype=object)).numbers for one in X.T]
-        return np.column_stack(columns)
+        each = (read_cells(pd.Series(one, dtype=object)).numbers for one in X.T)
+        return np.column_stack(list(each))
     return X
 
 

@@ -286,7 +286,7 @@ def test_a_record_that_model_or_guide_fail_on_counts_as_zero() -> None:
     def trained(*odd: int) -> Tensor:
         pyro.clear_param_store()
         torch.manual_seed(0)
-        given = {"clip": 1.0, "noise_multiplier": 1e-3, "rate": 1.0, "seed": 0}
+        given: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1e-3, "rate": 1.0, "seed": 0}
         svi = PrivateSVI(model, AutoNormal(model), SGD({"lr": 1e-3}), Trace_ELBO(), **given)
         keep = torch.tensor([one for one in range(40) if one not in odd])
         parts = (y, more) if odd else (bad, indefinite)
