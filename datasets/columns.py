@@ -61,9 +61,9 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
     at = np.array([*each, np.nan])[cells.codes]
     if isinstance(column, Ordinal):
         return np.asarray((at - column.mean) / column.sd)[:, None]
-    features: Floats = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
-    features[np.isnan(at)] = np.nan
-    return features
+    found: Floats = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
+    found[np.isnan(at)] = np.nan
+    return found
 
 
 def _spelt(name: str) -> str:
