@@ -52,20 +52,20 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
     """
     if isinstance(column, Hashed):
         return column.encode(values)
-    names = getattr(column, "categories", ())
+    names: tuple[str, ...] = getattr(column, "categories", ())
     cells = read_cells(values, frozenset(names))
     if not isinstance(column, OneHot | Ordinal):
         with np.errstate(over="ignore"):
             features = (cells.numbers - column.mean) / column.sd
-        return np.where(np.isfinite(features), features, np.nan)[:, None]
+        return np.asarray(np.where(np.isfinite(features), features, np.nan))[:, None]
     places = {_spelt(read_cell(name, names)[1]): float(at) for at, name in enumerate(names)}
     each = (places.get(_spelt(name), np.nan) for name in cells.names)
     at = np.array([*each, np.nan])[cells.codes]
     if isinstance(column, Ordinal):
-        return np.asarray(((at - column.mean) / column.sd)[:, None], dtype=np.float64)
-    each_level: NDArray[np.float64] = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
-    each_level[np.isnan(at)] = np.nan
-    return each_level
+        return np.asarray((at - column.mean) / column.sd)[:, None]
+    found: Floats = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
+    found[np.isnan(at)] = np.nan
+    return found
 
 
 def _spelt(name: str) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from bdpvi.datasets.cells import Cells, Columns, read_cell, read_columns
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.types import tell_owner
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ class Rows:
 
     @classmethod
     def of(cls, frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
-        """Return the rows of a table."""
+        """Return the rows of a table that have a target; tell the owner how many have none."""
         columns = dict(read_columns(with_text_names(frame)))
         target = columns.pop(pipeline.target)
         if pipeline.model is None:
@@ -44,6 +45,8 @@ class Rows:
             kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
         if pipeline.exposure:
             kept = kept & (columns[pipeline.exposure].numbers > 0)
+        why = "rows have a target, or an exposure, that is blank or that the model is not of"
+        tell_owner(int((~kept).sum()), why)
         return cls(columns, y).select(np.flatnonzero(kept))
 
     def select(self, rows: np.ndarray[Any, Any]) -> Rows:

@@ -333,7 +333,8 @@ def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Pa
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bdpvi.private(patients(), progress=False, constants=public, **given)
+        named = patients().dropna(subset="sick")
+        bdpvi.private(named, progress=False, constants=public, **given)
         bdpvi.private(logistic_data(500, 2), epsilon=1, progress=False)
     with pytest.raises(ValueError, match="positive=None: say which value"):
         bdpvi.private(patients(), target="sick", epsilon=1, progress=False)
