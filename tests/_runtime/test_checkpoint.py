@@ -309,8 +309,9 @@ def test_a_forged_state_that_is_sealed_again_is_one_value_error() -> None:
     run = made()
     run.step()
     state = {name: value for name, value in run.state_dict().items() if name != "sha256"}
+    odds: list[Any] = [None, [], {}, "x", -1]
     for name in state:
-        for odd in (None, [], {}, "x", -1):
+        for odd in odds:
             for forged in ({**state, name: odd}, {k: v for k, v in state.items() if k != name}):
                 said = outcome(lambda forged=forged: made().load_state_dict(sealed(forged)))
                 assert not said or "state" in said or name in said
