@@ -491,6 +491,7 @@ def odd(tmp_path: Path) -> Path:
 
 CONSTANTS = {"source": "By law.", "age": [18, 98], "sex": ["F", "M"]}
 ODD = ("--target", "sick", "--separator", ";", "--categorical", "code")
+DROPPED = ("--missing", "drop")
 
 
 def released_from(folder: Path, *arguments: object) -> Path:
@@ -541,7 +542,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
     constants = tmp_path / "constants.json"
     constants.write_text(json.dumps(CONSTANTS), encoding="utf-8")
     file = released_from(
-        tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
+        tmp_path, "--data", odd, *ODD, *DROPPED, "--positive", 1, "--constants", constants
     )
     content = json.loads(file.read_text("utf-8"))
     assert content["receipt"]["about"].endswith("Constants of the encoding: By law")
@@ -554,7 +555,7 @@ def test_predictions_of_new_rows(
     constants = tmp_path / "constants.json"
     constants.write_text(json.dumps(CONSTANTS), encoding="utf-8")
     file = released_from(
-        tmp_path, "--data", odd, *ODD, "--missing", "drop", "--constants", constants
+        tmp_path, "--data", odd, *ODD, *DROPPED, "--positive", 1, "--constants", constants
     )
     new = tmp_path / "new.csv"
     new.write_text("who;age;sex;x\n007;58;F;1\nNA;58;X;1\n3;;;1\n", encoding="utf-8")
@@ -572,7 +573,7 @@ def test_predictions_of_new_rows(
     assert list(predicted) == ["who", "x", "class", "probability", "spread"]
     assert predicted["who"].tolist() == ["007", "NA", "3"]
     assert predicted["spread"].tolist() == [""] * 3  # one sample has none
-    assert set(predicted["class"]) <= {"0", "1"}
+    assert set(predicted["class"]) <= {"not 1", "1"}
     # The age 58 is the mean of its bounds: a blank is the same, and so are two zeros of sex.
     assert predicted["probability"][1] == predicted["probability"][2]
     assert run(*asked, "--unknown", "base", "--json", "--id", "who") == 0

@@ -178,8 +178,6 @@ def test_what_does_not_go_this_way_is_refused(model: Any, guide: Any, said: str)
 
 def test_targets_and_columns_are_checked_before_anything_is_charged() -> None:
     data = table("linear")
-    with pytest.raises(ValueError, match="y must be whole numbers of at least 0"):
-        fit_private(MODELS["poisson"], data, epsilon=1.0)
     with pytest.raises(ValueError, match="x has no columns"):
         fit_private(MODELS["linear"], Dataset(data.x[:, :0], data.y), epsilon=1.0)
     with pytest.raises(ValueError, match="largest must be a whole number"):
