@@ -274,7 +274,7 @@ class Budget:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        validate.positive("epsilon", self.epsilon)
+        validate.epsilon(self.epsilon)
         validate.probability("delta", self.delta)
 
 

@@ -175,6 +175,8 @@ def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFi
     )  # fmt: skip
     assert run(*command, "--budget", -1) == 2
     assert "epsilon must be finite and positive, got -1.0" in capsys.readouterr().err
+    assert run(*command, "--budget", "1e-320") == 2
+    assert "epsilon must be at least 1e-09, got 1e-320" in capsys.readouterr().err
     assert run(*command, "--budget", 1e6, "--budget-delta", 1e-3) == 0
     for out in ("a.json", "b.json"):
         assert run("release", fit, "--out", tmp_path / out, "--temperature", 1e9) == 0

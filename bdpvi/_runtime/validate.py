@@ -52,6 +52,23 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
+LEAST_EPSILON = 1e-9
+"""A smaller ε is beyond the arithmetic that prices it, and of no use."""
+
+
+def epsilon(value: float) -> float:
+    """Return an ε if it is finite and not too small.
+
+    >>> epsilon(1e-320)
+    Traceback (most recent call last):
+        ...
+    ValueError: epsilon must be at least 1e-09, got 1e-320
+    """
+    if positive("epsilon", value) < LEAST_EPSILON:
+        raise ValueError(f"epsilon must be at least {LEAST_EPSILON:g}, got {value!r}")
+    return float(value)
+
+
 def finite_number(name: str, value: float) -> float:
     """Return ``value`` if it is finite."""
     if not math.isfinite(_real(name, value)):

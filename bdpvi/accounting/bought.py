@@ -24,7 +24,7 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     >>> round(mu, 4), round(gaussian_guarantee(mu**2, 1e-5).epsilon, 9)
     (0.2681, 1.0)
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     rest = validate.probability("delta", delta) - rounding_delta(rounding, epsilon)
     if not rest > 0:
         raise ValueError(f"delta={delta!r} is too small: rounding alone costs {delta - rest:.2g}")

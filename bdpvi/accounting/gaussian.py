@@ -68,7 +68,7 @@ def largest_variance(epsilon: float, delta: float) -> float:
     >>> round(largest_variance(1.0, 1e-5) ** -0.5, 3)
     3.731
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.probability("delta", delta)
 
     def excess(log_variance: float) -> float:

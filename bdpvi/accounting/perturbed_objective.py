@@ -142,7 +142,7 @@ def calibrate(
     >>> round(calibrate(event, epsilon=0.2, delta=1e-5).noise_multiplier, 2)
     16.3
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.probability("delta", delta)
 
     def at(noise: float) -> PerturbedObjective:

@@ -355,7 +355,7 @@ def calibrate(
     >>> 0.0995 < GaussianAccountant().epsilon(noise, 1.0, 100, 1e-5) <= 0.1
     True
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     _check(1.0, rate, steps, delta)
 
     # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.

@@ -189,7 +189,7 @@ def plan(
     (3.67, 1.0, 20.2, 13.7)
     """
     rule = rule or Rule()
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.probability("delta", delta)
     whole = largest_variance(epsilon, delta)
     if not validate.non_negative("variance", variance) < whole:

@@ -88,7 +88,7 @@ def released(epsilon: float, path: Path, *, data: str = DEFAULT, method: str = U
         ValueError: if the method is no release from a posterior, or the file cannot be used.
         OSError: if it cannot be opened.
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     guide = RELEASES[validate.choice("method", method, RELEASES)]
     _, section = section_of(read_json(path), data, path)
     try:

@@ -98,7 +98,7 @@ class Pipeline:
     measuring: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        validate.positive("epsilon", self.epsilon)
+        validate.epsilon(self.epsilon)
         validate.probability("delta", self.delta)
         validate.positive_int("draws", self.draws)
         if self.base_rate is not None:

@@ -71,7 +71,7 @@ def recommended(
     >>> settings.model.clip, settings.model.prior_scale, settings.noise_scale
     (1.0, 0.16, 0.1)
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.probability("delta", delta)
     validate.positive_int("draws", draws)
     if guide is None:

@@ -68,7 +68,7 @@ def fit_private(
     >>> release.predict_proba(data.x[:2]).shape
     torch.Size([2, 2])
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.probability("delta", delta)
     if not isinstance(data, Dataset):
         if not (isinstance(data, tuple) and len(data) == 2):

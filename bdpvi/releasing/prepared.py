@@ -194,7 +194,7 @@ class Prepared:
         Args:
             work: that this is the last step of; by default a new one.
         """
-        validate.positive("epsilon", epsilon)
+        validate.epsilon(epsilon)
         validate.probability("delta", delta)
         receipts.check(self.kept.folder, self.ledger)
         if work is None:

@@ -352,7 +352,7 @@ def calibrate(
         ValueError: if no temperature reaches ``epsilon``; the message says what keeps it away. Or
             if the fit cannot give the guarantee.
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.probability("delta", delta)
     validate.positive("least", least)
     if isinstance(fit, Prepared):

@@ -110,7 +110,7 @@ class Order:
         settings: Counts,
     ) -> Order:
         """Return what is done with a table with this header."""
-        validate.positive("epsilon", epsilon)
+        validate.epsilon(epsilon)
         validate.probability("delta", delta)
         if schema is not None:
             schema.check(header)

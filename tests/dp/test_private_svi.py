@@ -189,7 +189,7 @@ def test_charges_come_first_and_stop_at_the_budget() -> None:
     x, y = table()
     ledger = Ledger(budget=Budget(0.9, DELTA))
     svi = made(ledger=ledger)
-    while svi.steps == 0 or ledger.affordable(svi._charged._event, 1) or svi._charged._ahead:  # type: ignore[union-attr]
+    while svi.steps == 0 or ledger.affordable(svi._charged.event, 1) or svi._charged._ahead:  # type: ignore[union-attr]
         svi.step(x, y)
     before = {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
     with pytest.raises(BudgetExceededError):

@@ -64,7 +64,7 @@ def gradient_variance(epsilon: float, *, delta: float, steps: int, clip: float) 
     >>> f"{gradient_variance(1.0, delta=1e-5, steps=1000, clip=1.0):.4g}"
     '3.021e+07'
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
     validate.positive("clip", clip)
     validate.positive_int("steps", steps)
     validate.probability("delta", delta)

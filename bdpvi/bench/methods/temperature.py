@@ -42,7 +42,7 @@ def coldest(price: Callable[[float], Bound], epsilon: float) -> float:
     >>> coldest(lambda tau: SimpleNamespace(epsilon=0.1 + 1 / tau), 0.35)
     4.0
     """
-    validate.positive("epsilon", epsilon)
+    validate.epsilon(epsilon)
 
     def cost(temperature: float) -> float:
         try:

@@ -80,7 +80,7 @@ class DPSGDSettings:
         if self.steps is not None:
             validate.positive_int("steps", self.steps)
         if self.epsilon is not None:
-            validate.positive("epsilon", self.epsilon)
+            validate.epsilon(self.epsilon)
 
 
 _USUAL = DPSGDSettings()
