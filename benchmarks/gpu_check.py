@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 import tempfile
 import time
 import traceback
@@ -26,6 +25,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from printed import command
 from pyro.infer import autoguide
 from torch import Tensor
 
@@ -337,7 +337,7 @@ def main() -> None:
     given = parser.parse_args()
     device, begun = torch.device(given.device), time.perf_counter()
     name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
-    print("python", *sys.argv)
+    print(command())
     print(f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}", end=", ")
     print(f"pyro {pyro.__version__}, bdpvi {version('bdpvi')}, {platform.platform()}\n")
     for name, case in cases(given.small).items():

@@ -21,6 +21,8 @@ from bdpvi._runtime import outputs
 
 EVIL = "=cmd|' /C calc'!A0\x1b[2J\u202egnp\x9b\r\nPublic: ε = 0"
 """A formula, sequences that terminals obey, letters turned round, a second line."""
+IN_LINE = EVIL.replace("\r\n", " ")
+"""The same on one line, as a record of a file is."""
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 FORMULA = tuple("=+-@\t\r")
 
@@ -52,12 +54,12 @@ def harmless(*arguments: object, capsys: pytest.CaptureFixture[str], code: int =
 def hostile(tmp_path: Path) -> Path:
     """Return a table whose header and cells are hostile."""
     rng = np.random.default_rng(0)
-    names = np.array([EVIL, "@SUM(1)", "-2+3", "+1", "-1"], dtype=object)
+    names = np.array([IN_LINE, "@SUM(1)", "-2+3", "+1", "-1"], dtype=object)
     frame = pd.DataFrame(
         {
             "-age\x1b[1m": rng.integers(18, 90, 900),
-            f"@{EVIL}": names[rng.integers(0, 5, 900)],
-            "sick": rng.choice([EVIL, "no"], 900),
+            f"@{IN_LINE}": names[rng.integers(0, 5, 900)],
+            "sick": rng.choice([IN_LINE, "no"], 900),
         }
     )
     path = tmp_path / "hostile.csv"
@@ -74,7 +76,7 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     harmless("synthesize", *given, "--out", made, capsys=capsys)
     harmless("synthesize", *given, "--out", made, "--json", capsys=capsys)
     harmless("sample", made / "synthetic.json", "--out", folder / "more", capsys=capsys)
-    target = ("--target", "sick", "--positive", EVIL)
+    target = ("--target", "sick", "--positive", IN_LINE)
     harmless("private", *given, *target, "--out", folder / "m", "--plan", capsys=capsys)
     words = ("private", *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores",
              "--quiet", "--ledger", folder / "people.jsonl")  # fmt: skip

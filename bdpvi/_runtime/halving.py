@@ -11,11 +11,15 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+class WorkError(ValueError):
+    """A fault that is no record's: of a module that does what it did not do when it was tried."""
+
+
 def by_halves(work: Callable[[Tensor], T], records: Tensor) -> Iterator[tuple[Tensor, T | None]]:
     """Yield parts of records and what a work on each returns, None for a record that it fails on.
 
-    One part if it fails on none. That there is too little memory is raised: it is no record's
-    doing.
+    One part if it fails on none. That there is too little memory is raised, and so is a
+    :class:`WorkError`: it is no record's doing.
 
     Args:
         work: on positions of records, (B,). Its errors may be of any kind, as users write models.
@@ -28,7 +32,7 @@ def by_halves(work: Callable[[Tensor], T], records: Tensor) -> Iterator[tuple[Te
     """
     try:
         found = work(records)
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError, WorkError):
         raise
     except Exception:  # of a user's model
         if len(records) < 2:

@@ -127,10 +127,11 @@ def begun(
         store.write(file, _content(asked))
         return Begun(file, asked)
     kept = read(file)
-    for name in ("format", "table", "options"):
+    others = {"format": "in another format", "table": "with another table"}
+    for name, how in {**others, "options": "with other options"}.items():
         if getattr(kept, name) != getattr(asked, name):
             raise ValueError(
-                f"{file.parent} was begun with another {name}. What it has paid stays paid, and "
+                f"{file.parent} was begun {how}. What it has paid stays paid, and "
                 "another work costs as much again: choose another folder for it"
             )
     return Begun(file, kept)

@@ -352,7 +352,7 @@ def test_one_row_more_moves_the_first_sum_by_1_at_most_and_nothing_else(monkeypa
             bdpvi.fit_private(model, data, epsilon=1.0, route=route)
         runs.append(sums.found[0])
     assert 0.5 < float((runs[1] - runs[0]).norm()) <= 1 + 1e-9
-    assert torch.equal(runs[2], runs[0])
+    torch.testing.assert_close(runs[2], runs[0], rtol=1e-12, atol=0)  # other sums, other last bits
 
 
 def test_the_size_of_the_table_is_bought_or_declared() -> None:
@@ -537,7 +537,7 @@ def test_a_gaussian_says_what_it_is() -> None:
     apart = Gaussian(mean=(1.0, -1.0), variances=(2.0, 1.0), sites={"w": (2,)})
     spread = apart.draws(400_000, Key.of_seed(0)).var(0)
     torch.testing.assert_close(spread, torch.tensor([2.0, 1.0]).double(), rtol=0.01, atol=5e-3)
-    with pytest.raises(ValueError, match="must be of 2 coordinates"):
+    with pytest.raises(ValueError, match="sites must be at most 1, got 2"):
         Gaussian(mean=(1.0,), variances=(2.0, 1.0), sites={"w": (2,)})
 
 

@@ -117,7 +117,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert private(table, tmp_path / "m", *more) == 2
     assert "budget" in capsys.readouterr().err
     assert private(table, out, "--epsilon", 1) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "was begun with other options" in capsys.readouterr().err
     assert Ledger.at(ledger).entries() == entries
 
 

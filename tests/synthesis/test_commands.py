@@ -187,7 +187,7 @@ def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> Non
     run(*given, "--epsilon", "1")
     first = contents(folder / "shared")
     shutil.rmtree(folder / "shared")
-    with pytest.raises(ValueError, match="was begun with another options"):
+    with pytest.raises(ValueError, match="was begun with other options"):
         run(*given, "--epsilon", "0.5")
     for name in REPORT[:2]:
         (folder / "shared.secret" / name).unlink()
