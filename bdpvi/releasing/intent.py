@@ -127,8 +127,12 @@ def begun(
         store.write(file, _content(asked))
         return Begun(file, asked)
     kept = read(file)
-    others = {"format": "in another format", "table": "with another table"}
-    for name, how in {**others, "options": "with other options"}.items():
+    differing = {
+        "format": "in another format",
+        "table": "with another table",
+        "options": "with other options",
+    }
+    for name, how in differing.items():
         if getattr(kept, name) != getattr(asked, name):
             raise ValueError(
                 f"{file.parent} was begun {how}. What it has paid stays paid, and "
