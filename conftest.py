@@ -17,18 +17,39 @@ NEEDS = {
 }
 """Doctests of what needs an extra cannot be collected without it; tests say so by skipping."""
 WHOLE = (
+    "tests/_runtime/test_checkpoint.py",
+    "tests/_runtime/test_interrupted.py",
+    "tests/_runtime/test_readers.py",
     "tests/bench",
+    "tests/datasets/test_mnist.py",
+    "tests/dp/test_dpvi.py",
     "tests/dp/test_example_federated.py",
     "tests/dp/test_example_mnist.py",
     "tests/dp/test_federated_benchmark.py",
+    "tests/dp/test_federated_vi.py",
+    "tests/dp/test_flower.py",
     "tests/dp/test_network_benchmarks.py",
     "tests/dp/test_static_costs.py",
+    "tests/models/test_regressions.py",
+    "tests/neighbours/optimum/test_stream.py",
+    "tests/neighbours/optimum/test_wide.py",
+    "tests/neighbours/test_released_covariance.py",
+    "tests/recipes/test_dpvi_route.py",
+    "tests/recipes/test_intervals.py",
+    "tests/recipes/test_numbers.py",
+    "tests/recipes/test_trained.py",
     "tests/studies",
+    "tests/synthesis/test_combine.py",
+    "tests/synthesis/test_quality.py",
+    "tests/test_devices.py",
+    "tests/test_distributed.py",
     "tests/test_documentation.py",
     "tests/test_examples.py",
     "tests/test_generative_examples.py",
+    "tests/test_outputs.py",
+    "tests/test_sklearn_regressors.py",
 )
-"""Comparisons, studies, scripts of benchmarks, fits of examples, commands of pages."""
+"""What make test-all has: comparisons, studies, examples, pages, and the long tests of each room."""
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 
 
