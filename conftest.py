@@ -49,7 +49,7 @@ WHOLE = (
     "tests/test_outputs.py",
     "tests/test_sklearn_regressors.py",
 )
-"""What make test-all has: comparisons, studies, examples, pages, and the long tests of each room."""
+"""What make test-all has: comparisons, studies, examples, pages, long tests of each room."""
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 
 
