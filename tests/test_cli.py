@@ -233,6 +233,7 @@ def test_a_fit_of_something_else_is_bad_input(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.whole
 def test_of_three_releases_to_one_file_two_are_refused_before_they_are_charged(
     table: Path, tmp_path: Path
 ) -> None:
@@ -392,6 +393,7 @@ def test_version_as_a_module() -> None:
         (["ledger", "repair", "{fit}"], "added budget charges id path rows_per_unit unit"),
     ],
 )  # fmt: skip
+@pytest.mark.whole
 def test_json_is_one_object_and_nothing_else(
     command: list[str],
     keys: str,

@@ -693,6 +693,7 @@ def audit(seed: int) -> tuple[float, float]:
     return gaussian_epsilon(distance**2, 1e-5), worst.epsilon
 
 
+@pytest.mark.whole
 def test_an_audit_never_finds_more_than_is_reported() -> None:
     bounds = [audit(seed) for seed in range(20, 40)]
     assert all(0.2 * reported < bound < reported for bound, reported in bounds)

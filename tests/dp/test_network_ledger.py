@@ -266,6 +266,7 @@ while True:
 """
 
 
+@pytest.mark.whole
 def test_a_killed_run_has_charged_all_that_it_drew(tmp_path: Path) -> None:
     path = tmp_path / "people.jsonl"
     before = 0

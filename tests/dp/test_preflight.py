@@ -239,6 +239,7 @@ def holds(seeds: range) -> tuple[int, int]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of Opacus, and of vmap that it is slow
+@pytest.mark.whole
 def test_gradients_are_those_of_autograd_or_the_layer_is_named() -> None:
     pytest.importorskip("opacus")
     trained, told = holds(range(30))

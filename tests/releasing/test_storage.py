@@ -385,6 +385,7 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
         (lambda a: a.update(sha256="0"), "fit.safetensors was changed"),
     ],
 )
+@pytest.mark.whole
 def test_what_fit_json_must_say(folder: Path, change: Any, message: str) -> None:
     changed_json(folder, change)
     with pytest.raises(ValueError, match=message):
@@ -427,6 +428,7 @@ PANEL = "panels.remove."
         (lambda t: t.update(elbo=t["elbo"].long()), "elbo and gradient_norm must be"),
     ],
 )
+@pytest.mark.whole
 def test_what_the_tensors_must_be(folder: Path, change: Any, message: str) -> None:
     changed_tensors(folder, change)
     with pytest.raises(ValueError, match=message) as caught:
@@ -466,6 +468,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(value[key])
 
 
+@pytest.mark.whole
 def test_random_folders_end_in_value_errors(folder: Path) -> None:
     rng = random.Random(0)
     whole = {name: (folder / name).read_bytes() for name in FILES}

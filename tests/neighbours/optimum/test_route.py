@@ -132,6 +132,7 @@ DATA = {
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.whole
 def test_neighbours_equal_searches_from_scratch(
     name: str,
     guide: type[GaussianGuide],
@@ -215,6 +216,7 @@ def polynomial_misses(expansion: Expansion, z: Tensor) -> Tensor:
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.whole
 def test_errors_claimed_by_polynomials_hold(
     guide: type[GaussianGuide], clip: float | None, degree: int
 ) -> None:
@@ -652,6 +654,7 @@ def test_taylor_weights_expand_powers_of_a_sum(degree: int) -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.whole
 def test_more_than_fifty_features_are_answered_by_passes_and_searches(
     guide: type[GaussianGuide],
 ) -> None:
@@ -746,6 +749,7 @@ def delta(pair: GaussianPairs, epsilon: float) -> float:
         *((beta, change, 2e-3) for beta in (0.0, 0.02) for change in (-1e-3, 0.0, 0.3)),
     ],
 )
+@pytest.mark.whole
 def test_enclosing_pairs_are_harder_to_hide_than_anything_within_the_errors(
     beta: float, change: float, error: float
 ) -> None:
