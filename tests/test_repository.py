@@ -86,7 +86,9 @@ def test_make_help_lists_every_target() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
     assert set(re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE)) == set(phony.split())
     if shutil.which("make") and shutil.which("awk"):
-        done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, check=True)
+        done = subprocess.run(
+            ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, check=True
+        )
         assert {line.split()[1] for line in done.stdout.decode().splitlines()} == set(phony.split())
 
 
