@@ -63,11 +63,11 @@ def as_it_says(page: Path) -> Callable[..., None]:
     """
     lines = page.read_text(encoding="utf-8").splitlines()
 
-    def printed(*values: object) -> None:
+    def printed(*values: object, sep: str = " ") -> None:
         frame = inspect.currentframe()
         assert frame is not None
         assert frame.f_back is not None
-        said = " ".join(map(str, values))
+        said = sep.join(map(str, values))
         print(said)
         for number in NUMBER.findall(lines[frame.f_back.f_lineno - 1].partition("#")[2]):
             digits = len(number.partition(".")[2])
