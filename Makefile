@@ -16,7 +16,7 @@ test-all: $(VENV)/installed  ## the tests that make test leaves out: comparisons
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'whole and not slow'
 
 plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
-	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(NUMERICS)
+	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(NUMERICS)
 
 ranges:  ## the tests with the oldest and with the newest releases that are supported; downloads CUDA builds of torch
 	$(PYTHON) -m venv build/uv
