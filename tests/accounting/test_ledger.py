@@ -424,12 +424,13 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert ledger.worst_case(2e-5) is None
 
 
-def test_equal_charges_count_each() -> None:
-    one_by_one, at_once = Ledger(), Ledger()
+def test_equal_charges_count_each(tmp_path: Path) -> None:
+    one_by_one, at_once = Ledger.at(tmp_path / "one.jsonl"), Ledger()
     for _ in range(2):
         one_by_one.charge(gaussian(0.3))
     at_once.charge(gaussian(0.3, count=2))
-    for ledger in (one_by_one, at_once):
+    read_at_once = Ledger(tmp_path / "one.jsonl")
+    for ledger in (one_by_one, at_once, read_at_once):
         found = ledger.worst_case(1e-5)
         assert found is not None
         assert found.distance == pytest.approx(0.3 * math.sqrt(2), rel=1e-12)
