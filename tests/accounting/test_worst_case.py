@@ -8,6 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import RenyiAccountant
@@ -25,6 +27,7 @@ from bdpvi.accounting.events import (
     Threshold,
 )
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.loss_distribution import deltas_together, loss_interval
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.worst_case import (
     GaussianAccountant,
@@ -305,3 +308,32 @@ def test_events_for_other_neighbours_do_not_add_up() -> None:
 def test_nothing_costs_nothing() -> None:
     assert epsilon_of() == 0.0
     assert epsilon_of(Threshold(1e-6)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [SampledGaussian(noise_multiplier=1.1, rate=0.01, steps=10)],
+        [
+            SampledGaussian(noise_multiplier=3.0, rate=0.05, steps=100),
+            SampledGaussian(noise_multiplier=0.7, rate=0.002, steps=5),
+        ],
+        [SampledGaussian(noise_multiplier=300.0, rate=0.01, steps=10)],  # too fine to be looked up
+    ],
+)
+def test_looked_up_deltas_are_those_that_dp_accounting_computes_one_by_one(
+    runs: list[SampledGaussian],
+) -> None:
+    interval = min(loss_interval(one.noise_multiplier, one.rate) for one in runs)
+    accountant = PLDAccountant(value_discretization_interval=interval)
+    for one in runs:
+        accountant.compose(
+            PoissonSampledDpEvent(one.rate, GaussianDpEvent(one.noise_multiplier)), one.steps
+        )
+    found, random = deltas_together(runs), np.random.default_rng(0)
+    for low, high in ((-3.0, 3.0), (-1.0, 8.0), (-9.0, -2.0)):  # each beyond the one before
+        epsilons = random.uniform(low, high, 12)
+        wanted = [accountant.get_delta(float(one)) for one in epsilons]
+        np.testing.assert_allclose(found(epsilons), wanted, rtol=1e-8, atol=1e-14)
+    far = found(np.array([300.0, 720.0]))
+    assert far[0] == far[1] >= 0
