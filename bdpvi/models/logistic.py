@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -15,6 +16,9 @@ from torch.nn.functional import logsigmoid
 
 from bdpvi._runtime import validate
 from bdpvi.types import Dataset
+
+LIMIT = 2.0
+"""Standardised features are cut off at ± this by default."""
 
 
 class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
@@ -79,20 +83,38 @@ def departure(w: Tensor, intercept_mean: float) -> Tensor:
     return torch.cat([w[..., :-1], w[..., -1:] - intercept_mean], -1)
 
 
+CONSTANT = 2.0
+"""The column of the intercept where records are weighted: a quarter of the ridge holds it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BayesianLogisticRegression:
-    """Bayesian logistic regression with prior N(0, s²I), optionally with bounded influence.
+    """Bayesian logistic regression with prior N(0, s²I) and bounded influence of every record.
+
+    By default a record of features x, cut off at ±limit, and z = (x, 2) has the weight
+    ω(x) = min(1, C/‖z‖) in the likelihood, so that its score is at most C long. Weights of x alone
+    leave the score's mean 0 at the truth, so that the posterior goes to the truth as records are
+    added (Mallows-type estimators: Künsch, Stefanski and Carroll, JASA 84, 1989). With d columns
+    C = ½√(d + 4), and the prior's precision is λ = 4CB, B the length of the longest z: then the
+    posterior's own draws have a worst-case ε, and a certified Bayesian one
+    (:mod:`bdpvi.neighbours.mode`).
 
     Args:
-        prior_scale: the prior's standard deviation s.
-        intercept: whether a column of ones is added to the features.
+        prior_scale: the prior's standard deviation s of every weight. None is λ^-½; without
+            weights 1.
+        intercept: whether there is an intercept: the last weight. Its column is 2, so that the
+            last weight is half the intercept; without weights of records it is 1. None is True;
+            without weights False.
         intercept_mean: prior mean of the intercept; a rare class wants the logit of a public base
             rate here. The other weights' prior means are 0.
-        clip: norm bound C of each record's score (the gradient of its log-likelihood in the
-            weights); None leaves the likelihood as it is. See :class:`ClippedBernoulli`; a record
-            x has the bound C/‖x‖ on its derivative in the logit.
-        limit: features are cut off at ±limit, which bounds how far out a record can lie; None
-            leaves them as they are. Public: chosen without the data, as all of these are.
+        weight_norm: C, the norm that a record's score is weighted down to. None is ½√(d + 4), and
+            inf no weights: see :meth:`unweighted`.
+        clip: norm bound of each record's score (the gradient of its log-likelihood in the
+            weights), in the place of weights. See :class:`ClippedBernoulli`; a record x has the
+            bound clip/‖x‖ on its derivative in the logit.
+        limit: features are cut off at ±limit, which bounds how far out a record can lie. None is 2;
+            without weights it leaves them as they are. Public: chosen without the data, as all of
+            these are.
         correlation: ρ in [0, 1), how strongly any two features of a group are taken to be
             correlated. The weights then multiply M^-½ x with M = (1 - ρ)I + ρ11ᵀ: the group's
             features less their mean, and the mean, each on a scale of its own. Where features do
@@ -101,43 +123,119 @@ class BayesianLogisticRegression:
         groups: column numbers of the features in each group, which no two groups share; a feature
             in none stays as it is. None is one group of all features.
 
-    ``limit`` acts first, then ``correlation``, then the column of ones is added.
+    ``limit`` acts first, then ``correlation``, then the intercept's column is added.
 
-    >>> model = BayesianLogisticRegression(clip=0.5)
+    >>> model = BayesianLogisticRegression()
     >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
-    torch.Size([2])
+    torch.Size([3])
+    >>> round(model.score_bound(3), 3), round(model.precision(3), 2)
+    (1.225, 16.97)
     """
 
-    prior_scale: float = 1.0
-    intercept: bool = False
+    prior_scale: float | None = None
+    intercept: bool | None = None
     clip: float | None = None
     limit: float | None = None
     correlation: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
     intercept_mean: float = 0.0
+    weight_norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.groups is not None:
             object.__setattr__(self, "groups", disjoint("groups", self.groups))
-        validate.positive("prior_scale", self.prior_scale)
-        if self.clip is not None:
-            validate.positive("clip", self.clip)
-        if self.limit is not None:
-            validate.positive("limit", self.limit)
+        for name in ("prior_scale", "clip", "limit"):
+            if (value := getattr(self, name)) is not None:
+                validate.positive(name, value)
+        if self.weight_norm is not None and not self.weight_norm > 0:
+            raise ValueError(f"weight_norm must be positive, got {self.weight_norm!r}")
+        if self.clip is not None and self.weight_norm not in (None, math.inf):
+            raise ValueError(
+                f"clip={self.clip!r} and weight_norm={self.weight_norm!r} both bound scores: give "
+                "one of them"
+            )
+        # What does not depend on the data's width is known now.
+        if self.weighted:
+            usual: dict[str, object] = {"intercept": True, "limit": LIMIT}
+        else:
+            usual = {"intercept": False, "prior_scale": 1.0, "weight_norm": math.inf}
+        for name, value in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         if not math.isfinite(self.intercept_mean):
             raise ValueError(f"intercept_mean must be finite, got {self.intercept_mean!r}")
         if self.intercept_mean and not self.intercept:
             raise ValueError(f"intercept_mean={self.intercept_mean!r} needs intercept=True")
         if not 0 <= self.correlation < 1:
             raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}")
+        if self.prior_scale is None and math.isinf(self.longest(2)):
+            raise ValueError(
+                f"prior_scale must be given with limit={self.limit!r} and "
+                f"correlation={self.correlation!r}: no longest record is known to set it by"
+            )
+
+    @classmethod
+    def unweighted(cls, **settings: Any) -> BayesianLogisticRegression:
+        """Return the model without weights of records: plain logistic regression, s = 1.
+
+        Args:
+            settings: as of the class.
+
+        >>> BayesianLogisticRegression.unweighted().score_bound(3)
+        inf
+        """
+        return cls(weight_norm=math.inf, **settings)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether records have weights."""
+        return self.clip is None and self.weight_norm != math.inf
+
+    @property
+    def constant(self) -> float:
+        """The column of the intercept."""
+        return CONSTANT if self.weighted else 1.0
+
+    def score_bound(self, weights: int) -> float:
+        """Return C, what the norm of any record's score is at most; inf where nothing bounds it.
+
+        Args:
+            weights: number of weights, that of the intercept included.
+        """
+        if self.clip is not None:
+            return self.clip
+        if self.weight_norm is not None:
+            return float(self.weight_norm)
+        features = weights - bool(self.intercept)
+        return math.sqrt(features + bool(self.intercept) * self.constant**2) / 2
+
+    def longest(self, weights: int) -> float:
+        """Return B, the length of the longest row of a design; inf without a limit."""
+        features = weights - bool(self.intercept)
+        limit = math.inf if self.limit is None or self.correlation else float(self.limit)
+        of_features = features * limit**2 if features else 0.0
+        return math.sqrt(of_features + bool(self.intercept) * self.constant**2)
+
+    def precision(self, weights: int) -> float:
+        """Return 1/s², the prior's precision: λ = 4CB by default."""
+        if self.prior_scale is not None:
+            return self.prior_scale**-2
+        return 4 * self.score_bound(weights) * self.longest(weights)
+
+    def record_weights(self, design: Tensor) -> Tensor:
+        """Return ω, the weight of every record, (N,): 1 where records are not weighted."""
+        norms = torch.linalg.vector_norm(design, dim=1)
+        if not self.weighted:
+            return torch.ones_like(norms)
+        return (self.score_bound(design.shape[1]) / norms).clamp(max=1)
 
     def design(self, x: Tensor) -> Tensor:
         """Return the design matrix, (N, d): the features as the arguments change them.
 
-        >>> model = BayesianLogisticRegression(limit=3.0, correlation=0.5, intercept=True)
+        >>> model = BayesianLogisticRegression(limit=3.0, correlation=0.5)
         >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
-        tensor([[ 0.7071,  0.7071,  0.7071,  1.0000],
-                [-4.2426,  0.0000,  4.2426,  1.0000]])
+        tensor([[ 0.7071,  0.7071,  0.7071,  2.0000],
+                [-4.2426,  0.0000,  4.2426,  2.0000]])
 
         Raises:
             ValueError: if a group has a feature that ``x`` lacks.
@@ -146,7 +244,9 @@ class BayesianLogisticRegression:
             x = x.clamp(-float(self.limit), float(self.limit))
         if self.correlation:
             x = self._apart(x)
-        return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.intercept else x
+        if not self.intercept:
+            return x
+        return torch.cat([x, x.new_full((len(x), 1), self.constant)], dim=1)
 
     def _apart(self, x: Tensor) -> Tensor:
         """Return M^-½ x for each group of features."""
@@ -163,7 +263,7 @@ class BayesianLogisticRegression:
 
     def departure(self, w: Tensor) -> Tensor:
         """Return the weights less their prior mean, (..., d)."""
-        return departure(w, self.intercept_mean)
+        return departure(w, self.intercept_mean / self.constant)
 
     def slope_bound(self, design: Tensor) -> Tensor:
         """Return the bound on each record's derivative in the logit, (N,); inf if unclipped."""
@@ -174,8 +274,10 @@ class BayesianLogisticRegression:
         """Sample the weights and observe the records."""
         design = self.design(x)
         mean = -self.departure(x.new_zeros(design.shape[1]))
-        w = pyro.sample("w", dist.Normal(mean, x.new_tensor(self.prior_scale)).to_event(1))
-        with pyro.plate("records", len(x)):
+        scale = x.new_tensor(self.precision(design.shape[1]) ** -0.5)
+        w = pyro.sample("w", dist.Normal(mean, scale).to_event(1))
+        weights = self.record_weights(design)
+        with pyro.plate("records", len(x)), pyro.poutine.scale(scale=weights):
             if self.clip is None:
                 likelihood = dist.Bernoulli(logits=design @ w)
             else:
