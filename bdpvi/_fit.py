@@ -28,6 +28,7 @@ from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model, fitting
 from bdpvi.neighbours.coupled import Coupled
+from bdpvi.neighbours.mode.route import Mode
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.optimum.stream import over
 from bdpvi.neighbours.optimum.tables import Table
@@ -229,6 +230,8 @@ def fit(
     track = bars.bar if progress else bars.silent
     if isinstance(there, Table):
         neighbours = over(there, neighbours)
+    elif neighbours is None and Mode.takes(model, guide):
+        neighbours = Mode()
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()

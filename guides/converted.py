@@ -11,6 +11,7 @@ from pyro import poutine
 from pyro.infer.autoguide import (
     AutoDiagonalNormal,
     AutoGuide,
+    AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
@@ -23,6 +24,7 @@ from torch.distributions import biject_to
 from bdpvi._runtime.isolation import isolated
 from bdpvi.guides.full_rank import FullRank
 from bdpvi.guides.gaussian import GaussianGuide
+from bdpvi.guides.laplace import Laplace
 from bdpvi.guides.low_rank import LowRank
 from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model
@@ -33,6 +35,7 @@ _TYPES: dict[type, type[GaussianGuide]] = {
     AutoNormal: MeanField,
     AutoMultivariateNormal: FullRank,
     AutoLowRankMultivariateNormal: LowRank,
+    AutoLaplaceApproximation: Laplace,
 }
 
 
@@ -48,7 +51,8 @@ def of(
 
     ``AutoDiagonalNormal`` and ``AutoNormal`` become :class:`~bdpvi.guides.MeanField`,
     ``AutoMultivariateNormal`` becomes :class:`~bdpvi.guides.FullRank` and
-    ``AutoLowRankMultivariateNormal`` becomes :class:`~bdpvi.guides.LowRank`. Taken over are its
+    ``AutoLowRankMultivariateNormal`` becomes :class:`~bdpvi.guides.LowRank`,
+    ``AutoLaplaceApproximation`` becomes :class:`~bdpvi.guides.Laplace`. Taken over are its
     ``init_scale``, its rank, and where its ``init_loc_fn`` puts the latents: found on one record of
     zeros from a fixed seed, so that no record has a part in it. If it has been run already, its
     parameters are the start.
@@ -83,7 +87,9 @@ def of(
         )
     if kind is LowRank:
         settings["rank"] = auto.rank
-    guide = kind(model, init_scale=auto._init_scale, **settings)
+    if kind is not Laplace:  # which has no first scale
+        settings["init_scale"] = auto._init_scale
+    guide = kind(model, **settings)
     x, y = torch.zeros_like(data.x[:1]), torch.zeros_like(data.y[:1])
     with isolated(data.x, seed=0), pyro.validation_enabled(False), poutine.block(), torch.no_grad():
         guide.setup(x, y)
@@ -130,6 +136,8 @@ def _trained(auto: AutoGuide, like: Tensor) -> dict[str, Tensor]:
             ours: torch.cat([attrgetter(name)(theirs).flatten() for name in names])
             for ours, theirs in (("loc", auto.locs), ("scale", auto.scales))
         }
+    if isinstance(auto, AutoLaplaceApproximation):
+        return {"loc": auto.loc}
     start = {"loc": auto.loc, "scale": auto.scale}
     if isinstance(auto, AutoMultivariateNormal):
         return {"loc": auto.loc, "scale_tril": auto.scale.unsqueeze(-1) * auto.scale_tril}

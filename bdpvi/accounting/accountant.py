@@ -16,6 +16,7 @@ from bdpvi.accounting import conversions, estimators, losses, worst_case
 from bdpvi.accounting.answer import (
     Solution,
     Terms,
+    bisected,
     implied,
     mean_delta,
     settle,
@@ -31,6 +32,7 @@ from bdpvi.accounting.conversions import (
     CONVERSIONS,
     EPSILONS,
     HOCKEY_STICK,
+    TESTS,
     SMALL,
     least_failure,
     minimise_delta,
@@ -136,6 +138,7 @@ class Account:
     ) -> None:
         self.accounting, self.estimator = accounting or Accounting(), estimator
         self.charged = Charges.of(events)
+        self._found: dict[tuple[float, float], tuple[float, dict[str, Estimate]]] = {}
 
     @property
     def events(self) -> tuple[Charged, ...]:
@@ -172,11 +175,12 @@ class Account:
 
     def _estimated(self, delta: float, worst: Bound | None) -> Bound | None:
         """Return the ε of the panel's estimates; None where there is none but a worst case is."""
-        solve = partial(self._by_losses if self._by_sticks else self._by_order, delta)
+        by = self._by_betting if self._bets else self._by_losses
+        solve = partial(by if self._by_sticks else self._by_order, delta)
         used = betting if self._bets else self.estimator
         terms = Terms(
             orders=self.charged.orders,
-            choices=self._choices,
+            estimates=self._estimates,
             failure_probability=self._gamma(delta),
             conversion=HOCKEY_STICK if self._by_sticks else self.accounting.conversion or CKS,
             estimator=getattr(used, "__name__", repr(used)),
@@ -223,7 +227,7 @@ class Account:
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
         self.charged.need_panel()
-        gamma, estimates = self._gamma(near), len(self.directions) * self._choices
+        gamma, estimates = self._gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.
         while epsilon > 1 and rounding_delta(self.charged.rounding, epsilon) > beta / 2:
@@ -313,28 +317,40 @@ class Account:
         return self._by_sticks and self._known is not None and self._known.ranged
 
     @property
-    def _choices(self) -> int:
-        """Number of estimates, in each direction, behind an answer."""
-        return len(EPSILONS) if self._by_sticks else len(self.charged.orders)
+    def _estimates(self) -> int:
+        """Number of estimates behind an answer: those that it could have rested on."""
+        if self._bets:
+            return TESTS
+        each = len(EPSILONS) if self._by_sticks else len(self.charged.orders)
+        return len(self.directions) * each
 
     def _gamma(self, delta: float) -> float:
         """Return γ of each estimate."""
         if self.accounting.failure_probability is not None:
             return self.accounting.failure_probability
-        estimates = len(self.directions) * self._choices
-        return least_failure(delta, estimates) if self._bets else SMALL
+        return least_failure(delta) if self._bets else SMALL
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
         """Return the cost of one direction, infinite where an answer at δ may not come from."""
         if not self.accounting.only_reliable:
             return partial(self.bound, direction)
         gamma = self._gamma(delta)
-        tolerated = tolerated_rate(delta, gamma, len(self.directions) * self._choices)
+        tolerated = tolerated_rate(delta, gamma, self._estimates)
         return lambda order: supported(self.bound(direction, order), gamma, tolerated)
 
     def _by_order(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         cost = self._usable(direction, delta)
         return solve_by_order(cost, beta, self.charged.orders, self.accounting.conversion or CKS)
+
+    def _by_betting(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
+        epsilon, estimates = self._bisected(beta, self._gamma(delta))
+        return Solution(epsilon, None, estimates[direction])
+
+    def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, Estimate]]:
+        if (beta, gamma) not in self._found:  # of one direction after the other
+            deltas = {name: self._deltas(name, beta) for name in self.directions}
+            self._found[beta, gamma] = bisected(deltas, beta, gamma)
+        return self._found[beta, gamma]
 
     def _by_losses(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         deltas = self._deltas(direction, beta)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -51,6 +51,8 @@ class Solution(NamedTuple):
 _GAP = 1.2
 """How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
 _GUESSES = 12
+_HOPELESS = 20.0
+"""Quicker bounds are up to some 5 times the truth."""
 
 Solve = Callable[[str, float, float], Solution]
 """From a direction, the β that is left for it, and the ε that another direction costs, below which
@@ -63,13 +65,13 @@ class Terms:
 
     Attributes:
         orders: λ that an answer may have.
-        choices: number of estimates, in each direction, that an answer could have rested on.
+        estimates: number of estimates, in all directions, that an answer could have rested on.
         failure_probability: γ of each.
         conversion, estimator: names for the report.
     """
 
     orders: Orders
-    choices: int
+    estimates: int
     failure_probability: float
     conversion: str
     estimator: str
@@ -132,6 +134,56 @@ def smallest_epsilon(
     if high == len(EPSILONS):
         return math.inf, at(high - 1)
     return float(EPSILONS[high]), at(high)
+
+
+def bisected(
+    deltas: Mapping[str, Deltas], beta: float, failure_probability: float
+) -> tuple[float, dict[str, Estimate]]:
+    """Return the smallest ε of :data:`EPSILONS` that a bisection finds to suffice, and why.
+
+    At every ε that is tried each direction's E_x′ δ_x′(ε) is tested against β by betting; all must
+    pass. As the means fall in ε, a wrong answer that is too small needs a wrong pass at an ε on the
+    way that the bisection takes where no test errs, of which there are :data:`TESTS`: it happens
+    with probability TESTS · γ at most, γ being that of one test, as at an ε where some mean
+    exceeds β that direction's own test has to err. A test that fails where it might have passed
+    leads to a larger ε.
+
+    Where the quicker bound of a direction has a mean of more than :data:`_HOPELESS` times β the
+    test fails without a closer look.
+
+    Args:
+        deltas: δ_x′(ε) of every record, by direction, each with a bound over conceivable records.
+        beta: the largest allowed mean.
+        failure_probability: γ of each test.
+
+    Returns:
+        ε, +inf where none suffices; and the estimates there, or at the largest ε.
+    """
+
+    @cache
+    def at(index: int) -> dict[str, Estimate] | None:
+        epsilon, found = float(EPSILONS[index]), {}
+        for name, one in deltas.items():
+            hopeless = one.guide is not None and index < len(EPSILONS) - 1
+            if hopeless and float(one.guide(epsilon).mean()) > _HOPELESS * beta:  # type: ignore[misc]
+                return None
+            found[name] = estimate(one, epsilon, betting, failure_probability)
+            if index < len(EPSILONS) - 1 and float(found[name].log_bound) > math.log(beta):
+                return None
+        return found
+
+    def passes(found: dict[str, Estimate] | None) -> bool:
+        return found is not None and all(
+            float(one.log_bound) <= math.log(beta) for one in found.values()
+        )
+
+    low, high = -1, len(EPSILONS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(at(middle)) else (middle, high)
+    last = at(min(high, len(EPSILONS) - 1))
+    assert last is not None  # of the largest ε all directions are known
+    return (float(EPSILONS[high]) if high < len(EPSILONS) else math.inf), last
 
 
 def mean_delta(
@@ -228,7 +280,7 @@ def _settle(
     solve: Solve, directions: Sequence[str], delta: float, terms: Terms, rounding: float
 ) -> Bound:
     """Return the answer with the part ``rounding`` of δ set aside."""
-    gamma, estimates = terms.failure_probability, len(directions) * terms.choices
+    gamma, estimates = terms.failure_probability, terms.estimates
     beta = split_delta(delta, gamma, estimates) - rounding
     if not beta > 0:
         raise ValueError(
@@ -238,7 +290,7 @@ def _settle(
     for name in directions:
         enough = max((s.epsilon for s in solutions.values()), default=0.0)
         solutions[name] = solve(name, beta, enough)
-    direction = max(solutions, key=lambda name: solutions[name].epsilon)
+    direction = max(solutions, key=lambda n: (solutions[n].epsilon, _bound(solutions[n].estimate)))
     epsilon, order, estimate = solutions[direction]
     if not math.isfinite(epsilon):
         raise ValueError(
@@ -277,6 +329,10 @@ def _settle(
         rounding=rounding,
         evidence=evidence,
     )
+
+
+def _bound(estimate: Estimate) -> float:
+    return float(estimate.log_bound.reshape(-1)[0])
 
 
 def _reliability(

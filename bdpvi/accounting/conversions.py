@@ -287,13 +287,17 @@ SMALL = 1e-30
 """γ of an estimate by Student's t."""
 
 
-def least_failure(delta: float, estimates: int) -> float:
+TESTS = len(EPSILONS).bit_length()
+"""Tests of a bisection of :data:`EPSILONS`, one of whose answers is that none of them will do."""
+
+
+def least_failure(delta: float, estimates: int = TESTS) -> float:
     """Return γ of each estimate by betting, whose bound holds whatever the records' distribution.
 
-    Together they take a thousandth of δ at most, however small δ is: where γ does not fall with δ,
-    the estimates alone cost more than a δ below some 1e-6.
+    Together they take a thousandth of δ at most, however small δ is: where γ does not fall
+    with δ, the estimates alone cost more than a δ below some 1e-6.
 
-    >>> least_failure(1e-5, 8194), least_failure(1e-8, 10_000)
-    (1e-12, 1e-15)
+    >>> least_failure(1e-2), least_failure(1.3e-8)
+    (1e-09, 1e-12)
     """
-    return min(1e-12, 1e-3 * delta / estimates)
+    return min(1e-9, 1e-3 * delta / estimates)

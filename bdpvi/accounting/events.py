@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.conceivable import WITHOUT as WITHOUT
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.types import Relation, Scope
 
-WITH, WITHOUT = "D‖D′", "D′‖D"
-"""The two directions of a divergence: the data against its neighbour, and the neighbour first."""
+WITH = "D‖D′"
+"""The direction of a divergence with the data first; WITHOUT has the neighbour first."""
 UNITS = ("record", "client")
 LARGEST: Mapping[Relation, float] = {
     Relation.ADD_OR_REMOVE: 1.0,

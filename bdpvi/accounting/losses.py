@@ -91,7 +91,7 @@ class OfDraws:
     @property
     def ranged(self) -> bool:
         """Whether every panel has a bound."""
-        return all(one.largest is not None for event, _ in self.draws for one in event.panels)
+        return all(one.ranged for event, _ in self.draws for one in event.panels)
 
     def deltas(self, direction: str, beta: float) -> Deltas:
         """See :class:`Losses`."""
@@ -258,7 +258,38 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         ]
         return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
-    return certified(log_mgf_of, beta)
+    found, range_of = certified(log_mgf_of, beta), range_bound(draws, direction)
+    if range_of is None:
+        return found
+    return replace(found, at=lambda epsilon: found.at(epsilon).clamp(max=range_of(epsilon)), bound=range_of)
+
+
+def range_bound(draws: Draws, direction: str) -> Callable[[float], float] | None:
+    """Return a bound on δ(ε) over all conceivable records, None if unknown.
+
+    Draws from one fit are rotated into one; of several fits the moments' closed form adds up, where
+    a fit of equal covariances has ½λ(λ + 1) times its variance.
+    """
+    panels = [event.panel(direction) for event, _ in draws]
+    if not all(panel.ranged for panel in panels):
+        return None
+    draw = [n * event.draws for event, n in draws]
+    weight = [k / event.temperature for k, (event, _) in zip(draw, draws, strict=True)]
+    first = panels[0].influence
+    if first is not None and all(panel is panels[0] for panel in panels):
+        return lambda epsilon: first.delta(epsilon, direction, sum(draw), math.fsum(weight))
+
+    def moments(order: Tensor) -> Tensor:
+        total = torch.zeros_like(order)
+        for panel, k, w in zip(panels, draw, weight, strict=True):
+            if panel.influence is not None:
+                total = total + panel.influence.log_moment(order, direction, k, w)
+            else:
+                total = total + order * (order + 1) / 2 * (w * (panel.largest or 0.0))
+        return total
+
+    every = moments(_SCREEN)
+    return lambda epsilon: float(conversions.delta(every, _SCREEN, epsilon).min())
 
 
 def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 OCTAVE = 512
@@ -30,6 +31,9 @@ class Panel:
         largest: upper bound on Σb² over all conceivable records, in these data or any others,
             where covariances are equal and one is known; see
             :func:`bdpvi.neighbours.optimum.sensitivity.largest`.
+        influence: how far any conceivable record moves the Gaussian, where covariances differ and
+            it is known: of a record that is added, or removed, as ``kind`` says.
+        error: total variation of the pairs' Gaussians from the true ones, at most.
         counts: how many records each pair stands for, (m,) int64; None is one each. Secret. Counts
             do not know who is who: they price releases of one fit.
     """
@@ -39,6 +43,8 @@ class Panel:
     pairs: GaussianPairs
     largest: float | None = None
     counts: Tensor | None = None
+    influence: Influence | None = None
+    error: float = 0.0
 
     def __post_init__(self) -> None:
         validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
@@ -47,8 +53,13 @@ class Panel:
             validate.every("counts", self.counts, self.counts > 0, "be positive")
             if not bool((self.pairs.r == 1).all()):
                 raise ValueError("counts need pairs of equal covariances, r = 1")
-        if self.records < 3 and self.largest is None:
+        if self.records < 3 and not self.ranged:
             raise ValueError(f"ids has {self.records} records; an estimate needs at least 3")
+
+    @property
+    def ranged(self) -> bool:
+        """Whether the cost of every conceivable record is bounded."""
+        return self.largest is not None or self.influence is not None
 
     @property
     def records(self) -> int:

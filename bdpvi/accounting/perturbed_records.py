@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi.accounting.answer import smallest_epsilon
-from bdpvi.accounting.conversions import EPSILONS, split_delta
-from bdpvi.accounting.estimators import empirical_bernstein
+from bdpvi.accounting.answer import bisected
+from bdpvi.accounting.conversions import TESTS, least_failure, split_delta
 from bdpvi.accounting.events import PerturbedObjective
 from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.perturbed_objective import delta as delta_of
@@ -33,8 +32,6 @@ from bdpvi.accounting.rounding import cap, rounding_delta
 
 LEVELS = 64
 """Of ω‖z‖ and of ω‖z‖², which are rounded up to them."""
-GAMMA = 1e-15
-"""Failure probability of each estimate."""
 
 
 def record_deltas(
@@ -79,18 +76,16 @@ def bayesian_epsilon(
     lengths: Tensor,
     bends: Tensor,
     delta: float,
-    failure_probability: float = GAMMA,
     variance: float = 0.0,
 ) -> float:
     """Return ε at ``delta`` of Bayesian DP, for records like those given.
 
-    The mean of their δ is bounded by :func:`~bdpvi.accounting.betting.betting` at each ε that could
-    be the answer; whatever their distribution is, if they are independent draws from it.
+    The mean of their δ is bounded by :func:`~bdpvi.accounting.betting.betting` at each ε that a
+    bisection tries (:func:`~bdpvi.accounting.answer.bisected`); whatever their distribution is, if they are independent draws from it.
 
     Args:
         event, lengths, bends: see :func:`record_deltas`.
         delta: δ, of which estimates and rounding take their part.
-        failure_probability: γ of each estimate.
         variance: see :func:`record_deltas`.
 
     >>> event = PerturbedObjective(noise_multiplier=3.73, curvature=1.0)
@@ -98,13 +93,14 @@ def bayesian_epsilon(
     >>> round(bayesian_epsilon(event, half, half, 1e-5), 2)
     0.48
     """
-    rest = split_delta(delta, failure_probability, len(EPSILONS))
+    gamma = least_failure(delta)
+    rest = split_delta(delta, gamma, TESTS)
     deltas, within = record_deltas(event, lengths, bends, variance), 0.0
     while True:
         beta = rest - rounding_delta(event.rounding, within)
         if not beta > 0:
             return float("inf")
-        found, _ = smallest_epsilon(deltas, beta, empirical_bernstein, failure_probability)
+        found, _ = bisected({"": deltas}, beta, gamma)
         if not event.rounding or found <= cap(within):
             return found
         within = found

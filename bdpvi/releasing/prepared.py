@@ -24,7 +24,7 @@ from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi.accounting import transaction
 from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.answer import implied, nothing
-from bdpvi.accounting.conversions import EPSILONS
+from bdpvi.accounting.conversions import TESTS, least_failure
 from bdpvi.accounting.cost import (
     ADD_OR_REMOVE,
     Assumption,
@@ -37,7 +37,7 @@ from bdpvi.accounting.cost import (
 )
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.perturbed_records import GAMMA, bayesian_epsilon
+from bdpvi.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.accounting.transaction import Before, Transaction
 from bdpvi.models.contract import Model, fitting
 from bdpvi.releasing import guarantees, receipts
@@ -164,8 +164,8 @@ class Prepared:
                 direction=ADD_OR_REMOVE,
                 conversion="privacy profile",
                 estimator="betting",
-                failure_probability=GAMMA,
-                estimates=len(EPSILONS),
+                failure_probability=least_failure(delta),
+                estimates=TESTS,
                 sample_size=self.records,
                 diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdpvi.guides.laplace import Laplace
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -58,6 +59,8 @@ def scale_name(model: Model, guide: Guide) -> str:
         raise ValueError(
             f"model={model!r} is not BayesianLogisticRegression; use Coupled for other models"
         )
+    if isinstance(guide, Laplace):
+        raise ValueError("guide is Laplace, whose route is Mode()")
     names = set(guide.constraints)
     if names not in ({"loc", "scale_tril"}, {"loc", "scale"}):
         raise ValueError(

@@ -1,0 +1,66 @@
+"""How far one record, conceivable or of the data, moves the mode and the curvature."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from bdpvi.accounting.conceivable import Influence
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.objective import Peak, distance
+
+
+def of_any_record(
+    longest: float, least: float, score: float, row: float, columns: int, *, added: bool
+) -> Influence:
+    """Return how far any conceivable record moves a mode.
+
+    *Added* x: at the new mode F′ = −ωℓ′x, and |ℓ′| ≤ 1, so t (1 − e^{−ht})/(ht) ≤ c = ω‖x‖. The
+    record's own curvature is at most a = ω‖x‖²/4, p being the new mode's. *Removed* x: F without it
+    has at least (1 − a) of the curvature at m, so the same with c/(1 − a). Norms are those of
+    F″(m)⁻¹, so that c ≤ C λ_min^{−½} and a ≤ C B/(4 λ_min).
+
+    Args:
+        longest: h, of the data's rows; B λ_min^{−½} bounds it for every table.
+        least: λ_min, the least eigenvalue of F″(m); the prior's λ bounds it for every table.
+        score: C, the bound on ω‖z‖.
+        row: B, the bound on ‖z‖.
+        columns: n.
+        added: whether the record is added.
+
+    >>> found = of_any_record(0.2, 100.0, 1.0, 2.0, 3, added=True)
+    >>> round(found.shift, 4), round(found.spread, 4), found.share
+    (0.101, 0.0202, 0.005)
+    """
+    pull, share = score / math.sqrt(least), score * row / (4 * least)
+    if not added:
+        pull = pull / (1 - share) if share < 1 else math.inf
+    shift = distance(longest, pull)
+    if not math.isfinite(shift) or (not added and not share < 1):
+        return Influence(added=added, columns=columns, shift=math.inf, spread=0.0, share=0.0)
+    return Influence(
+        added=added, columns=columns, shift=shift, spread=longest * shift, share=share
+    )
+
+
+def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> Influence:
+    """Return how far any conceivable record moves this table's mode."""
+    n = len(mode.point)
+    curvature = torch.linalg.inv(mode.root @ mode.root.T)
+    least = max(float(torch.linalg.eigvalsh(curvature)[0]), model.precision(n))
+    return of_any_record(
+        mode.longest, least, model.score_bound(n), model.longest(n), n, added=added
+    )
+
+
+def of_any_table(model: BayesianLogisticRegression, columns: int, *, added: bool) -> Influence:
+    """Return how far any conceivable record moves the mode of any table: from public numbers.
+
+    >>> round(of_any_table(BayesianLogisticRegression(), 6, added=True).shift, 3)
+    0.318
+    """
+    least, row = model.precision(columns), model.longest(columns)
+    longest = row / math.sqrt(least)
+    score = model.score_bound(columns)
+    return of_any_record(longest, least, score, row, columns, added=added)

@@ -1,0 +1,121 @@
+"""The route of ``guides.Laplace``: the mode, its curvature, and those of every neighbour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bdpvi._runtime import log
+from bdpvi._runtime.keys import Key
+from bdpvi._runtime.progress import Track
+from bdpvi.accounting.panel import Panel
+from bdpvi.guides.laplace import Laplace, Point
+from bdpvi.inference.svi import Convergence, Problem, isolated, run_svi
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.expansion import FAR, Expansion, first_steps
+from bdpvi.neighbours.mode.influence import of_mode
+from bdpvi.neighbours.mode.objective import Posterior, Weighted, climbed
+from bdpvi.neighbours.route import Add, Remove, Trained
+from bdpvi.neighbours.rows import Rows
+
+MOST = 200_000
+"""Records of a panel by default: more make ε no smaller to speak of."""
+EXACT = 1e-6
+"""Distance from the mode, in standard deviations, that a fit must end within."""
+
+
+class Mode:
+    """The mode of the posterior with the inverse Hessian there, and those of every neighbour.
+
+    For :class:`~bdpvi.BayesianLogisticRegression` without clipped scores and
+    :class:`~bdpvi.guides.Laplace`. The guide is trained by SVI where ``Training`` has a rate below
+    1 or an optimiser of one's own, and then polished by Newton steps on all records until the
+    decrement proves that the mode is reached; the result is a function of the records, whatever the
+    start. Beside the panel there is the influence of any conceivable record
+    (:mod:`bdpvi.neighbours.mode.influence`), so that what draws cost has a certificate.
+
+    Args:
+        kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once,
+            or 200,000 of them.
+    """
+
+    def __init__(self, *kinds: Remove | Add) -> None:
+        self.kinds = kinds
+
+    @staticmethod
+    def takes(model: Model, guide: object) -> bool:
+        """Return whether this route is the one of the model and the guide."""
+        return (
+            isinstance(guide, Laplace)
+            and isinstance(model, BayesianLogisticRegression)
+            and model.clip is None
+        )
+
+    def key(self) -> Key:
+        """Return a secret key for the batches of SVI, which have no part in the result."""
+        return Key.fresh()
+
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+        """Fit the guide, then find every neighbour's.
+
+        Raises:
+            ValueError: if the model or the guide is another one.
+            FloatingPointError: if rounding keeps the fit from the mode.
+        """
+        model, guide, data = problem.model, problem.guide, problem.data
+        if not isinstance(model, BayesianLogisticRegression) or not self.takes(model, guide):
+            raise ValueError(
+                f"neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
+                f"clip, got {type(guide).__name__} of {model!r:.80}; use Coupled() or Optimum()"
+            )
+        with isolated(data.x):
+            guide.setup(data.x[:1], data.y[:1])
+        with log.step("fit"):
+            records = Weighted.of(model, data)
+            n = records.z.shape[1]
+            centre = -model.departure(records.z.new_zeros(n))
+            peak = climbed(Posterior(records, model.precision(n), centre), self._start(problem, centre, track))
+        if not peak.error <= EXACT:
+            raise FloatingPointError(
+                f"the fit is only known to within {peak.error:.3g} standard deviations of the "
+                f"mode, more than {EXACT:g}; rescale the features or use a smaller prior_scale"
+            )
+        kinds = self.kinds or (Remove(MOST if len(data) > MOST else None),)
+        panels = tuple(self._panel(model, peak, kind.rows(data)) for kind in kinds)
+        factor = torch.linalg.cholesky(peak.root @ peak.root.T)
+        parameters = {"loc": peak.point, "scale_tril": factor}
+        return Trained(
+            {name: value.to(data.x.device) for name, value in parameters.items()},
+            Convergence(-peak.course[:, 0], peak.course[:, 1]),
+            panels,
+        )
+
+    def _start(
+        self, problem: Problem, centre: torch.Tensor, track: Track[Any]
+    ) -> torch.Tensor:
+        """Return where Newton's steps begin: where SVI ends, if it is asked for."""
+        if problem.plan.rate == 1:
+            return centre
+        delta = Point(problem.model, start={"loc": centre.to(problem.data.x)})
+        parameters, _ = run_svi(replace(problem, guide=delta), track)
+        return parameters["loc"].double().cpu()
+
+    def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: Rows) -> Panel:
+        """Return the panel of one kind."""
+        added = rows.sign > 0
+        own = Weighted.of(model, rows.records)
+        with log.step(f"neighbours ({rows.kind})"):
+            far = first_steps(peak, own, rows.sign)
+            expansion = Expansion(peak, FAR * float(far.max()) if len(far) else 0.0)
+            moved = expansion.neighbours(own, rows.sign)
+        error = float(moved.error.max()) if len(own) else 0.0
+        return Panel(
+            rows.kind,
+            rows.records.ids.cpu(),
+            moved.pairs(),
+            influence=of_mode(model, peak, added=added),
+            error=error + peak.error,
+        )

@@ -1,0 +1,58 @@
+"""The mode of the posterior, with the inverse Hessian there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+import pyro.distributions as dist
+
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from bdpvi.guides.full_rank import FullRank
+from bdpvi.guides.gaussian import GaussianGuide
+from bdpvi.models.contract import Model
+
+
+class Laplace(FullRank):
+    """N(m, H⁻¹): the mode of the posterior, and the inverse of the negative log density's Hessian.
+
+    It is Pyro's ``AutoLaplaceApproximation``: a point, trained by SVI, and then the Hessian. For
+    :class:`~bdpvi.BayesianLogisticRegression`, whose fits are polished until the mode is proven
+    (:class:`bdpvi.neighbours.mode.route.Mode`), and whose draws have a certified Bayesian ε.
+
+    Args:
+        model: the model.
+        start: a public first value of ``loc``.
+        grid: as of :class:`~bdpvi.guides.GaussianGuide`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        start: Mapping[str, Tensor] | None = None,
+        grid: float = 2.0**-10,
+    ) -> None:
+        super().__init__(model, start=start, grid=grid)
+
+
+class Point(GaussianGuide):
+    """A point in the place of a Gaussian, to be trained by SVI: Pyro's ``AutoDelta``."""
+
+    constraints = {"loc": constraints.real_vector}  # noqa: RUF012
+
+    def usual_start(self, like: Tensor) -> dict[str, Tensor]:
+        """Return a zero location."""
+        return {"loc": like.new_zeros(self.dim)}
+
+    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return all the mass at ``loc`` (..., d)."""
+        return dist.Delta(parameters["loc"]).to_event(1)  # type: ignore[no-any-return]
+
+    def widened(self, parameters: Mapping[str, Tensor]) -> NoReturn:
+        """Raise: there is no covariance."""
+        raise NotImplementedError("a point has no covariance")
+
+
