@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyro
@@ -139,7 +139,7 @@ class BayesianLogisticRegression:
     correlation: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
     intercept_mean: float = 0.0
-    weight_norm: float | None = None
+    weight_norm: float | None = field(default=None, metadata={"absent": math.inf})
 
     def __post_init__(self) -> None:
         if self.groups is not None:
@@ -185,6 +185,11 @@ class BayesianLogisticRegression:
         inf
         """
         return cls(weight_norm=math.inf, **settings)
+
+    @property
+    def plain(self) -> BayesianLogisticRegression:
+        """The model without weights of records, for what bounds influence on its own."""
+        return replace(self, weight_norm=math.inf) if self.weighted else self
 
     @property
     def weighted(self) -> bool:

@@ -131,7 +131,7 @@ def test_fit_equals_plain_pyro_on_the_same_batches_and_noise(
 
 def test_fit_is_the_same_with_and_without_neighbours_bit_for_bit(data: Dataset) -> None:
     def run(kinds: tuple[Remove | Add, ...]) -> dict[str, torch.Tensor]:
-        model = BayesianLogisticRegression()
+        model = BayesianLogisticRegression.unweighted()
         return dict(
             fit(
                 model,

@@ -102,9 +102,9 @@ def test_a_fit_is_not_read_back_with_another_ridge(tmp_path: Path) -> None:
 
 def test_bad_ridge() -> None:
     with pytest.raises(ValueError, match=r"ridge must be .* got -1"):
-        FullRank(bdpvi.BayesianLogisticRegression(), ridge=-1)
+        FullRank(bdpvi.BayesianLogisticRegression.unweighted(), ridge=-1)
     with pytest.raises(AttributeError):
-        FullRank(bdpvi.BayesianLogisticRegression()).ridge = 3.0  # type: ignore[misc]
+        FullRank(bdpvi.BayesianLogisticRegression.unweighted()).ridge = 3.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("kind", GUIDES)
@@ -218,7 +218,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
 
 def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
     data = logistic_data(30, 2)
-    free = bdpvi.BayesianLogisticRegression()
+    free = bdpvi.BayesianLogisticRegression.unweighted()
     clipped = bdpvi.BayesianLogisticRegression(clip=0.5)
     fits = (
         bdpvi.fit(

@@ -25,7 +25,7 @@ class LogisticRegression:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True)
     )
 
     name: ClassVar[str] = "logistic-regression"
@@ -44,7 +44,7 @@ class LogisticRegression:
         """Fit by scikit-learn, the ridge on the intercept too.
 
         >>> data = Dataset(torch.zeros(8, 1), torch.tensor([1.0] * 2 + [0.0] * 6))
-        >>> model = BayesianLogisticRegression(intercept=True, prior_scale=1e4)
+        >>> model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=1e4)
         >>> LogisticRegression(model=model).prepare(data, 1e-5).w
         tensor([ 0.0000, -1.0986])
         """

@@ -35,7 +35,7 @@ class ObjectivePerturbation:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=2.0)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     )
     rule: Rule = field(default_factory=Rule)
 

@@ -46,7 +46,7 @@ class NoisyStatistics:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=LIMIT)
     )
     reach: float = 0.75
 
