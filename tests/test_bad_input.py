@@ -60,7 +60,10 @@ def with_value(value: float) -> torch.Tensor:
         (lambda: run(seed=-1), "seed must be .* got -1"),
         (lambda: run(device="cuda:99"), "device='cuda:99'"),
         (lambda: BayesianLogisticRegression(clip=-0.5), "clip must be .* -0.5"),
-        (lambda: BayesianLogisticRegression.unweighted(prior_scale=0.0), "prior_scale must be .* 0.0"),
+        (
+            lambda: BayesianLogisticRegression.unweighted(prior_scale=0.0),
+            "prior_scale must be .* 0.0",
+        ),
         (lambda: logistic_data(20, 2).without(99), "record_id=99"),
     ],
 )

@@ -36,7 +36,9 @@ def test_features_are_correlated_with_those_of_their_group_alone() -> None:
     metric = np.eye(4)
     for i, j in ((0, 2), (2, 0), (1, 3), (3, 1)):
         metric[i, j] = rho
-    whole = BayesianLogisticRegression.unweighted(correlation=rho, groups=((0, 2), (3, 1))).design(X)
+    whole = BayesianLogisticRegression.unweighted(correlation=rho, groups=((0, 2), (3, 1))).design(
+        X
+    )
     expected = torch.from_numpy(X.numpy() @ root(metric))
     torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
     part = BayesianLogisticRegression.unweighted(correlation=rho, groups=((0, 2),)).design(X)
@@ -48,7 +50,9 @@ def test_features_are_correlated_with_those_of_their_group_alone() -> None:
 
 def test_a_group_of_all_features_is_the_default() -> None:
     named = BayesianLogisticRegression.unweighted(correlation=0.5, groups=((0, 1, 2, 3),))
-    assert torch.equal(named.design(X), BayesianLogisticRegression.unweighted(correlation=0.5).design(X))
+    assert torch.equal(
+        named.design(X), BayesianLogisticRegression.unweighted(correlation=0.5).design(X)
+    )
 
 
 def test_the_limit_acts_before_the_correlation_and_the_intercept_after() -> None:

@@ -237,7 +237,7 @@ class BayesianLogisticRegression:
     def design(self, x: Tensor) -> Tensor:
         """Return the design matrix, (N, d): the features as the arguments change them.
 
-        >>> model = BayesianLogisticRegression(limit=3.0, correlation=0.5)
+        >>> model = BayesianLogisticRegression(prior_scale=0.3, limit=3.0, correlation=0.5)
         >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
         tensor([[ 0.7071,  0.7071,  0.7071,  2.0000],
                 [-4.2426,  0.0000,  4.2426,  2.0000]])

@@ -30,9 +30,9 @@ class ObjectivePerturbation:
     """Private minima of logistic regression: :mod:`bdpvi.dp.perturbed_objective`.
 
     The model makes the features and predicts. Its prior, clip and weights have no part in this:
-    ridge, weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`). ``intercept_mean``
-    is where the intercept is drawn to. Features should be standardised; where the model has no
-    ``limit`` they are cut off at ±2, with many rows at ±4.
+    ridge, weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`).
+    ``intercept_mean`` is where the intercept is drawn to. Features should be standardised; where
+    the model has no ``limit`` they are cut off at ±2, with many rows at ±4.
 
     Args:
         rows: N as the owner declares it, within a factor of 3, from 10 to 1e12: noise and shrinkage

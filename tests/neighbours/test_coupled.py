@@ -33,7 +33,7 @@ def problem(
     clip: float | None = 0.5,
     optim: PyroOptim | None = None,
 ) -> Problem:
-    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     plan = Plan(steps=STEPS, rate=rate, seed=3)
     return Problem(model, guide(model), data, plan, optim or default_optimiser(STEPS))
 

@@ -26,7 +26,7 @@ RIDGE = 7.0
 def fitted(
     kind: type[GaussianGuide], data: bdpvi.Dataset, ridge: float = RIDGE, clip: float = 0.5
 ) -> bdpvi.Fit:
-    model = bdpvi.BayesianLogisticRegression(clip=clip)
+    model = bdpvi.BayesianLogisticRegression.unweighted(clip=clip)
     guide = kind(model, ridge=ridge)
     return bdpvi.fit(model, guide, data, neighbours=Optimum(precision=1e-9), progress=False)
 
@@ -170,7 +170,7 @@ def test_no_record_whatever_moves_the_mean_further_than_the_bound(
 ) -> None:
     """Brute force: records far out and on the wrong side, added to data of several sizes."""
     clip, prior, scale = 0.4, 1.5, 0.2
-    model = bdpvi.BayesianLogisticRegression(clip=clip, prior_scale=prior)
+    model = bdpvi.BayesianLogisticRegression.unweighted(clip=clip, prior_scale=prior)
     worst = 0.0
     for size in (4, 40):
         data = logistic_data(size, 3)

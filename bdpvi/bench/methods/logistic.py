@@ -53,8 +53,9 @@ class LogisticRegression:
         if len(torch.unique(y)) < 2:  # which scikit-learn refuses
             raise ValueError("train.y has one class; logistic regression needs both")
         # The intercept is a column of ones, so scikit-learn must not add another.
-        fitted = Fitted(C=self.model.prior_scale**2, fit_intercept=False, max_iter=10_000, tol=1e-8)
-        w = torch.from_numpy(fitted.fit(design.numpy(), y.numpy()).coef_[0])
+        c, weights = 1 / self.model.precision(design.shape[1]), self.model.record_weights(design)
+        fitted = Fitted(C=c, fit_intercept=False, max_iter=10_000, tol=1e-8)
+        w = torch.from_numpy(fitted.fit(design.numpy(), y.numpy(), weights.numpy()).coef_[0])
         return PreparedLogistic(w.to(train.x))
 
 

@@ -57,6 +57,7 @@ class ObjectivePerturbation:
     }
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.model.plain)
         if not self.model.intercept:
             raise ValueError("model must have intercept=True: the ridge holds the intercept too")
 

@@ -36,9 +36,10 @@ def largest(model: BayesianLogisticRegression, guide: Guide, weights: int) -> fl
     The negative ELBO is convex in (μ, L), Σ = LLᵀ, and by the prior strongly so with 1/s² (Challis
     and Barber 2013). The gradient of a record's term E ℓ(xᵀ(μ + Lz)) is x (E ℓ′, E ℓ′zᵀ); 1 and the
     coordinates of z are orthonormal under z ~ N(0, I), so by Bessel's inequality its norm is at
-    most ‖x‖ (E ℓ′²)^½ ≤ C, where ℓ has the record's weight in it. With the record or without it, the maximiser is then within Cs² of the
-    other one (as for strongly convex losses in general: Chaudhuri, Monteleoni and Sarwate, JMLR
-    2011, Lemma 7). Each of the two fits is within the :func:`room` of its maximiser.
+    most ‖x‖ (E ℓ′²)^½ ≤ C, ℓ with the record's weight. With the record or without it, the maximiser
+    is then within Cs² of the other one (as for strongly convex losses in general: Chaudhuri,
+    Monteleoni and Sarwate, JMLR 2011, Lemma 7). Each of the two fits is within the :func:`room` of
+    its maximiser.
 
     Args:
         model: with C the bound on its scores and 1/s² its prior's precision.
