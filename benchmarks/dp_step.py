@@ -27,7 +27,7 @@ from bdpvi.inference.guide import Reparameterised
 
 SHAPES = {"Abalone": (3341, 8, 0.05), "Adult": (39073, 14, 0.005)}
 ROUNDS, STEPS = 7, 300
-MODEL = BayesianLogisticRegression()
+MODEL = BayesianLogisticRegression.unweighted()
 
 
 def medians(variants: Mapping[str, Callable[[], object]]) -> dict[str, float]:

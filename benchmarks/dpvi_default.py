@@ -60,7 +60,7 @@ def of_tables(folder: Path, seeds: int) -> None:
     for name, given in TABLES.items():
         file = str(folder / f"{name}.csv") if given else name
         split = Table(data=file, **given).split(PUBLIC_SEED)
-        model = bdpvi.BayesianLogisticRegression(intercept=True, limit=2.0)
+        model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
         scores, start = [], time.perf_counter()
         for _ in range(seeds):
             data = bdpvi.Dataset(split.train.x, split.train.y)

@@ -32,7 +32,7 @@ from bdpvi.guides import MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import predictive_means
 
-MODEL = BayesianLogisticRegression(intercept=True, limit=1.0)
+MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1.0)
 ROUNDS, RATE, RECORD_CLIP, DELTA, EPSILON = 100, 0.3, 2.0, 1e-5, 0.5
 """Of rounds, learning rates and record clips two or three values were tried, of clients' clips
 four, on training rows alone (31,073 to fit, 8,000 to compare)."""

@@ -267,7 +267,7 @@ def cases(small: bool) -> dict[str, Case]:
     route = bdpvi.DPVI(rows=len(many), steps=5 if small else 60)
     make = private_fit(many, many.x[:, 0], linear, route)
     found["fit_private, any model (DPVI)"] = Case(make, agree=None)
-    objective = BayesianLogisticRegression(intercept=True, limit=2.0)
+    objective = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     make = private_fit(some, some.y, objective, bdpvi.ObjectivePerturbation(rows=100))
     found["fit_private, objective"] = Case(make, agree=None)
     found["PrivateSVI"] = Case(private_svi(Dataset(big.x[:200], big.y[:200]), 20))

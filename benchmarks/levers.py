@@ -89,7 +89,7 @@ LEVERS: Mapping[str, Sequence[Lever]] = {
 
 
 def fitted(lever: Lever, data: Dataset, records: int | None) -> bdpvi.Fit:
-    model = BayesianLogisticRegression(**lever.model)
+    model = BayesianLogisticRegression.unweighted(**lever.model)
     guide = lever.guide(model, **lever.released)
     return bdpvi.fit(model, guide, data, neighbours=Optimum(Remove(records)), progress=False)
 

@@ -126,7 +126,7 @@ JOBS |= {
 
 
 def train(setting: Setting, data: bdpvi.Dataset, records: int | None, seed: int) -> bdpvi.Fit:
-    model = bdpvi.BayesianLogisticRegression(clip=setting.clip)
+    model = bdpvi.BayesianLogisticRegression.unweighted(clip=setting.clip)
     return bdpvi.fit(
         model,
         setting.guide(model),

@@ -90,7 +90,7 @@ def compare(words: str, found: GaussianPairs, exact: GaussianPairs, missed: torc
 
 
 def run(name: str, data: Dataset, clip: float, temperature: float, refits: int) -> None:
-    model = BayesianLogisticRegression(clip=clip)
+    model = BayesianLogisticRegression.unweighted(clip=clip)
     data = data.to("cpu")
     records = Records.of(model, data)
     guide, rounds = FullRank(model), []

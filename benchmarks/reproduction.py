@@ -303,7 +303,7 @@ def authors(data: str, seeds: int) -> str:
     """Run DPVI with its authors' settings; by the accountant of that time and by that of today."""
     settings, sigmas, theirs = AUTHORS[data]
     steps, rate = int(settings["steps"]), settings["rate"]
-    split, model = LOADERS[data](), BayesianLogisticRegression()
+    split, model = LOADERS[data](), BayesianLogisticRegression.unweighted()
     rows: list[tuple[object, ...]] = []
     for sigma, published in zip(track(sigmas, f"DPVI, {data}"), theirs, strict=True):
         outcomes = dpvi_runs(

@@ -97,7 +97,9 @@ def main() -> None:
 
 def measure(path: Path, arguments: argparse.Namespace) -> None:
     """Fit, account for one draw, and print what it took."""
-    model = BayesianLogisticRegression(clip=arguments.clip if arguments.clip < np.inf else None)
+    model = BayesianLogisticRegression.unweighted(
+        clip=arguments.clip if arguments.clip < np.inf else None
+    )
     guide = GUIDES[arguments.guide](model, noise_scale=arguments.noise_scale or None)
     print(f"{model}, {arguments.guide} guide, noise scale {guide.noise_scale}")
     clock = Clock(arguments.quiet)

@@ -31,7 +31,7 @@ load, public_steps, public_rate, private_rate, records = TABLES[name]
 split = load(sys.argv[2] if len(sys.argv) > 2 else None)
 
 # Not private: the likelihood as it is, and the fewest neighbours, as nothing will be released.
-model = bdpvi.BayesianLogisticRegression()
+model = bdpvi.BayesianLogisticRegression.unweighted()
 reference = bdpvi.fit(
     model,
     guides.MeanField(model),

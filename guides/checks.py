@@ -16,7 +16,7 @@ from torch import Tensor
 from bdpvi._runtime.host import drawing
 from bdpvi._runtime.isolation import isolated
 from bdpvi.guides.converted import of
-from bdpvi.models.contract import Model, dimension, log_likelihood, sites, unpack
+from bdpvi.models.contract import Model, dimension, log_density, log_likelihood, sites, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import (
     LastSite,
@@ -204,8 +204,7 @@ def _different(
     for name, site in alone.nodes.items():
         if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample":
             continue
-        before, now = together.nodes[name], site["fn"].log_prob(site["value"])
-        there = before["fn"].log_prob(before["value"])
+        now, there = log_density(site), log_density(together.nodes[name])
         if name not in latents:
             now, there = now[0], there[i]
         # Another record's part is about as large as the record's own; rounding is far below this.

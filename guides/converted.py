@@ -71,7 +71,7 @@ def of(
             ``start_is_public``, or if its latent variables are not the model's.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets
-    >>> model, data = BayesianLogisticRegression(), datasets.load_breast_cancer().train
+    >>> model, data = BayesianLogisticRegression.unweighted(), datasets.load_breast_cancer().train
     >>> type(of(AutoMultivariateNormal(model, init_scale=0.2), model, data)).__name__
     'FullRank'
     """

@@ -20,7 +20,7 @@ x, y = logistic_data(20, 2).x, logistic_data(20, 2).y
 
 
 def run(data: Dataset | None = None, **options: Any) -> None:
-    model = options.pop("model", BayesianLogisticRegression())
+    model = options.pop("model", BayesianLogisticRegression.unweighted())
     given = logistic_data(20, 2) if data is None else data
     training = {name: options.pop(name) for name in TRAINED if name in options}
     made = Training(**{"steps": 3, **training})
@@ -60,7 +60,10 @@ def with_value(value: float) -> torch.Tensor:
         (lambda: run(seed=-1), "seed must be .* got -1"),
         (lambda: run(device="cuda:99"), "device='cuda:99'"),
         (lambda: BayesianLogisticRegression(clip=-0.5), "clip must be .* -0.5"),
-        (lambda: BayesianLogisticRegression(prior_scale=0.0), "prior_scale must be .* 0.0"),
+        (
+            lambda: BayesianLogisticRegression.unweighted(prior_scale=0.0),
+            "prior_scale must be .* 0.0",
+        ),
         (lambda: logistic_data(20, 2).without(99), "record_id=99"),
     ],
 )

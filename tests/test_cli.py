@@ -122,7 +122,7 @@ def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None
 def test_a_fit_that_python_saved_is_refused_with_what_to_give_instead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = bdpvi.BayesianLogisticRegression()
+    model = bdpvi.BayesianLogisticRegression.unweighted()
     data = logistic_data(60, 2)
     fit = bdpvi.fit(model, guides.MeanField(model), data, progress=False)
     bdpvi.save_fit(fit, tmp_path / "fit")

@@ -27,7 +27,7 @@ def test_correlation_is_a_change_of_metric() -> None:
     rho = 0.8
     metric = (1 - rho) * np.eye(4) + rho * np.ones((4, 4))
     expected = X.numpy() @ root(metric)
-    found = BayesianLogisticRegression(correlation=rho).design(X)
+    found = BayesianLogisticRegression.unweighted(correlation=rho).design(X)
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-12, atol=1e-12)
 
 
@@ -36,24 +36,28 @@ def test_features_are_correlated_with_those_of_their_group_alone() -> None:
     metric = np.eye(4)
     for i, j in ((0, 2), (2, 0), (1, 3), (3, 1)):
         metric[i, j] = rho
-    whole = BayesianLogisticRegression(correlation=rho, groups=((0, 2), (3, 1))).design(X)
+    whole = BayesianLogisticRegression.unweighted(correlation=rho, groups=((0, 2), (3, 1))).design(
+        X
+    )
     expected = torch.from_numpy(X.numpy() @ root(metric))
     torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
-    part = BayesianLogisticRegression(correlation=rho, groups=((0, 2),)).design(X)
+    part = BayesianLogisticRegression.unweighted(correlation=rho, groups=((0, 2),)).design(X)
     torch.testing.assert_close(part[:, [0, 2]], expected[:, [0, 2]], rtol=1e-12, atol=1e-12)
     assert torch.equal(part[:, [1, 3]], X[:, [1, 3]])
-    single = BayesianLogisticRegression(correlation=rho, groups=((0,), (1,))).design(X)
+    single = BayesianLogisticRegression.unweighted(correlation=rho, groups=((0,), (1,))).design(X)
     torch.testing.assert_close(single, X)
 
 
 def test_a_group_of_all_features_is_the_default() -> None:
-    named = BayesianLogisticRegression(correlation=0.5, groups=((0, 1, 2, 3),))
-    assert torch.equal(named.design(X), BayesianLogisticRegression(correlation=0.5).design(X))
+    named = BayesianLogisticRegression.unweighted(correlation=0.5, groups=((0, 1, 2, 3),))
+    assert torch.equal(
+        named.design(X), BayesianLogisticRegression.unweighted(correlation=0.5).design(X)
+    )
 
 
 def test_the_limit_acts_before_the_correlation_and_the_intercept_after() -> None:
-    model = BayesianLogisticRegression(limit=1.5, correlation=0.5, intercept=True)
-    plain = BayesianLogisticRegression(correlation=0.5).design(X.clamp(-1.5, 1.5))
+    model = BayesianLogisticRegression.unweighted(limit=1.5, correlation=0.5, intercept=True)
+    plain = BayesianLogisticRegression.unweighted(correlation=0.5).design(X.clamp(-1.5, 1.5))
     assert torch.equal(model.design(X), torch.cat([plain, torch.ones(20, 1).double()], 1))
 
 
@@ -98,10 +102,10 @@ def test_every_route_sees_the_same_design() -> None:
 )  # fmt: skip
 def test_bad_arguments(argument: str, value: object) -> None:
     with pytest.raises(ValueError, match=argument):
-        BayesianLogisticRegression(**{argument: value})  # type: ignore[arg-type]
+        BayesianLogisticRegression.unweighted(**{argument: value})  # type: ignore[arg-type]
 
 
 def test_a_group_with_a_feature_that_is_not_there() -> None:
-    model = BayesianLogisticRegression(correlation=0.5, groups=((2, 4),))
+    model = BayesianLogisticRegression.unweighted(correlation=0.5, groups=((2, 4),))
     with pytest.raises(ValueError, match="groups has column 4 of 4 features"):
         model.design(X)

@@ -188,7 +188,7 @@ def test_an_estimator_moves_by_no_more_than_is_paid_and_exact_constants_by_far_m
 def test_batches_are_coins_of_the_records(i: int) -> None:
     """A neighbour beside the fit is the fit without the record, given the same coins."""
     data, key = logistic_data(60, 3), Key(bytes(range(32)))
-    model = bdpvi.BayesianLogisticRegression()
+    model = bdpvi.BayesianLogisticRegression.unweighted()
 
     def trained(records: Dataset, neighbours: Remove) -> bdpvi.Fit:
         return bdpvi.fit(
@@ -210,7 +210,7 @@ def test_batches_are_coins_of_the_records(i: int) -> None:
 
 @pytest.mark.parametrize("i", [0, 29, 59])
 def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
-    data, model = logistic_data(60, 3), bdpvi.BayesianLogisticRegression()
+    data, model = logistic_data(60, 3), bdpvi.BayesianLogisticRegression.unweighted()
     rounds = Rounds(
         clients=1, size=3, clip=100.0, noise_multiplier=1.0, record_rate=0.5, record_clip=1.0
     )

@@ -138,7 +138,7 @@ def synthetic(schema: Schema | None = SCHEMA, target: str | None = "sick") -> di
 
 
 def logistic(**options: Any) -> bdpvi.BayesianLogisticRegression:
-    return bdpvi.BayesianLogisticRegression(intercept=True, limit=2.0, **options)
+    return bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=2.0, **options)
 
 
 LINEAR = bdpvi.BayesianLinearRegression.of_bounds(0, 8)

@@ -4,7 +4,8 @@ Fields may be bool, int, float, str, bytes, None, Any, an Enum (by its value), a
 Mapping with texts as keys, another dataclass, and unions of these. Of several dataclasses in a
 union the entry ``kind``, a class variable of theirs, says which it is. A field whose metadata has
 ``names`` holds one of the objects there and is written as its name. Tensors are left to
-safetensors.
+safetensors. A field whose metadata has ``absent`` is left out of JSON where it has that value, and
+has it where JSON leaves it out: what older files mean, and no number of JSON.
 
 Whole numbers have 64 bits, or as many as a field's metadata says under ``bits``; floating-point
 ones are finite.
@@ -45,6 +46,8 @@ def to_json(value: Any, name: str = "it") -> Any:
         content = {} if kind is None else {"kind": kind}
         for one in _fields(type(value)):
             inside = getattr(value, one.name)
+            if "absent" in one.metadata and inside == one.metadata["absent"]:
+                continue
             if "names" in one.metadata:
                 inside = next(
                     key for key, named in one.metadata["names"].items() if named is inside
@@ -161,6 +164,8 @@ def _object(kind: Any, content: Any, name: str, partial: bool) -> Any:
         path = f"{inside}{one.name}"
         if one.name in given:
             arguments[one.name] = _field(one, hints[one.name], given[one.name], path, partial)
+        elif "absent" in one.metadata:
+            arguments[one.name] = one.metadata["absent"]
         elif not partial or _needed(one):
             raise ValueError(f"{path} is missing")
     try:

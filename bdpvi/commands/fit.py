@@ -59,6 +59,16 @@ Clip = Annotated[
         show_default=False,
     ),
 ]
+WeightNorm = Annotated[
+    float | None,
+    typer.Option(
+        help="Weigh records by their features so that no score is longer than this public C, in "
+        "place of the clip: estimates then go to the truth as records are added. With d columns "
+        "½√(d + 4) is sensible. The prior's precision follows, 4C times the length of the longest "
+        "record, unless --prior-scale says otherwise.",
+        show_default=False,
+    ),
+]
 PriorScale = Annotated[
     float | None,
     typer.Option(
@@ -147,6 +157,7 @@ def fit(
     epsilon: Epsilon = 1.0,
     guide: Guide = "",
     clip: Clip = None,
+    weight_norm: WeightNorm = None,
     prior_scale: PriorScale = None,
     intercept: Intercept = None,
     limit: Limit = None,
@@ -197,12 +208,14 @@ def fit(
         kept = table.ledger(ledger, whole) or kept
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
-        "clip": clip, "prior_scale": prior_scale, "intercept": intercept, "limit": limit,
-        "correlation": correlation,
+        "clip": clip, "weight_norm": weight_norm, "prior_scale": prior_scale,
+        "intercept": intercept, "limit": limit, "correlation": correlation,
         "groups": _columns(group, split.train.feature_names) if group else None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     given |= {"limit": None} if no_limit else {}
+    if weight_norm is not None:
+        given = {"clip": None, "prior_scale": None} | given
     scale = chosen.noise_scale if noise_scale is None else noise_scale
     chosen = replace(
         chosen,

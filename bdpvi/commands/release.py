@@ -185,6 +185,8 @@ def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
     if released.cost.exposure is not None:
         outputs.say(*str(released.cost.exposure).split("\n"))
     noise, prior = released.receipt.noise_scale, getattr(released.model, "prior_scale", None)
+    if (precision := getattr(released.model, "precision", None)) is not None:
+        prior = precision(released.samples.shape[1]) ** -0.5
     if noise and prior and noise > USELESS * prior:
         outputs.say(
             f"WARNING: noise of standard deviation {noise:.3g} in every weight, whose prior "

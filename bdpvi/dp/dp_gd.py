@@ -87,7 +87,7 @@ def dp_gd_runs(
     >>> from bdpvi import BayesianLogisticRegression, datasets
     >>> data = datasets.load_breast_cancer().train
     >>> runs = [Run(noise_multiplier=50.0)]
-    >>> (outcome,) = dp_gd_runs(BayesianLogisticRegression(), data, runs=runs)
+    >>> (outcome,) = dp_gd_runs(BayesianLogisticRegression.unweighted(), data, runs=runs)
     >>> outcome.latents["w"].shape, round(outcome.cost.worst_case.epsilon, 4)
     (torch.Size([1, 30]), 0.7255)
     """

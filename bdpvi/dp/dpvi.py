@@ -98,7 +98,7 @@ def dpvi_runs(
         FloatingPointError: if the parameters stop being finite.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets, guides
-    >>> model = BayesianLogisticRegression()
+    >>> model = BayesianLogisticRegression.unweighted()
     >>> data = datasets.load_breast_cancer().train
     >>> settings = DPVISettings(steps=20, rate=0.1, draws=3)
     >>> guide = guides.MeanField(model)

@@ -313,7 +313,7 @@ def fit_federated(
         FloatingPointError: if the guide stops being finite.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets, guides
-    >>> model, data = BayesianLogisticRegression(), datasets.load_breast_cancer().train
+    >>> model, data = BayesianLogisticRegression.unweighted(), datasets.load_breast_cancer().train
     >>> clients = [data.select(rows) for rows in torch.arange(len(data)).tensor_split(5)]
     >>> settings = Rounds(clients=5, size=30, clip=50.0, noise_multiplier=4.0,
     ...                   record_rate=1.0, record_clip=1.0)

@@ -84,7 +84,7 @@ def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
         unpack: a guide's order of the latents; by default that of the model's sample sites.
 
     >>> data = Dataset(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0]))
-    >>> logistic = scores(BayesianLogisticRegression(), data)
+    >>> logistic = scores(BayesianLogisticRegression.unweighted(), data)
     >>> logistic.likelihood(torch.zeros(1, 2), None, None)
     tensor([[1.5000, 2.0000]])
     >>> logistic.likelihood(torch.zeros(1, 2), None, Clip(1.0, euclidean))
@@ -108,7 +108,7 @@ class LogisticScores:
         self.model = model
         # With (2y − 1) multiplied in, y never appears again.
         self.signed = (2 * data.y - 1).unsqueeze(1) * design
-        self.bound = model.slope_bound(design)
+        self.bound, self.weight = model.slope_bound(design), model.record_weights(design)
 
     def unpack(self, flat: Tensor) -> Mapping[str, Tensor]:
         """Return the weights by their name."""
@@ -116,16 +116,16 @@ class LogisticScores:
 
     def prior(self, w: Tensor) -> Tensor:
         """Return −w/s², w less its prior mean."""
-        return -self.model.departure(w) * self.model.prior_scale**-2
+        return -self.model.departure(w) * self.model.precision(self.dim)
 
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
-        """Return Σ slope · x, see :class:`Scores`."""
-        x, bound = self.signed, self.bound
+        """Return Σ weight · slope · x, see :class:`Scores`."""
+        x, bound, weight = self.signed, self.bound, self.weight
         if batch is not None:
-            x, bound = x[batch.index], bound[batch.index]
+            x, bound, weight = x[batch.index], bound[batch.index], weight[batch.index]
         if clip is not None:
-            bound = torch.minimum(bound, clip.bound / clip.norm(x))
-        slope = likelihood_slope((w.unsqueeze(1) @ x.mT).squeeze(1), bound)
+            bound = torch.minimum(bound, clip.bound / (weight * clip.norm(x)))
+        slope = likelihood_slope((w.unsqueeze(1) @ x.mT).squeeze(1), bound) * weight
         if batch is not None:
             slope = slope * batch.present
         return (slope.unsqueeze(1) @ x).squeeze(1)

@@ -9,7 +9,8 @@ one ``pyro.plate`` over the records it was handed, observes ``y``::
             pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 It never subsamples: the batch that it sees, and the weight of each record in it, come from the
-training plan.
+training plan. A record may have a weight that follows from its own row as well: inside the plate,
+``poutine.scale(scale=weights)`` with ``weights`` of shape (N,).
 """
 
 from __future__ import annotations
@@ -46,10 +47,15 @@ class RecordWeights(Messenger):  # type: ignore[misc]
 
 
 def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Return the log-likelihood of each record given the latent values, (N,)."""
+    """Return the log-likelihood of each record given the latent values, times its weight, (N,)."""
     trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x, y)
     sites = [trace.nodes[name] for name in trace.observation_nodes if name not in latents]
-    return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
+    return torch.stack([log_density(site) for site in sites]).sum(0)
+
+
+def log_density(site: Mapping[str, Any]) -> Tensor:
+    """Return the log-density of a traced site's value, times what ``poutine.scale`` says of it."""
+    return site["fn"].log_prob(site["value"]) * site["scale"]  # type: ignore[no-any-return]
 
 
 class _Means(Messenger):  # type: ignore[misc]

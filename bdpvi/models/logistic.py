@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyro
@@ -139,7 +139,7 @@ class BayesianLogisticRegression:
     correlation: float = 0.0
     groups: tuple[tuple[int, ...], ...] | None = None
     intercept_mean: float = 0.0
-    weight_norm: float | None = None
+    weight_norm: float | None = field(default=None, metadata={"absent": math.inf})
 
     def __post_init__(self) -> None:
         if self.groups is not None:
@@ -187,6 +187,11 @@ class BayesianLogisticRegression:
         return cls(weight_norm=math.inf, **settings)
 
     @property
+    def plain(self) -> BayesianLogisticRegression:
+        """The model without weights of records, for what bounds influence on its own."""
+        return replace(self, weight_norm=math.inf) if self.weighted else self
+
+    @property
     def weighted(self) -> bool:
         """Whether records have weights."""
         return self.clip is None and self.weight_norm != math.inf
@@ -232,7 +237,7 @@ class BayesianLogisticRegression:
     def design(self, x: Tensor) -> Tensor:
         """Return the design matrix, (N, d): the features as the arguments change them.
 
-        >>> model = BayesianLogisticRegression(limit=3.0, correlation=0.5)
+        >>> model = BayesianLogisticRegression(prior_scale=0.3, limit=3.0, correlation=0.5)
         >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
         tensor([[ 0.7071,  0.7071,  0.7071,  2.0000],
                 [-4.2426,  0.0000,  4.2426,  2.0000]])

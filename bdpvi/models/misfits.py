@@ -171,7 +171,7 @@ def _in_observed(site: Site, x: Tensor) -> Iterator[Misfit]:
             "every record needs one log-density; use .to_event(1) for a target of several numbers",
         )
     if not parts:
-        yield from _weighted(name, site)
+        yield from _weighted(name, site, torch.Size([len(x)]))
 
 
 def _in_latent(site: Site, x: Tensor, plates: set[str]) -> Iterator[Misfit]:
@@ -199,12 +199,15 @@ def _in_latent(site: Site, x: Tensor, plates: set[str]) -> Iterator[Misfit]:
     yield from _weighted(name, site)
 
 
-def _weighted(name: str, site: Site) -> Iterator[Misfit]:
-    if bool((torch.as_tensor(site["scale"]) != 1).any()):
+def _weighted(name: str, site: Site, own: torch.Size | None = None) -> Iterator[Misfit]:
+    """Return what is wrong with weights, which may be ``own``, one of each record."""
+    scale = torch.as_tensor(site["scale"])
+    if scale.shape != own and bool((scale != 1).any()):
         yield Misfit(
             name,
             f"is scaled by {site['scale']}",
-            "leave out poutine.scale; weights come from the training plan",
+            "leave out poutine.scale; weights come from the training plan, or one of each record, "
+            "(records,), from its own row",
         )
     if site["mask"] is not None:
         yield Misfit(

@@ -151,10 +151,14 @@ class LogisticGradient:
     threads = True
 
     def see(self, data: Dataset) -> Seen:
-        """Return (1 − 2y)·design, (n, d), and the bounds on derivatives in the logit, (n, 1)."""
+        """Return (1 − 2y)·design, (n, d), and the bounds on derivatives in the logit, (n, 1).
+
+        Then the weights, (n, 1), if records have some.
+        """
         design = self.model.design(data.x)
-        bound = self.model.slope_bound(design).unsqueeze(1)
-        return (1 - 2 * data.y).unsqueeze(1) * design, bound
+        seen = (1 - 2 * data.y).unsqueeze(1) * design, self.model.slope_bound(design).unsqueeze(1)
+        weights = [self.model.record_weights(design).unsqueeze(1)] if self.model.weighted else []
+        return *seen, *weights
 
     def __call__(self, free: Free, step: Step, out: Free) -> None:
         """Write the gradients, see :class:`RowGradient`."""
@@ -169,8 +173,8 @@ class LogisticGradient:
             rows = slice(start, start + width)
             w, pullback = self.guide.pushforward({n: v[rows] for n, v in free.items()}, noise)
             gradient = self._loss_gradient(w, tiles, space)
-            x, bound = (part[rows] for part in extra)
-            slope = likelihood_slope_((w * x).sum(1, keepdim=True), bound)
+            x, *more = (part[rows] for part in extra)
+            slope = _slopes((w * x).sum(1, keepdim=True), *more)
             slope.mul_(weight[rows].unsqueeze(1))
             gradient.addcmul_(slope, x, value=1 / self.rate)
             for name, value in pullback(gradient).items():
@@ -181,13 +185,19 @@ class LogisticGradient:
 
         Slopes are kept as (records, rows): both products then run along the long side.
         """
-        result = self.model.departure(w) * self.model.prior_scale**-2
+        result = self.model.departure(w) * self.model.precision(w.shape[1])
         across, total = w.T, result.T
-        for x, bound in batch:
+        for x, *more in batch:
             slope = space[: len(x) * len(w)].view(len(x), len(w))
-            likelihood_slope_(torch.mm(x, across, out=slope), bound)
+            _slopes(torch.mm(x, across, out=slope), *more)
             torch.addmm(total, x.T, slope, alpha=1 / self.rate, out=total)
         return result
+
+
+def _slopes(negative: Tensor, bound: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return weighted derivatives at logits −``negative``, which they overwrite."""
+    slope = likelihood_slope_(negative, bound)
+    return slope if weight is None else slope.mul_(weight)
 
 
 def _tile(batch: Tensor) -> tuple[int, int]:

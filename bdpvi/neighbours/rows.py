@@ -137,7 +137,8 @@ def row_gradient(problem: Problem) -> RowGradient:
     model, guide, rate = problem.model, problem.guide, problem.plan.rate
     if type(model) is not BayesianLogisticRegression or not isinstance(guide, Reparameterised):
         return TracedGradient(problem)
-    if problem.data.x.device.type == "cpu" and not model.intercept_mean:
+    compilable = not model.intercept_mean and not model.weighted
+    if problem.data.x.device.type == "cpu" and compilable:
         with suppress(ImportError):  # numba is optional
             from bdpvi.neighbours.rows_compiled import CompiledGradient
 

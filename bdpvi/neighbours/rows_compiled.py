@@ -63,7 +63,7 @@ class CompiledGradient(LogisticGradient):
     diagonal. A mean-field guide is one with nothing below.
 
     Args:
-        model: the model.
+        model: one without weights of records.
         guide: one that :meth:`knows`.
         rate: of the batches.
     """
@@ -73,7 +73,7 @@ class CompiledGradient(LogisticGradient):
         """Return whether the kernels know the guide.
 
         >>> from bdpvi.models.logistic import BayesianLogisticRegression
-        >>> CompiledGradient.knows(FullRank(BayesianLogisticRegression()))
+        >>> CompiledGradient.knows(FullRank(BayesianLogisticRegression.unweighted()))
         True
         """
         return type(guide) in (MeanField, FullRank)
@@ -109,7 +109,8 @@ class CompiledGradient(LogisticGradient):
             torch.randn(self.guide.dim, generator=torch.Generator().manual_seed(s), dtype=x.dtype)
             for s in run.seeds
         ]
-        scale = torch.tensor([self.model.prior_scale**-2, 1 / self.rate], dtype=x.dtype)
+        precision = self.model.precision(self.guide.dim)
+        scale = torch.tensor([precision, 1 / self.rate], dtype=x.dtype)
         steps = _Steps(
             torch.nn.functional.pad(x, (0, -x.shape[1] % _UNROLLED)).numpy(),
             bound.squeeze(1).numpy(),

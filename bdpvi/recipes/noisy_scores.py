@@ -115,8 +115,8 @@ class NoisyScores:
         return made
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
-        """Return the model: it makes the features as it is."""
-        return model
+        """Return the model, which makes the features, without weights of its own."""
+        return getattr(model, "plain", model)  # type: ignore[no-any-return]
 
     def said(self, plan: ScorePlan) -> str:
         """Return nothing: what was assumed stands in the estimate."""
@@ -131,7 +131,7 @@ class NoisyScores:
 
     def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Drawn:
         """Return the posterior, from noise of a secret key, and what a panel paid for it."""
-        known: Any = model
+        known: Any = self.predicting(model, plan)
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))
         design = known.design(data.x.detach().cpu().double())

@@ -29,10 +29,10 @@ if TYPE_CHECKING:  # settings are known before anything that releases is loaded
 class ObjectivePerturbation:
     """Private minima of logistic regression: :mod:`bdpvi.dp.perturbed_objective`.
 
-    The model makes the features and predicts. Its prior and its clip have no part in this: ridge,
-    weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`). ``intercept_mean``
-    is where the intercept is drawn to. Features should be standardised; where the model has no
-    ``limit`` they are cut off at ±2, with many rows at ±4.
+    The model makes the features and predicts. Its prior, clip and weights have no part in this:
+    ridge, weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`).
+    ``intercept_mean`` is where the intercept is drawn to. Features should be standardised; where
+    the model has no ``limit`` they are cut off at ±2, with many rows at ±4.
 
     Args:
         rows: N as the owner declares it, within a factor of 3, from 10 to 1e12: noise and shrinkage
@@ -122,8 +122,9 @@ class ObjectivePerturbation:
         )
 
     def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
-        """Return the model with the limit that features were cut off at."""
+        """Return the model without weights, and with the limit that features were cut off at."""
         assert isinstance(model, BayesianLogisticRegression)
+        model = model.plain
         return model if model.limit is not None else replace(model, limit=plan.limit)
 
     def said(self, plan: ObjectivePlan) -> str:

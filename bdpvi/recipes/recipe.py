@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ class Recipe:
     comparison have in common. It counts as public, so it must not be chosen by the rows.
 
     Args:
-        model: with the clip that bounds a record's influence, for a guide.
+        model: with the clip or the weights that bound a record's influence, for a guide.
         route: the mechanism whose noise is part of the fit. With one, guide, noise scale, ridge,
             accounting and the model's prior and clip have no part in it; the route has the draws.
         guide: kind of the guide.
@@ -77,8 +78,8 @@ class Recipe:
     @property
     def bounded(self) -> bool:
         """Whether public noise bounds what any record does to a release: a worst-case one."""
-        clip = getattr(self.model, "clip", None)
-        return self.route is not None or None not in (self.noise_scale, clip)
+        bound = getattr(self.model, "score_bound", lambda weights: math.inf)(1)
+        return self.route is not None or (self.noise_scale is not None and math.isfinite(bound))
 
     def __str__(self) -> str:
         if self.route is None:

@@ -77,7 +77,7 @@ def recommended(
     if guide is None:
         mean = 0.0 if base_rate is None else _logit(base_rate)
         return Recipe(
-            model=BayesianLogisticRegression(intercept=True, intercept_mean=mean),
+            model=BayesianLogisticRegression.unweighted(intercept=True, intercept_mean=mean),
             route=ObjectivePerturbation(rows=expected_rows, draws=draws),
         )
     multiplier = calibrate(
@@ -106,7 +106,7 @@ def for_intervals(
     """
     mean = 0.0 if base_rate is None else _logit(base_rate)
     return Recipe(
-        model=BayesianLogisticRegression(
+        model=BayesianLogisticRegression.unweighted(
             intercept=True, intercept_mean=mean, prior_scale=WEAK_PRIOR_SCALE
         ),
         route=NoisyScores(rows=expected_rows, draws=draws),

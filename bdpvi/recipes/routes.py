@@ -41,7 +41,8 @@ def fit_private(
     takes no ε, gives a secret fit, and :func:`bdpvi.release` draws from that.
 
     Args:
-        model: what is fitted; all its hyper-parameters are public.
+        model: what is fitted; all its hyper-parameters are public. Routes bound what a record does
+            on their own, so logistic regression has no weights of records here.
         data: the records, encoded by public constants or bought ones; or a pair (x, y) of which
             :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
             no class, is left out, and the owner is told how many.
@@ -61,7 +62,7 @@ def fit_private(
 
     >>> from bdpvi import datasets
     >>> data = datasets.load_breast_cancer().train
-    >>> model = BayesianLogisticRegression(intercept=True, limit=2.0)
+    >>> model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     >>> release = fit_private(model, data, epsilon=1.0, route=ObjectivePerturbation(rows=500))
     >>> print(release.receipt)
     worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
@@ -87,7 +88,7 @@ def fit_private(
                 f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
                 "this process as well: ledger=bdpvi.Ledger.at(path)"
             )
-        secret = found.secret(model, data, epsilon, delta)
+        secret = found.secret(prepared.model, data, epsilon, delta)
         work = Transaction(prepared.ledger, secret, kept=True)
         prepared.kept.name = work.name
     return prepared.release(epsilon=epsilon, delta=delta, work=work)

@@ -278,21 +278,21 @@ def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
 
     Steps are halved until the log joint rises, as a tight clip leaves little curvature far out.
     """
-    records, precision = Records.of(model, data), model.prior_scale**-2
-    signed, bound = records.x, records.bound.clamp(max=1)
-    prior = torch.zeros(signed.shape[1], dtype=torch.float64)
-    prior[-1] = model.intercept_mean
+    records = Records.of(model, data)
+    signed, bound, weight = records.x, records.bound.clamp(max=1), records.weight
+    precision = model.precision(signed.shape[1])
+    prior = -model.departure(signed.new_zeros(signed.shape[1]))
     ones = torch.ones_like(bound)
 
     def joint(mode: Tensor) -> float:
-        likelihood = ClippedBernoulli(signed @ mode, bound).log_prob(ones).sum()
+        likelihood = weight @ ClippedBernoulli(signed @ mode, bound).log_prob(ones)
         return float(likelihood - precision * (mode - prior).square().sum() / 2)
 
     mode, height = prior, joint(prior)
     for _ in range(STEPS):
         slope = torch.sigmoid(-(signed @ mode))
-        curved = slope * (1 - slope) * (slope < bound)
-        uphill = signed.T @ torch.minimum(slope, bound) - precision * (mode - prior)
+        curved = weight * slope * (1 - slope) * (slope < bound)
+        uphill = signed.T @ (weight * torch.minimum(slope, bound)) - precision * (mode - prior)
         curvature = (signed.T * curved) @ signed + precision * torch.eye(len(mode)).double()
         step = torch.linalg.solve(curvature, uphill)
         gain, size = float(step @ uphill), 1.0

@@ -84,7 +84,7 @@ class Prepared:
             ValueError: if model, data or guide cannot go this way; nothing is charged. No record
                 decides that: one that the model cannot have is left out.
         """
-        data = fitting(model, data)
+        data, model = fitting(model, data), getattr(model, "plain", model)
         data.people.share(ledger)
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))
 

@@ -245,6 +245,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
         preprocessing=about.preprocessing,
         people=kept.people,
     )
+    model = getattr(model, "plain", model)
     return Prepared(model, data, guide.suited(model, data, None), kept)
 
 

@@ -318,11 +318,16 @@ def _of_features(release: Release) -> bool:
 
 
 def _weights(release: Release) -> Tensor:
-    """Return draws of the features' coefficients, or of all latent variables, (k, d)."""
+    """Return draws of the features' coefficients, or of all latent variables, (k, d).
+
+    The last weight times its column is the intercept.
+    """
     model = release.model
     if not _of_features(release):
         return torch.cat([one.reshape(len(one), -1) for one in release.latents.values()], 1)
     w = release.latents["w"].flatten(1)
+    if (constant := getattr(model, "constant", 1.0)) != 1 and model.intercept:
+        w = torch.cat([w[:, :-1], w[:, -1:] * constant], 1)
     if not getattr(model, "correlation", 0.0):
         return w
     plain: Any = replace(model, limit=None)  # type: ignore[type-var]

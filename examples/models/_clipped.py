@@ -54,7 +54,7 @@ class Clipped:
         clip: C, public: chosen without the data.
 
     >>> from bdpvi import BayesianLogisticRegression, Training, datasets, fit, guides
-    >>> model = Clipped(BayesianLogisticRegression(), clip=0.5)
+    >>> model = Clipped(BayesianLogisticRegression.unweighted(), clip=0.5)
     >>> data = datasets.load_breast_cancer().train.select(torch.arange(20))
     >>> training = Training(steps=5)
     >>> result = fit(model, guides.MeanField(model), data, training=training, progress=False)

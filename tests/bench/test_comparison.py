@@ -291,7 +291,7 @@ def test_dp_gd_pays_by_the_norms_of_its_records() -> None:
 
 def test_a_gradient_of_dp_gd_is_never_longer_than_its_record() -> None:
     data = small().train
-    logistic = scores(BayesianLogisticRegression(), data)
+    logistic = scores(BayesianLogisticRegression.unweighted(), data)
     clip = Clip(2.0, euclidean)
     for scale in (0.0, 1.0, 100.0):
         w = scale * torch.randn(1, logistic.dim, dtype=torch.float64)

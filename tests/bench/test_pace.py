@@ -38,7 +38,7 @@ def test_noise_that_training_adds_is_that_of_the_rule() -> None:
         steps=steps, clip=made.clip, step_size=made.step_size, tail=0.0, last=made.last
     )
     runs = [Run(noise_multiplier=z, seed=seed) for seed in range(600)]
-    model = BayesianLogisticRegression(prior_scale=1e6)
+    model = BayesianLogisticRegression.unweighted(prior_scale=1e6)
     w = torch.cat([o.latents["w"] for o in dp_gd_runs(model, data, runs=runs, settings=settings)])
     clip = 0.6 * math.sqrt(weights)
     nu = clip * z / (rows * math.sqrt(steps))
@@ -76,7 +76,7 @@ def test_a_neighbouring_table_has_the_same_step() -> None:
 
 def test_the_last_parameters_go_as_many_times_as_far() -> None:
     data = logistic_data(200, 3)
-    model = BayesianLogisticRegression(intercept=True)
+    model = BayesianLogisticRegression.unweighted(intercept=True)
     runs = [Run(noise_multiplier=1.0, seed=0)]
     moved = []
     for last in (1.0, 5.0):
@@ -111,7 +111,7 @@ def test_defaults_are_above_the_base_rate_and_rise_with_epsilon(name: str) -> No
 
 def test_logistic_regression_is_at_its_optimum() -> None:
     data = logistic_data(500, 4)
-    model = BayesianLogisticRegression(intercept=True, prior_scale=2.0)
+    model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=2.0)
     w = LogisticRegression(model=model).prepare(data, 1e-5).w
     design = model.design(data.x)
     gradient = design.T @ (data.y - torch.sigmoid(design @ w)) - w / 4

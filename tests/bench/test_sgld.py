@@ -26,7 +26,7 @@ from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run
 from bdpvi.inference.plan import Plan
 
-MODEL = BayesianLogisticRegression()
+MODEL = BayesianLogisticRegression.unweighted()
 dp_sgld = single(dp_sgld_runs)
 
 

@@ -13,7 +13,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.bench.methods.statistics import NoisyStatistics, PreparedStatistics
 from bdpvi.models.logistic import BayesianLogisticRegression
 
-MODEL = BayesianLogisticRegression(intercept=True, limit=1e9)
+MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1e9)
 
 
 def prepared(data: Dataset) -> PreparedStatistics:

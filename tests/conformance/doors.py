@@ -151,7 +151,7 @@ def run(*arguments: object) -> str:
 # --- fits and routes ------------------------------------------------------------------------------
 
 CLIPPED = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
-MODEL = bdpvi.BayesianLogisticRegression(limit=2.0, intercept=True)
+MODEL = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
 
 
 @lru_cache

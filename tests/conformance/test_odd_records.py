@@ -171,7 +171,7 @@ def command(*words: object) -> Callable[[bytes, Path], object]:
 def from_csv(lines: bytes, folder: Path) -> None:
     constants = datasets.constants_of(PUBLIC)
     split = datasets.from_csv(written(lines, folder), "sick", positive="yes", constants=constants)
-    model = bdpvi.BayesianLogisticRegression(limit=2.0, intercept=True)
+    model = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
     route = bdpvi.ObjectivePerturbation(rows=ROWS)
     ledger = Ledger.at(folder / "people.jsonl")
     bdpvi.fit_private(model, split.train, epsilon=1.0, route=route, ledger=ledger)
@@ -248,7 +248,7 @@ def network(data: Any, folder: Path) -> None:
         made.step()
 
 
-LOGISTIC = bdpvi.BayesianLogisticRegression(limit=2.0, intercept=True)
+LOGISTIC = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
 POISSON = bdpvi.BayesianPoissonRegression(largest=9)
 TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
 BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}

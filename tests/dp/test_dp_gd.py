@@ -39,7 +39,10 @@ def same_model(x: Tensor, y: Tensor | None = None) -> None:
 def test_without_noise_and_clipping_it_finds_the_maximum(data: Dataset) -> None:
     settings = DPGDSettings(steps=2000, clip=1e6, step_size=2.0, tail=0.0)
     outcome = dp_gd(
-        BayesianLogisticRegression(prior_scale=2.0), data, noise_multiplier=0.0, settings=settings
+        BayesianLogisticRegression.unweighted(prior_scale=2.0),
+        data,
+        noise_multiplier=0.0,
+        settings=settings,
     )
     assert outcome.cost is None
     reference = LogisticRegression(C=4.0, fit_intercept=False, tol=1e-12, max_iter=1000)
@@ -50,7 +53,7 @@ def test_without_noise_and_clipping_it_finds_the_maximum(data: Dataset) -> None:
 @pytest.mark.parametrize("tail", [0.0, 0.5, 1.0])
 def test_every_step_written_out(data: Dataset, tail: float) -> None:
     settings = DPGDSettings(steps=6, clip=0.5, step_size=0.8, tail=tail)
-    model = BayesianLogisticRegression(prior_scale=0.7)
+    model = BayesianLogisticRegression.unweighted(prior_scale=0.7)
     outcome = dp_gd(model, data, noise_multiplier=1.5, settings=settings, seed=4)
     stream = Stream(4, 6, 1.0)
     x, y = data.x.numpy(), data.y.numpy()
@@ -73,13 +76,17 @@ def test_every_step_written_out(data: Dataset, tail: float) -> None:
 def test_a_traced_model_gives_the_same_as_the_closed_form(data: Dataset) -> None:
     settings = DPGDSettings(steps=10, clip=0.5)
     closed = dp_gd(
-        BayesianLogisticRegression(), data, noise_multiplier=1.0, settings=settings, seed=1
+        BayesianLogisticRegression.unweighted(),
+        data,
+        noise_multiplier=1.0,
+        settings=settings,
+        seed=1,
     )
     traced = dp_gd(same_model, data, noise_multiplier=1.0, settings=settings, seed=1)
     torch.testing.assert_close(traced.latents["w"], closed.latents["w"], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("model", [BayesianLogisticRegression(), same_model])
+@pytest.mark.parametrize("model", [BayesianLogisticRegression.unweighted(), same_model])
 def test_runs_side_by_side_are_as_alone(model: Any, data: Dataset) -> None:
     runs = [Run(noise_multiplier=s, seed=seed) for s, seed in ((0.5, 1), (2.0, 1), (2.0, 5))]
     settings = DPGDSettings(steps=10)
@@ -102,7 +109,11 @@ def test_what_the_guarantee_takes_for_public_is_the_step_not_the_number_of_recor
     def last(records: Dataset, step_size: float) -> torch.Tensor:
         settings = DPGDSettings(steps=5, step_size=step_size)
         outcome = dp_gd(
-            BayesianLogisticRegression(), records, noise_multiplier=1.0, settings=settings, seed=0
+            BayesianLogisticRegression.unweighted(),
+            records,
+            noise_multiplier=1.0,
+            settings=settings,
+            seed=0,
         )
         return outcome.latents["w"]
 
@@ -114,9 +125,9 @@ def test_what_the_guarantee_takes_for_public_is_the_step_not_the_number_of_recor
 
 def test_same_seed_same_result_and_secret_runs_differ(data: Dataset) -> None:
     def one(seed: int | None) -> Tensor:
-        return dp_gd(BayesianLogisticRegression(), data, noise_multiplier=9.0, seed=seed).latents[
-            "w"
-        ]
+        return dp_gd(
+            BayesianLogisticRegression.unweighted(), data, noise_multiplier=9.0, seed=seed
+        ).latents["w"]
 
     assert torch.equal(one(3), one(3))
     assert not torch.equal(one(3), one(4))
@@ -126,8 +137,12 @@ def test_same_seed_same_result_and_secret_runs_differ(data: Dataset) -> None:
 def test_noise_of_one_step_has_the_promised_variance(data: Dataset) -> None:
     settings = DPGDSettings(steps=1, clip=0.4, step_size=0.9, tail=0.0)
     runs = [Run(noise_multiplier=3.0, seed=seed) for seed in range(1500)]
-    outcomes = dp_gd_runs(BayesianLogisticRegression(), data, runs=runs, settings=settings)
-    quiet = dp_gd(BayesianLogisticRegression(), data, noise_multiplier=0.0, settings=settings)
+    outcomes = dp_gd_runs(
+        BayesianLogisticRegression.unweighted(), data, runs=runs, settings=settings
+    )
+    quiet = dp_gd(
+        BayesianLogisticRegression.unweighted(), data, noise_multiplier=0.0, settings=settings
+    )
     moved = torch.cat([outcome.latents["w"] for outcome in outcomes]) - quiet.latents["w"]
     standard = moved / (0.9 / 60 * 3.0 * 0.4)
     low, high = chi2.interval(1 - 1e-6, standard.numel())
@@ -137,7 +152,9 @@ def test_noise_of_one_step_has_the_promised_variance(data: Dataset) -> None:
 def test_price_is_exact_gaussian_dp(data: Dataset) -> None:
     settings = DPGDSettings(steps=50)
     sigma = calibrate(GaussianAccountant(), epsilon=0.5, delta=1e-5, rate=1.0, steps=50)
-    cost = dp_gd(BayesianLogisticRegression(), data, noise_multiplier=sigma, settings=settings).cost
+    cost = dp_gd(
+        BayesianLogisticRegression.unweighted(), data, noise_multiplier=sigma, settings=settings
+    ).cost
     assert cost is not None
     price = worst_of(cost)
     assert 0.495 < price.epsilon <= 0.5
@@ -157,7 +174,7 @@ def test_bad_tail_and_divergence() -> None:
             DPGDSettings(tail=tail)
     with pytest.raises(FloatingPointError, match="step_size"):
         dp_gd(
-            BayesianLogisticRegression(),
+            BayesianLogisticRegression.unweighted(),
             logistic_data(10, 2),
             noise_multiplier=1.0,
             settings=DPGDSettings(step_size=1e200),
@@ -166,7 +183,7 @@ def test_bad_tail_and_divergence() -> None:
 
 def test_abalone_is_learnt(uci: Path) -> None:
     split = load_abalone(uci)
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression.unweighted()
     sigma = calibrate(GaussianAccountant(), epsilon=1.0, delta=1e-5, rate=1.0, steps=100)
     runs = [Run(noise_multiplier=sigma, seed=seed) for seed in range(10)]
     outcomes = dp_gd_runs(

@@ -75,7 +75,7 @@ class Tied(MeanField):
 
 
 MODELS: dict[str, Model] = {
-    "logistic": BayesianLogisticRegression(prior_scale=1.5, intercept=True),
+    "logistic": BayesianLogisticRegression.unweighted(prior_scale=1.5, intercept=True),
     "clipped": BayesianLogisticRegression(clip=0.8),
     "linear": linear,
 }
@@ -230,7 +230,7 @@ def test_a_record_without_a_finite_gradient_takes_no_part() -> None:
 
 @pytest.mark.parametrize("kind", GUIDES)
 def test_both_chain_rules_agree(kind: type[FullRank]) -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(10, 4)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(10, 4)
     guide = kind(model)
     free = random_free(guide, data, 3)
     noise, g, score = (torch.randn(*s, dtype=torch.float64) for s in ((3, 4), (3, 4), (3, 6, 4)))
@@ -242,7 +242,7 @@ def test_both_chain_rules_agree(kind: type[FullRank]) -> None:
 
 
 def test_a_guide_with_shared_parameters_is_noticed() -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(30, 4)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(30, 4)
     guide = Tied(model)
     free = random_free(guide, data, 2)
     assert chain_rule(guide, data.x) is full_chain
@@ -272,7 +272,7 @@ def test_privacy_noise_is_standard_normal(seed: int | None) -> None:
 
 
 def test_noise_in_the_gradient_is_the_clip_times_the_multiplier_over_the_rate() -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(50, 3)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(50, 3)
     guide = FullRank(model)
     sigmas, settings = (0.0, 1.0, 3.0), DPVISettings(rate=0.2, clip=0.6)
     runs = [Run(noise_multiplier=sigma, seed=2) for sigma in sigmas]
@@ -305,7 +305,7 @@ def test_noise_in_the_gradient_is_the_clip_times_the_multiplier_over_the_rate() 
     ],
 )
 def test_moments_accountant_through_training(rate: float, table: dict[float, float]) -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(20, 2)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(20, 2)
     outcomes = dpvi_runs(
         model,
         MeanField(model),
@@ -346,7 +346,7 @@ def test_runs_side_by_side_are_as_alone(name: str, kind: type[FullRank]) -> None
 
 def test_no_step_depends_on_how_many_records_there_are() -> None:
     """A record that no batch has changes nothing: sums are divided by the rate alone."""
-    model, data = BayesianLogisticRegression(), logistic_data(60, 3)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
     plan = Plan(steps=5, rate=0.1, seed=0)
     seen = torch.stack([plan.batch(step, data.ids) for step in range(plan.steps)]).any(0)
     guide, settings = MeanField(model), DPVISettings(steps=5, rate=0.1, draws=2)
@@ -358,7 +358,7 @@ def test_no_step_depends_on_how_many_records_there_are() -> None:
 
 
 def test_same_seed_same_result_and_secret_runs_differ() -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(60, 3)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
 
     def one(seed: int | None) -> Tensor:
         settings = DPVISettings(steps=10, rate=0.2, draws=None)
@@ -373,7 +373,7 @@ def test_same_seed_same_result_and_secret_runs_differ() -> None:
 
 
 def test_empty_batches_leave_prior_entropy_and_noise() -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(5, 2)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(5, 2)
     guide = MeanField(model)
     runs = [Run(noise_multiplier=1.0, seed=0)]
     parameters = train(model, guide, data, runs=runs, settings=DPVISettings(steps=20, rate=1e-9))
@@ -390,7 +390,7 @@ def test_empty_batches_leave_prior_entropy_and_noise() -> None:
 
 
 def test_without_privacy_it_is_variational_inference(data: Dataset) -> None:
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression.unweighted()
     guide = FullRank(model)
     settings = DPVISettings(steps=400, rate=1.0, clip=None, draws=None)
     outcome = dpvi(model, guide, data, noise_multiplier=0.0, settings=settings, seed=0)
@@ -407,7 +407,7 @@ def test_without_privacy_it_is_variational_inference(data: Dataset) -> None:
 
 
 def test_mean_and_draws_come_from_the_trained_guide() -> None:
-    model, data = BayesianLogisticRegression(), logistic_data(60, 2)
+    model, data = BayesianLogisticRegression.unweighted(), logistic_data(60, 2)
     guide, run = FullRank(model), Run(noise_multiplier=1.0, seed=3)
     settings = {"steps": 30, "rate": 0.5}
     parameters = train(model, guide, data, runs=[run], settings=DPVISettings(**settings))  # type: ignore[arg-type]
@@ -443,7 +443,7 @@ def test_bad_settings(settings: dict[str, Any], name: str) -> None:
 
 
 def test_bad_runs(data: Dataset) -> None:
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression.unweighted()
     guide = MeanField(model)
     for sigma in (-1.0, math.nan):
         with pytest.raises(ValueError, match="noise_multiplier"):
@@ -462,7 +462,7 @@ def test_bad_runs(data: Dataset) -> None:
 
 def test_abalone_is_learnt(uci: Path) -> None:
     split = load_abalone(uci)
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression.unweighted()
     settings = DPVISettings(steps=300, rate=0.05, clip=5.0)
     runs = [Run(noise_multiplier=5.0, seed=seed) for seed in range(4)]
     outcomes = dpvi_runs(

@@ -27,7 +27,7 @@ from bdpvi.guides import FullRank, LowRank, MeanField
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.types import Budget, BudgetExceededError, People
 
-MODEL = BayesianLogisticRegression()
+MODEL = BayesianLogisticRegression.unweighted()
 DATA = logistic_data(200, 3)
 UNEVEN = [
     DATA.select(torch.arange(a, b)) for a, b in [(0, 120), (120, 120), (120, 150), (150, 200)]

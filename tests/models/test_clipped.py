@@ -36,7 +36,7 @@ def linear(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
 @pytest.mark.parametrize("guide", [MeanField, FullRank])
 def test_logistic_regression_is_trained_as_by_its_clipped_likelihood(guide: Any) -> None:
     data = logistic_data(20, 3)
-    plain = BayesianLogisticRegression()
+    plain = BayesianLogisticRegression.unweighted()
     by_score, by_likelihood, unclipped = (
         bdpvi.fit(
             model,
@@ -139,7 +139,7 @@ def test_it_is_a_model_of_records_as_its_model_is() -> None:
     torch.testing.assert_close(released.predict_mean(data.x), expected)
     with pytest.raises(ValueError, match="target 'y' is Normal and not 0 or 1"):
         released.predict_proba(data.x)
-    logistic = Clipped(BayesianLogisticRegression(), C)
+    logistic = Clipped(BayesianLogisticRegression.unweighted(), C)
     with pytest.raises(ValueError, match="y must be 0 or 1"):
         bdpvi.fit(logistic, MeanField(logistic), Dataset(data.x, data.y + 1), progress=False)
     with pytest.raises(ValueError, match=r"clip must be .* got -1"):

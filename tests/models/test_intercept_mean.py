@@ -150,4 +150,4 @@ def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:
 )
 def test_bad_means(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=f"intercept_mean.*{words}"):
-        BayesianLogisticRegression(**given)
+        BayesianLogisticRegression.unweighted(**given)

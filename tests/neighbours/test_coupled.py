@@ -33,7 +33,7 @@ def problem(
     clip: float | None = 0.5,
     optim: PyroOptim | None = None,
 ) -> Problem:
-    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     plan = Plan(steps=STEPS, rate=rate, seed=3)
     return Problem(model, guide(model), data, plan, optim or default_optimiser(STEPS))
 
@@ -131,7 +131,7 @@ def test_fit_equals_plain_pyro_on_the_same_batches_and_noise(
 
 def test_fit_is_the_same_with_and_without_neighbours_bit_for_bit(data: Dataset) -> None:
     def run(kinds: tuple[Remove | Add, ...]) -> dict[str, torch.Tensor]:
-        model = BayesianLogisticRegression()
+        model = BayesianLogisticRegression.unweighted()
         return dict(
             fit(
                 model,

@@ -26,7 +26,7 @@ RIDGE = 7.0
 def fitted(
     kind: type[GaussianGuide], data: bdpvi.Dataset, ridge: float = RIDGE, clip: float = 0.5
 ) -> bdpvi.Fit:
-    model = bdpvi.BayesianLogisticRegression(clip=clip)
+    model = bdpvi.BayesianLogisticRegression.unweighted(clip=clip)
     guide = kind(model, ridge=ridge)
     return bdpvi.fit(model, guide, data, neighbours=Optimum(precision=1e-9), progress=False)
 
@@ -102,9 +102,9 @@ def test_a_fit_is_not_read_back_with_another_ridge(tmp_path: Path) -> None:
 
 def test_bad_ridge() -> None:
     with pytest.raises(ValueError, match=r"ridge must be .* got -1"):
-        FullRank(bdpvi.BayesianLogisticRegression(), ridge=-1)
+        FullRank(bdpvi.BayesianLogisticRegression.unweighted(), ridge=-1)
     with pytest.raises(AttributeError):
-        FullRank(bdpvi.BayesianLogisticRegression()).ridge = 3.0  # type: ignore[misc]
+        FullRank(bdpvi.BayesianLogisticRegression.unweighted()).ridge = 3.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("kind", GUIDES)
@@ -170,7 +170,7 @@ def test_no_record_whatever_moves_the_mean_further_than_the_bound(
 ) -> None:
     """Brute force: records far out and on the wrong side, added to data of several sizes."""
     clip, prior, scale = 0.4, 1.5, 0.2
-    model = bdpvi.BayesianLogisticRegression(clip=clip, prior_scale=prior)
+    model = bdpvi.BayesianLogisticRegression.unweighted(clip=clip, prior_scale=prior)
     worst = 0.0
     for size in (4, 40):
         data = logistic_data(size, 3)
@@ -218,7 +218,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
 
 def test_without_a_clip_or_by_svi_nothing_bounds_a_record() -> None:
     data = logistic_data(30, 2)
-    free = bdpvi.BayesianLogisticRegression()
+    free = bdpvi.BayesianLogisticRegression.unweighted()
     clipped = bdpvi.BayesianLogisticRegression(clip=0.5)
     fits = (
         bdpvi.fit(

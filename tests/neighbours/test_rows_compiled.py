@@ -38,7 +38,7 @@ GUIDES = [MeanField, FullRank]
 
 
 def problem(data: Dataset, guide: type[GaussianGuide], clip: float | None = 0.5) -> Problem:
-    model = BayesianLogisticRegression(clip=clip, prior_scale=0.7)
+    model = BayesianLogisticRegression.unweighted(clip=clip, prior_scale=0.7)
     plan = Plan(steps=20, rate=0.4, seed=3)
     p = Problem(model, guide(model), data, plan, default_optimiser(plan.steps))
     p.guide.setup(data.x, data.y)

@@ -31,7 +31,7 @@ from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.sklearn import PrivateLogisticRegression
 
-MODEL = BayesianLogisticRegression(intercept=True, prior_scale=5.0)
+MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
 MODELS: dict[str, Any] = {
     "logistic": MODEL,
     "linear": BayesianLinearRegression(largest=5.0),
@@ -163,7 +163,7 @@ def test_a_changed_estimate_is_refused(release: Release, tmp_path: Path) -> None
     ("model", "guide", "said"),
     [
         (lambda x, y=None: None, None, "route=NoisyScores.. is for BayesianLogisticRegression"),
-        (BayesianLogisticRegression(), None, "needs intercept=True"),
+        (BayesianLogisticRegression.unweighted(), None, "needs intercept=True"),
         (MODEL, "guide", "guide='guide'"),
     ],
 )

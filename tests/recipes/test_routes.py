@@ -38,7 +38,7 @@ from bdpvi.recipes.routes import fit_private
 from bdpvi.releasing.releases import Asked, carried_out, work_of
 from bdpvi.releasing.route import Left
 
-MODEL = BayesianLogisticRegression(limit=2.0, intercept=True)
+MODEL = BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
 COUNTED = ["reserved", "constants", "release", "ended"]
 """What a release charges whose rows are counted."""
 
@@ -216,7 +216,10 @@ def test_public_facts_and_several_minima() -> None:
     assert ObjectivePerturbation(rule=Rule(scale=1.0)).plan(MODEL, 10, left).clip > many.clip
     data = logistic_data(300, 3)
     release = fit_private(
-        BayesianLogisticRegression(), data, epsilon=2.0, route=ObjectivePerturbation(draws=3)
+        BayesianLogisticRegression.unweighted(),
+        data,
+        epsilon=2.0,
+        route=ObjectivePerturbation(draws=3),
     )
     assert release.samples.shape == (3, 3)
     assert release.receipt.draws == 3

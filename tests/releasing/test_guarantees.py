@@ -487,7 +487,7 @@ def test_total_variation_by_hand(bits: int, dense: bool, box: float) -> None:
 def test_rounding_error_by_hand_covers_every_neighbour_within_reach(
     guide: type[MeanField | FullRank], ratio: float, shift: float
 ) -> None:
-    own = guide(bdpvi.BayesianLogisticRegression(), grid=2.0**-7)
+    own = guide(bdpvi.BayesianLogisticRegression.unweighted(), grid=2.0**-7)
     mean = torch.tensor([3e4, -2.0, 0.0], dtype=torch.float64)
     deviation = torch.tensor([0.3, 0.01, 1.7], dtype=torch.float64)
     released: Distribution = MultivariateNormal(mean, deviation.square().diag())

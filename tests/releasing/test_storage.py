@@ -440,8 +440,8 @@ def test_another_model_or_guide_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="MeanField and its panels need"):
         load_fit(folder, MODEL, MeanField(MODEL))
     for other in (
-        bdpvi.BayesianLogisticRegression(intercept=True),
-        bdpvi.BayesianLogisticRegression(correlation=0.5, groups=((0, 7),)),
+        bdpvi.BayesianLogisticRegression.unweighted(intercept=True),
+        bdpvi.BayesianLogisticRegression.unweighted(correlation=0.5, groups=((0, 7),)),
     ):
         with pytest.raises(ValueError, match=r"fit\.safetensors cannot be used"):
             load_fit(folder, other, FullRank(other))

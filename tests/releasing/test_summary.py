@@ -16,7 +16,7 @@ from bdpvi import BayesianLogisticRegression, ObjectivePerturbation, Release, fi
 from bdpvi.guides import MeanField
 from bdpvi.releasing.estimate import Estimate
 
-MODEL = BayesianLogisticRegression(intercept=True, limit=2.0)
+MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> Non
 
 def test_correlated_features_have_coefficients_of_their_own() -> None:
     data = logistic_data(300, 2)
-    model = BayesianLogisticRegression(intercept=True, limit=2.0, correlation=0.5)
+    model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0, correlation=0.5)
     found = fit_private(model, data, epsilon=5.0, route=ObjectivePerturbation(draws=20))
     summary, x = found.summary(), torch.tensor([[0.3, -0.2], [0.0, 0.0]], dtype=torch.float64)
     logits = (model.design(x).double() @ found.latents["w"].double().T).mean(1)

@@ -37,7 +37,7 @@ class DPGD:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=LIMIT)
     )
     steps: int = 20
     clip: float | None = None

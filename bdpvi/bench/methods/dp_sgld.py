@@ -30,7 +30,7 @@ class DPSGLD:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=LIMIT)
     )
     steps: int = 100
     rate: float = 0.2

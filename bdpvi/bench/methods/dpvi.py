@@ -35,7 +35,7 @@ class Variational:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True)
     )
     steps: int = 1000
     rate: float = 0.1
@@ -108,7 +108,7 @@ class DPVI(Variational):
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=LIMIT)
     )
     steps: int = 100
     rate: float = 0.2

@@ -25,7 +25,7 @@ class LogisticRegression:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True)
     )
 
     name: ClassVar[str] = "logistic-regression"
@@ -44,7 +44,7 @@ class LogisticRegression:
         """Fit by scikit-learn, the ridge on the intercept too.
 
         >>> data = Dataset(torch.zeros(8, 1), torch.tensor([1.0] * 2 + [0.0] * 6))
-        >>> model = BayesianLogisticRegression(intercept=True, prior_scale=1e4)
+        >>> model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=1e4)
         >>> LogisticRegression(model=model).prepare(data, 1e-5).w
         tensor([ 0.0000, -1.0986])
         """
@@ -53,8 +53,9 @@ class LogisticRegression:
         if len(torch.unique(y)) < 2:  # which scikit-learn refuses
             raise ValueError("train.y has one class; logistic regression needs both")
         # The intercept is a column of ones, so scikit-learn must not add another.
-        fitted = Fitted(C=self.model.prior_scale**2, fit_intercept=False, max_iter=10_000, tol=1e-8)
-        w = torch.from_numpy(fitted.fit(design.numpy(), y.numpy()).coef_[0])
+        c, weights = 1 / self.model.precision(design.shape[1]), self.model.record_weights(design)
+        fitted = Fitted(C=c, fit_intercept=False, max_iter=10_000, tol=1e-8)
+        w = torch.from_numpy(fitted.fit(design.numpy(), y.numpy(), weights.numpy()).coef_[0])
         return PreparedLogistic(w.to(train.x))
 
 

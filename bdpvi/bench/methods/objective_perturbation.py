@@ -35,7 +35,7 @@ class ObjectivePerturbation:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=2.0)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     )
     rule: Rule = field(default_factory=Rule)
 
@@ -57,6 +57,7 @@ class ObjectivePerturbation:
     }
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.model.plain)
         if not self.model.intercept:
             raise ValueError("model must have intercept=True: the ridge holds the intercept too")
 

@@ -154,7 +154,7 @@ def dp_sgld_runs(
     >>> from bdpvi import BayesianLogisticRegression, datasets
     >>> data = datasets.load_breast_cancer().train
     >>> runs = [Run(noise_multiplier=3.0)]
-    >>> (outcome,) = dp_sgld_runs(BayesianLogisticRegression(), data, runs=runs)
+    >>> (outcome,) = dp_sgld_runs(BayesianLogisticRegression.unweighted(), data, runs=runs)
     >>> outcome.latents["w"].shape, round(outcome.cost.worst_case.epsilon, 2)
     (torch.Size([100, 30]), 1.93)
     """

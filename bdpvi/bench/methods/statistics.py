@@ -46,7 +46,7 @@ class NoisyStatistics:
     """
 
     model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(intercept=True, limit=LIMIT)
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=LIMIT)
     )
     reach: float = 0.75
 
@@ -63,6 +63,7 @@ class NoisyStatistics:
     }
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.model.plain)
         validate.positive("reach", self.reach)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedStatistics:
@@ -131,7 +132,7 @@ class PreparedStatistics:
             rounding = sum_rounding(size * (size + 1))
             event = SampledGaussian(noise_multiplier=noise, rounding=rounding)
             cost = Cost.of(worst_case.epsilon([event], self.delta))
-        quadratic, prior = 2 * BEND * self.clip**2, model.prior_scale**-2
+        quadratic, prior = 2 * BEND * self.clip**2, model.precision(size)
         values, vectors = torch.linalg.eigh(s)
         bend = quadratic * (values.clamp(min=0) + math.sqrt(2 * size) * noise) + prior
         pull = self.clip / 2 * t - prior * model.departure(torch.zeros_like(t))

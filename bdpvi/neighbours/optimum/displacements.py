@@ -67,7 +67,9 @@ class Terms:
         e: the features that go with y, (q, n).
         mean, variance: of the logit, (n,).
         bound: on the slope of the log-likelihood, (n,).
-        slopes: derivatives of the expected log-likelihood in units of that standard deviation.
+        weight: ω of the log-likelihood, at most 1, (n,).
+        slopes: ω times derivatives of the expected log-likelihood in units of that standard
+            deviation.
     """
 
     x: Tensor
@@ -75,6 +77,7 @@ class Terms:
     mean: Tensor
     variance: Tensor
     bound: Tensor
+    weight: Tensor
     slopes: Tensor
 
     def __len__(self) -> int:
@@ -93,7 +96,7 @@ class Terms:
         return cls(*(torch.cat(field, -1) for field in fields))
 
     def _fields(self) -> tuple[Tensor, ...]:
-        return self.x, self.e, self.mean, self.variance, self.bound, self.slopes
+        return self.x, self.e, self.mean, self.variance, self.bound, self.weight, self.slopes
 
     def coefficients(self, degree: int) -> Tensor:
         """Return what multiplies each record's terms of this degree in the gradient, (p, n)."""
@@ -123,13 +126,13 @@ class Terms:
         """
         first, second = changes(self.slopes, a, s, degree)
         if len(far):
-            fields = self.mean, self.variance, self.bound, self.slopes[1], self.slopes[2]
-            mean, v, bound, one, other = (f.expand_as(a)[..., far] for f in fields)
+            fields = self.mean, self.variance, self.bound, self.weight, *self.slopes[1:3]
+            mean, v, bound, weight, one, other = (f.expand_as(a)[..., far] for f in fields)
             # Nothing is proven of a Gaussian with variances less than half of the fit's.
             grown = (1 + s[..., far]).clamp(min=0.5)
             moved = (mean + v.sqrt() * a[..., far]).flatten()
             new = derivatives(moved, (v * grown).flatten(), bound.flatten(), 2)
-            new = new.view(3, *mean.shape)
+            new = new.view(3, *mean.shape) * weight
             first[..., far] = new[1] / grown.sqrt() - one
             second[..., far] = new[2] / grown - other
         return first, second

@@ -44,13 +44,14 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """What the likelihood sees: features times 2y - 1, (N, d), and the slope bounds, (N,).
+    """What the likelihood sees: features times 2y - 1, (N, d), slope bounds and weights, (N,) each.
 
     As a source they are one block.
     """
 
     x: Tensor
     bound: Tensor
+    weight: Tensor
 
     @classmethod
     def of(cls, model: BayesianLogisticRegression, data: Dataset) -> Records:
@@ -61,7 +62,8 @@ class Records:
     def seen(cls, model: BayesianLogisticRegression, x: Tensor, y: Tensor) -> Records:
         """Return records from features (N, d) and targets (N,), 0 or 1, as ``model`` sees them."""
         design = model.design(x)
-        return cls((2 * y - 1).unsqueeze(1) * design, model.slope_bound(design))
+        signed = (2 * y - 1).unsqueeze(1) * design
+        return cls(signed, model.slope_bound(design), model.record_weights(design))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -72,7 +74,11 @@ class Records:
 
     def select(self, index: Tensor | slice) -> Records:
         """Return the records at ``index``."""
-        return Records(self.x[index], self.bound[index])
+        return Records(self.x[index], self.bound[index], self.weight[index])
+
+    def derivatives(self, mean: Tensor, variance: Tensor, order: int) -> Tensor:
+        """Return :func:`~bdpvi.neighbours.optimum.quadrature.derivatives` times the weights."""
+        return derivatives(mean, variance, self.bound, order).mul_(self.weight)
 
     def without(self, index: int) -> Records:
         """Return all records but one."""
@@ -211,7 +217,7 @@ class Point:
         white = records.x @ self.root
         deviation = torch.linalg.vector_norm(white, dim=1)
         mean = records.x @ self.mean
-        slopes = derivatives(mean, deviation.square(), records.bound, 2)
+        slopes = records.derivatives(mean, deviation.square(), 2)
         unit = white.div_(deviation.clamp(min=1e-150).unsqueeze(1))
         return slopes[0].sum(), unit.T @ slopes[1], (unit.T * slopes[2]) @ unit
 
@@ -299,7 +305,7 @@ def start(objective: Objective) -> Point:
 
     def sums(block: Records) -> tuple[Tensor]:
         steep = block.bound.clamp(max=1) / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
-        return ((block.x.T * steep.clamp(max=0.25)) @ block.x,)
+        return ((block.x.T * (block.weight * steep.clamp(max=0.25))) @ block.x,)
 
     (square,) = objective.sums(sums)
     eye = torch.eye(len(square)).to(square)

@@ -18,7 +18,8 @@ The certificate: on the segment to the neighbour's optimum the negative Hessian 
 λ_min(J) - κ, where κ bounds what the step and the record itself can change; a gradient of norm γ
 then leaves an error of at most γ/(λ_min(J) - κ), by strong monotonicity. γ includes a bound on all
 that the series leave out: the next terms in absolute value, and for what follows
-``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.neighbours.optimum.quadrature.derivatives`). Where
+``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.neighbours.optimum.quadrature.derivatives`), also
+times a weight of at most 1. Where
 λ_min(J) - κ is not clearly positive the prior bounds the error, see :meth:`Expansion._by_prior`.
 """
 
@@ -43,7 +44,6 @@ from bdpvi.neighbours.optimum.coordinates import (
 from bdpvi.neighbours.optimum.displacements import NUMERICS, Moves, Terms, norm, norms, reach
 from bdpvi.neighbours.optimum.elbo import Point, Records, total
 from bdpvi.neighbours.optimum.packed import monomials, taylor_weights, third_moments
-from bdpvi.neighbours.optimum.quadrature import derivatives
 from bdpvi.neighbours.optimum.series import heat, left_out, left_out_of_sums
 from bdpvi.neighbours.optimum.sizes import parameters_of, pays
 
@@ -167,8 +167,9 @@ class Expansion:
     def _block(self, records: Records) -> Terms:
         mean, variance = self.point.logit(records)
         x = (records.x @ self.coordinates.frame).T / variance.sqrt().clamp(min=1e-150)
-        slopes = derivatives(mean, variance, records.bound, NUMERICS.series + 2)
-        return Terms(x, self.coordinates.features(x), mean, variance, records.bound, slopes)
+        slopes = records.derivatives(mean, variance, NUMERICS.series + 2)
+        e, bound, weight = self.coordinates.features(x), records.bound, records.weight
+        return Terms(x, e, mean, variance, bound, weight, slopes)
 
     def strength(self, move: Tensor, change: Tensor, own: Terms) -> Tensor:
         """Return a lower bound on the smallest eigenvalue of J between 0, z and the ball around z.

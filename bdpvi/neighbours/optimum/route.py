@@ -93,7 +93,7 @@ class Job:
 class Optimum:
     """The maximiser of the full-batch ELBO, and that of every neighbour.
 
-    For :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, plain or clipped, with a
+    For :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, weighted or not, with a
     full-rank or a mean-field guide. The plan's steps, seed and optimiser are not used. What a
     record costs is an upper bound: the proven error of the neighbour's optimum is added to the
     difference of the means and of the covariances.
@@ -143,8 +143,11 @@ class Optimum:
 
     @staticmethod
     def bounds(model: Model, guide: Guide) -> bool:
-        """Return whether clip and noise scale bound what any record does: see :func:`largest`."""
-        return isinstance(model, BayesianLogisticRegression) and largest(model, guide) is not None
+        """Return whether scores and noise scale bound what any record does: :func:`largest`."""
+        known = isinstance(model, BayesianLogisticRegression) and math.isfinite(
+            model.score_bound(1)
+        )
+        return known and guide.noise_scale is not None
 
     def key(self) -> Key:
         """Return the secret key of the run: there are no batches, so it has no part in the fit."""
@@ -169,20 +172,20 @@ class Optimum:
             problem.guide.setup(some, some.new_zeros(1))
         source, neighbours = self._source(problem, track), self._neighbours(problem)
         self._check_size(source, neighbours, diagonal=scale == "scale")
-        objective = Objective(
-            source, model.prior_scale**-2, scale == "scale", self.reduction, model.intercept_mean
-        )
-        most, kept = largest(model, problem.guide), self._kept(problem, neighbours)
+        weights, last = model.design(some).shape[1], model.intercept_mean / model.constant
+        precision, allowed = model.precision(weights), room(model, weights)
+        objective = Objective(source, precision, scale == "scale", self.reduction, last)
+        most, kept = largest(model, problem.guide, weights), self._kept(problem, neighbours)
 
         def enough(point: Point) -> bool:
-            return most is not None and point.distance <= room(model)
+            return most is not None and point.distance <= allowed
 
         with log.step("fit"):
             point, convergence = self._climbed(problem, objective, enough, kept)
         if most is not None and not enough(point):
             raise FloatingPointError(
                 f"the fit is only known to within {point.distance:.3g} of the optimum, more "
-                f"than the {room(model):.3g} that its sensitivity allows for; use a larger clip"
+                f"than the {allowed:.3g} that its sensitivity allows for; use a larger clip"
             )
         job = Job(problem, point, max(self.tolerance, point.gradient_norm), most, track, kept)
         panels = tuple(self._panel(job, rows) for rows in neighbours)

@@ -128,7 +128,7 @@ class Streamed(Optimum):
                 found[name] = torch.cat([found[name], more.cpu()])
 
         def add_held() -> None:
-            ids, held = state.pop("ids"), Records(state.pop("x"), state.pop("bound"))
+            ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "bound", "weight")))
             if len(ids):
                 bounded = job.most is not None
                 add(
@@ -148,7 +148,7 @@ class Streamed(Optimum):
                 rough = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
                 rough[expansion.rough(moves, self.precision)] = True
                 add(ids[~rough], moves.select(~rough))
-                for name, more in (("ids", ids), ("x", some.x), ("bound", some.bound)):
+                for name, more in {"ids": ids, **vars(some)}.items():
                     state[name] = torch.cat([state[name], more[rough]])
             if len(state["ids"]) >= _HELD:
                 add_held()
@@ -198,4 +198,4 @@ def _nobody(job: Job) -> dict[str, Tensor]:
     """Return no records that are held back."""
     like = job.point.mean
     x = like.new_empty(0, len(like))
-    return {"ids": x[:, 0].long(), "x": x, "bound": x[:, 0]}
+    return {"ids": x[:, 0].long(), "x": x, "bound": x[:, 0], "weight": x[:, 0]}

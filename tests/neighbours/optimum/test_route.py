@@ -63,12 +63,12 @@ ORDERS = torch.tensor([1.5, 4.0, 16.0], dtype=torch.float64)
 def problem(
     data: Dataset, guide: type[GaussianGuide], clip: float | None, rate: float = 1.0
 ) -> Problem:
-    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     return Problem(model, guide(model), data, Plan(steps=1, rate=rate), default_optimiser(1))
 
 
 def objective(data: Dataset, guide: type[GaussianGuide], clip: float | None) -> Objective:
-    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     return Objective(Records.of(model, data), 1.0, guide is MeanField)
 
 
@@ -108,7 +108,7 @@ def assert_bounds(found: Tensor, exact: Tensor) -> None:
 
 def unenlarged(here: Point, rows: Rows, clip: float | None) -> GaussianPairs:
     """Return the pairs before the proven errors are added."""
-    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     expansion = Expansion(here, 1e-12)
     moves = Optimum(precision=1e-11).moves(expansion, Records.of(model, rows.records), rows.sign)
     return expansion.coordinates.pairs(moves.m, moves.y)
@@ -223,7 +223,7 @@ def test_errors_claimed_by_polynomials_hold(
     data, new = logistic_data(6000, 4), logistic_data(40, 4, seed=1)
     here = optimum(data, guide, clip)
     expansion = expanded(here, degree)
-    model = BayesianLogisticRegression(clip=clip, intercept=True)
+    model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     terms = expansion.terms(Records.of(model, new))
     moves = expansion.solve(terms, 1.0)
     z = torch.cat([moves.m, moves.y])
@@ -252,7 +252,7 @@ def expanded(point: Point, degree: int) -> Expansion:
 @pytest.mark.parametrize("degree", [2, 3])
 def test_bound_is_about_what_is_missed_where_all_records_agree(diagonal: bool, degree: int) -> None:
     x, bound = torch.tensor([[0.7], [math.inf]], dtype=torch.float64).expand(2, 2000)
-    same = Records(x.unsqueeze(1), bound)
+    same = Records(x.unsqueeze(1), bound, torch.ones_like(bound))
     here = climb(start(Objective(same, 1.0, diagonal)), 1e-12)[-1]
     expansion = expanded(here, degree)
     z = torch.tensor([[0.1, 0.01, -0.05, 0.05], [0.0, 0.001, 0.002, 0.01]], dtype=torch.float64)

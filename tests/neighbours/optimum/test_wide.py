@@ -75,7 +75,7 @@ def test_newton_steps_solve_with_the_records_own_curvature(
 def test_the_priors_bound_holds_and_is_close_where_there_is_little_else(diagonal: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x = 1e-3 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
-    data = Records(x, torch.full((20,), math.inf, dtype=torch.float64))
+    data = Records(x, torch.full((20,), math.inf, dtype=torch.float64), torch.ones_like(x[:, 0]))
     here = climb(start(Objective(data, 4.0, diagonal)), 1e-13)[-1]
     expansion = Expansion(here)
     z = torch.randn(len(expansion.jacobian), 30, generator=generator, dtype=torch.float64)
