@@ -46,6 +46,10 @@ from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.rounding import cap, rounding_delta
 
 
+MANY = 10_000
+"""Records from which on each one's own ε is found at fewer orders, which makes it a bit larger."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
     """How a Bayesian ε is computed, as a value that can be stored and compared.
@@ -186,7 +190,7 @@ class Account:
             estimator=getattr(used, "__name__", repr(used)),
         )
         try:
-            return settle(solve, self.directions, delta, terms, self.charged.rounding)
+            return settle(solve, self.directions, delta, terms, self._rounding)
         except ValueError:
             if worst is None:
                 raise
@@ -230,9 +234,9 @@ class Account:
         gamma, estimates = self._gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.
-        while epsilon > 1 and rounding_delta(self.charged.rounding, epsilon) > beta / 2:
+        while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
             epsilon = cap(epsilon) - 0.25
-        rounding = rounding_delta(self.charged.rounding, epsilon)
+        rounding = rounding_delta(self._rounding, epsilon)
         rest = beta - rounding
         if not rest > 0:
             return 1.0
@@ -292,7 +296,7 @@ class Account:
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
         orders = self.charged.orders.values
-        some = orders[:: max(1, len(orders) // 200)]
+        some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 50))]
         best = torch.tensor(math.inf, dtype=torch.float64)
         for order in some.split(1):
             cost = self.each(direction, order)[0]
@@ -315,6 +319,11 @@ class Account:
     def _bets(self) -> bool:
         """Whether means are bounded by betting."""
         return self._by_sticks and self._known is not None and self._known.ranged
+
+    @property
+    def _rounding(self) -> float:
+        """Total variation that δ pays for: by hockey sticks a record's δ has its own part."""
+        return self.charged.rounding + (0.0 if self._by_sticks else self.charged.error)
 
     @property
     def _estimates(self) -> int:

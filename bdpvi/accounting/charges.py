@@ -14,6 +14,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders
 from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
 from bdpvi.accounting.panel import Panel
+from bdpvi.accounting.losses import total_error
 from bdpvi.accounting.record_costs import event_cost
 from bdpvi.types import Scope
 
@@ -67,6 +68,15 @@ class Charges:
     def rounding(self) -> float:
         """Total variation between all that was released and the exact ones."""
         return math.fsum(count * event.rounding for event, count in self.events)
+
+    @property
+    def error(self) -> float:
+        """Total variation of the pairs that are priced from the true ones, of the worst record."""
+        draws = [(e, n) for e, n in self.events if isinstance(e, PosteriorDraws)]
+        if len(draws) < len(self.events):
+            return 0.0
+        found = [total_error(draws, name) for name in self.directions]
+        return max((float(one.max()) for one in found if one is not None and len(one)), default=0.0)
 
     @property
     def from_data(self) -> bool:

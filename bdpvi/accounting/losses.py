@@ -259,9 +259,27 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
     found, range_of = certified(log_mgf_of, beta), range_bound(draws, direction)
-    if range_of is None:
-        return found
-    return replace(found, at=lambda epsilon: found.at(epsilon).clamp(max=range_of(epsilon)), bound=range_of)
+    off = total_error(draws, direction)
+
+    def at(epsilon: float) -> Tensor:
+        """Return what is found, with both Gaussians' distance from the true ones, in the range."""
+        delta = found.at(epsilon)
+        if off is not None:
+            delta = delta + (1 + math.exp(min(epsilon, 700.0))) * off
+        return delta.clamp(max=1.0 if range_of is None else range_of(epsilon))
+
+    return replace(found, at=at, bound=range_of)
+
+
+def total_error(draws: Draws, direction: str) -> Tensor | None:
+    """Return the total variation of all draws from what is priced, of each record, (m,)."""
+    total: Tensor | None = None
+    for event, n in draws:
+        off = event.panel(direction).error
+        if off is not None:
+            more = n * event.draws * max(1.0, event.temperature**-0.5) * off
+            total = more if total is None else total + more
+    return total
 
 
 def range_bound(draws: Draws, direction: str) -> Callable[[float], float] | None:

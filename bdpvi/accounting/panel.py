@@ -33,7 +33,7 @@ class Panel:
             :func:`bdpvi.neighbours.optimum.sensitivity.largest`.
         influence: how far any conceivable record moves the Gaussian, where covariances differ and
             it is known: of a record that is added, or removed, as ``kind`` says.
-        error: total variation of the pairs' Gaussians from the true ones, at most.
+        error: total variation of each pair's Gaussians from the true ones, at most, (m,).
         counts: how many records each pair stands for, (m,) int64; None is one each. Secret. Counts
             do not know who is who: they price releases of one fit.
     """
@@ -44,7 +44,7 @@ class Panel:
     largest: float | None = None
     counts: Tensor | None = None
     influence: Influence | None = None
-    error: float = 0.0
+    error: Tensor | None = None
 
     def __post_init__(self) -> None:
         validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)

@@ -24,12 +24,13 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.neighbours.mode.objective import Peak, Weighted, blocks, outer, slopes
 from bdpvi.neighbours.optimum.packed import indices, monomials, taylor_weights, unpack
 
-TOLERANCE = 1e-9
-"""Total variation of a neighbour's Gaussian from the true one, at most, by what is cut off."""
+NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
+"""Total variation of a neighbour's Gaussian from the true one: at which a degree serves it, and
+above which it is found by passes."""
 FAR = 1.2
 """Times a first step that displacements are expected to be, at most."""
 _TURNS = 60
-_SETTLED = TOLERANCE / 8
+_SETTLED = NEGLIGIBLE / 8
 _ENTRIES = 1 << 24
 """Of the largest tensor."""
 _MOST = 3
@@ -100,7 +101,7 @@ class Expansion:
         return self._width(2) * self._width(degree) <= _ENTRIES
 
     def _short(self, t: Tensor) -> bool:
-        return not bool(self._missing(t, self.degree) <= TOLERANCE / 2)
+        return not bool(self._missing(t, self.degree) <= NEGLIGIBLE)
 
     def _missing(self, t: Tensor, degree: int) -> Tensor:
         """Return the total variation by what a degree leaves out, for displacements of length t."""
@@ -125,12 +126,12 @@ class Expansion:
         far = FAR * first_steps(self.mode, records, sign)
         todo = torch.ones(count, dtype=torch.bool)
         for degree in range(1, self.degree + 1):
-            serves = self._missing(far, degree) <= TOLERANCE / 2
+            serves = self._missing(far, degree) <= NEGLIGIBLE
             mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
             todo[mine] = False
             for part in blocks(len(mine), self._width(2) + self._width(degree)):
                 self._solve(records, sign, moved, mine[part], degree)
-        rough = (~(moved.error <= TOLERANCE)).nonzero()[:, 0]
+        rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), len(self.mode.posterior.records)):
             self._pass(records, sign, moved, rough[part])
         return moved

@@ -51,10 +51,12 @@ def slopes(logit: Tensor, degree: int) -> list[Tensor]:
     >>> [round(float(one), 4) for one in slopes(torch.tensor(1.0).double(), 5)]
     [-0.2689, 0.1966, -0.0909, -0.0353, 0.1235]
     """
-    p = logit.sigmoid()
-    v, odd = p * (-logit).sigmoid(), 1 - 2 * p
-    every = [-(-logit).sigmoid(), v, v * odd, v * (1 - 6 * v), v * odd * (1 - 12 * v)]
-    return every[:degree]
+    first = (-logit).sigmoid().neg_()
+    if degree == 1:
+        return [first]
+    v, odd = -first * logit.sigmoid(), -1 - 2 * first
+    every = (lambda: v * odd, lambda: v * (1 - 6 * v), lambda: v * odd * (1 - 12 * v))
+    return [first, v, *(make() for make in every[: degree - 2])]
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,11 +111,10 @@ class Mode:
             far = first_steps(peak, own, rows.sign)
             expansion = Expansion(peak, FAR * float(far.max()) if len(far) else 0.0)
             moved = expansion.neighbours(own, rows.sign)
-        error = float(moved.error.max()) if len(own) else 0.0
         return Panel(
             rows.kind,
             rows.records.ids.cpu(),
             moved.pairs(),
             influence=of_mode(model, peak, added=added),
-            error=error + peak.error,
+            error=moved.error + peak.error,
         )
