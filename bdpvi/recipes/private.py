@@ -27,7 +27,7 @@ from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
-from bdpvi.recipes import files
+from bdpvi.recipes import encoded, files
 from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
@@ -268,6 +268,7 @@ class Work:
                 "person; keep one, or take a linear or Poisson model without exposure"
             )
         if self.records is not None:
+            encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return
         model: Any = self.pipeline.model
         if model is not None and (model.levels or getattr(model, "exposure", None) is not None):
@@ -277,6 +278,7 @@ class Work:
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
+        encoded.check(self.pipeline, purchase, self.pipeline.distance)
         if self.bayesian and not purchase.empty:
             raise ValueError(
                 f"guarantee: {BayesianDP.name}, asked for or all that settings without clip and "
