@@ -87,7 +87,8 @@ def private(
         ledger: what is spent on this table is written to, or its file, which is made if it is not
             there. By default it lies beside the table's file, as :func:`beside` says, so that
             another ``out`` starts nothing anew; for a data frame it lies in the secret folder.
-        budget: what may be spent on the table in all; by default ε and δ of the first call.
+        budget: what may be spent on the table in all; by default ε and δ of the first call, so give
+            a larger one where a later call may want more.
         unit: the column that names persons, if the guarantee shall be about all rows of one; it
             becomes no feature.
         rows_per_unit: how many rows of each person are used at most, the first ones.
@@ -98,7 +99,8 @@ def private(
         options: further fields of :class:`Pipeline`.
 
     Raises:
-        TooFewRecordsError: by the noisy number of records, before anything is fitted.
+        TooFewRecordsError: by a declared number of records, before anything is charged or fixed;
+            or by their noisy number, before anything else is charged.
         ValueError: naming what is wrong with header, constants or options, never with a row.
 
     Warns:
