@@ -147,6 +147,23 @@ class Purchase:
         counted = [1 - self.hashed if k == CATEGORY else 3 for k in self.bought.values()]
         return sum(counted) + self.reserve
 
+    @property
+    def fewest_features(self) -> int:
+        """The features that columns have at least: an undeclared one those of a number.
+
+        >>> Purchase.of(["age", "sex", "sick"], target="sick", categorical=["sex"]).fewest_features
+        4
+        """
+        made = {name: self._least(name, kind) for name, kind in self.bought.items()}
+        public = {column.name: column for column in self.public.columns} if self.public else {}
+        columns = tuple((public | made)[name] for name in self.names)
+        return len(Encoding(columns, SOURCE, unknown="other").feature_names)
+
+    def _least(self, name: str, kind: str) -> Column:
+        if kind != CATEGORY:
+            return Numeric(name, 0.0, 1.0)
+        return Hashed(name) if self.hashed else OneHot(name, ())
+
     def need(self, distance: float) -> int:
         """Return the rows from which on bought constants cost little.
 
@@ -158,6 +175,15 @@ class Purchase:
         (19.5, 1113)
         """
         return math.ceil(NEED * math.sqrt(self.queries) / validate.positive("distance", distance))
+
+
+def numbers_of(queries: float) -> int:
+    """Return how many columns of numbers so many queries are enough for.
+
+    >>> [numbers_of(queries) for queries in (3.9, 4, 19.5)]
+    [0, 1, 6]
+    """
+    return int(queries / 3.25 if queries >= 13 else max(queries - 1, 0) / 3)
 
 
 @dataclass(frozen=True)

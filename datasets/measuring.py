@@ -130,7 +130,8 @@ def objection(
         return Objection(
             f"{named} has {len(categories)} different values in {len(values)} rows, which would be "
             "published as the names of categories: an identifier?",
-            f" {out}, or list it in categorical (--categorical) if harmless",
+            f" {out}"
+            + ", or list it in categorical (--categorical) if harmless" * (len(categories) <= most),
         )
     if len(categories) > most:
         return Objection(

@@ -230,7 +230,7 @@ def numbers(name: str, values: object) -> Tensor:
     if array.dtype.kind not in _KINDS:
         raise ValueError(
             f"{name} must be numbers, got {type(values).__name__} of {array.dtype}; "
-            "yes/no text becomes numbers by {name} == 'yes'"
+            f"yes/no text becomes numbers by {name} == 'yes'"
         )
     # In rows, as tables in other containers: sums over them are then the same to the last bit.
     return torch.from_numpy(np.array(array, dtype=np.float64, order="C"))

@@ -10,14 +10,18 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import Book, Priced
 from bdpvi.accounting.events import SampledGaussian, Threshold
+from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.accounting.left import HIGHEST
 from bdpvi.accounting.transaction import Before, Mechanism, Plan
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.dp.objective_plan import FEWEST, MOST
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
+from bdpvi.releasing import route
 from bdpvi.types import TooFewRecordsError
 
 C = TypeVar("C")
@@ -160,12 +164,9 @@ def encode(
     left = left or Left(pipeline.distance)
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
+    if feasible:
+        check(pipeline, purchase, left.distance)
     first = perform(CountCells(rows, purchase, distance))
-    need = first.purchase.need(left.distance)
-    if feasible and pipeline.scored:
-        _promising(pipeline, first.records, len(rows.columns), left.distance)
-    if feasible and first.records < bought.TOO_FEW * need:
-        raise TooFewRecordsError(_too_few(pipeline, first, need))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - bought.COUNTS),
         "delta": bought.NAMES * pipeline.delta,
@@ -174,6 +175,12 @@ def encode(
     wanted = first.purchase
     if pipeline.hashed is None:
         wanted = bought.hashed_if_few(wanted, first.records, **price)
+    need = first.purchase.need(left.distance)
+    if feasible:
+        spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
+        assert spent is not None
+        paid_for = f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
+        _refuse_few(pipeline, wanted, first.records, need, left.distance, paid_for)
     second = perform(EstimateConstants(rows, wanted, price))
     paid = (distance, price["distance"]) if wanted.queries else (distance,)
     return Encoded(second, paid, first.records, need)
@@ -184,27 +191,84 @@ def _plan(*events: Priced) -> Plan[None]:
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
-def _promising(pipeline: Pipeline, records: float, features: int, distance: float) -> None:
-    """Raise TooFewRecordsError if intervals would not pass; categories have more features yet."""
-    settings = replace(pipeline, expected_rows=None).chosen()
-    assert isinstance(settings.route, NoisyScores)
-    rest = distance**2 * (1 - bought.SHARE)
-    settings.route.of_rows(records).promise(settings.model, features, rest, pipeline.epsilon)
+def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> None:
+    """Refuse a declared number of records that is too small, before anything is charged or fixed.
+
+    Args:
+        pipeline: what is done.
+        purchase: what is bought, while the kinds of columns are not known.
+        distance: μ of everything together, at most.
+
+    Raises:
+        TooFewRecordsError: saying what would do.
+    """
+    if pipeline.expected_rows is not None:
+        kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
+        least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
+        need = 0 if purchase.empty else least.need(distance)
+        _refuse_few(pipeline, purchase, pipeline.expected_rows, need, distance, "Nothing was spent")
+
+
+def promising(pipeline: Pipeline, features: int, share: float, distance: float = 0.0) -> None:
+    """Refuse intervals for a declared number of records that is too small.
+
+    Args:
+        pipeline: what is done.
+        features: of the model.
+        share: of μ² that buys constants.
+        distance: μ of everything together; 0 for that of the pipeline.
+
+    Raises:
+        TooFewRecordsError: saying what would do.
+    """
+    settings = pipeline.chosen()
+    if isinstance(settings.route, NoisyScores):
+        delta = (1 - bought.NAMES if share else 1) * pipeline.delta
+        spent = 0.0
+        if share:
+            spent = pipeline.distance**2 - (1 - share) * (distance or pipeline.distance) ** 2
+        settings.route.plan(settings.model, features, route.Left(pipeline.epsilon, delta, spent))
+
+
+def _refuse_few(
+    pipeline: Pipeline,
+    purchase: bought.Purchase,
+    records: float,
+    need: int,
+    distance: float,
+    spent: str,
+) -> None:
+    """Raise TooFewRecordsError where constants need more records, or intervals would not pass."""
+    if records < bought.TOO_FEW * need:
+        raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, distance, spent))
+    rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
+    share = 0.0 if purchase.empty else bought.SHARE
+    known = replace(pipeline, expected_rows=rows)
+    promising(known, purchase.fewest_features, share, distance)
 
 
 def _gaussian(distance: float, rounding: float) -> SampledGaussian:
     return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
 
 
-def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:
-    enough = bought.NEED * math.sqrt(first.purchase.queries) / max(first.records, 1.0)
-    epsilon = gaussian_epsilon(enough**2, (1 - bought.NAMES) * pipeline.delta)
-    spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
-    assert spent is not None
+def _too_few(
+    pipeline: Pipeline,
+    purchase: bought.Purchase,
+    records: float,
+    need: int,
+    distance: float,
+    spent: str,
+) -> str:
+    ways = ["public constants for these columns, which cost nothing (constants=, --constants FILE)"]
+    most = (max(records, 0.0) * distance / bought.NEED) ** 2
+    if columns := bought.numbers_of(most):
+        ways.append(f"at most {columns} columns of numbers (drop=, --drop COLUMN)")
+    variance = (1.1 * need * distance / max(records, 1.0)) ** 2
+    if variance < largest_variance(HIGHEST, pipeline.delta):
+        epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * pipeline.delta)
+        ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget has it")
     return (
-        f"about {max(first.records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} "
-        f"for the constants of these {len(first.purchase.bought)} columns. Three ways: public "
-        "constants for the numeric columns, which cost nothing (--constants FILE); fewer columns "
-        f"(--drop COLUMN); or epsilon={epsilon:.2g} (--epsilon {epsilon:.2g}). Nothing was fitted: "
-        f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
+        f"about {max(records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} for the "
+        f"constants of these {len(purchase.bought)} columns. Ways: {'; or '.join(ways)}. Nothing "
+        f"was fitted: {spent}"
     )

@@ -12,6 +12,8 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.accounting.left import HIGHEST
+from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.dp import noisy_scores
 from bdpvi.dp.noisy_scores import ScorePlan
 from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
@@ -30,6 +32,12 @@ COUNT = 0.01
 """Share of μ² for the noisy number of records, where the owner declares none."""
 LEAST = 4.0
 """Expected signal below which nearly all releases are unreliable: nothing is charged for one."""
+_MARGIN = 1.1
+"""How much more than is needed a refusal tells to take."""
+_WITHOUT = (
+    "without them, route=DPVI() of fit_private",
+    "without them, route=ObjectivePerturbation() (intervals=False, --for prediction)",
+)
 _PANEL = (100, 5000)
 """Fewest and most records of the panel that says what was paid along the way."""
 _MOSTLY = 0.5
@@ -104,14 +112,10 @@ class NoisyScores:
             TooFewRecordsError: if the release would be unreliable when it was paid for.
         """
         variance = largest_variance(left.epsilon, left.delta) - left.variance
-        return self.promise(model, features, variance, left.epsilon)
-
-    def promise(self, model: Model, features: int, variance: float, epsilon: float) -> ScorePlan:
-        """Return the settings for μ²; ``epsilon`` is for what errors say. See :meth:`plan`."""
         rows = self.rows or 0.0
         made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
         if self.rows is not None and made.signal(rows) < self.least:
-            raise TooFewRecordsError(_too_few(made, rows, epsilon, self.least))
+            raise TooFewRecordsError(_too_few(made, rows, left, self.least))
         return made
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
@@ -231,12 +235,27 @@ def _estimate(found: Posterior, used: Tensor) -> Estimate:
     )
 
 
-def _too_few(plan: ScorePlan, rows: float, epsilon: float, least: float) -> str:
+def _too_few(plan: ScorePlan, rows: float, left: Left, least: float) -> str:
     share = least / max(plan.signal(rows), 1e-12)
+    distance = 1 / plan.event.noise_multiplier
+
+    def suffices(columns: int) -> bool:
+        made = ScorePlan.of(plan.family, columns, distance, rows)
+        return made.signal(rows) >= _MARGIN * least
+
+    # What was spent grows with the rest, so that this ε is more than enough.
+    variance = largest_variance(left.epsilon, left.delta) * (_MARGIN * share) ** 2
+    features = next(filter(suffices, range(plan.columns - 1, 1, -1)), 1) - 1
+    known = f"rows={rows:.0f} (expected_rows={rows:.0f}, --rows {rows:.0f})"
+    ways = []
+    if variance < largest_variance(HIGHEST, left.delta):
+        epsilon = gaussian_epsilon(variance, left.delta)
+        ways.append(f"epsilon={epsilon:.2g} with {known}, if the ledger's budget has it")
+    if features:
+        ways.append(f"at most {features} features, with {known}")
+    ways.append(_WITHOUT[isinstance(plan.family, Logistic)])
     return (
-        f"about {rows:.0f} records: at ε = {epsilon:g} intervals for {plan.columns - 1} columns "
-        f"need about {share * rows:.2g}. Three ways: about {share:.2g} times ε; fewer columns, as "
-        "the need goes with their number to the power 1.5; or a release without intervals, "
-        "route=ObjectivePerturbation(). Nothing was charged but, unless rows= was declared, "
-        f"{100 * COUNT:g} % of the price, for a noisy number of records"
+        f"about {rows:.0f} records: at ε = {left.epsilon:g} intervals for {plan.columns - 1} "
+        f"features need about {share * rows:.2g}. Ways: {'; or '.join(ways)}. Nothing was "
+        "charged but, unless their number was declared, a count of the records"
     )

@@ -27,7 +27,7 @@ from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
-from bdpvi.recipes import files
+from bdpvi.recipes import encoded, files
 from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
@@ -87,7 +87,8 @@ def private(
         ledger: what is spent on this table is written to, or its file, which is made if it is not
             there. By default it lies beside the table's file, as :func:`beside` says, so that
             another ``out`` starts nothing anew; for a data frame it lies in the secret folder.
-        budget: what may be spent on the table in all; by default ε and δ of the first call.
+        budget: what may be spent on the table in all; by default ε and δ of the first call, so give
+            a larger one where a later call may want more.
         unit: the column that names persons, if the guarantee shall be about all rows of one; it
             becomes no feature.
         rows_per_unit: how many rows of each person are used at most, the first ones.
@@ -98,7 +99,8 @@ def private(
         options: further fields of :class:`Pipeline`.
 
     Raises:
-        TooFewRecordsError: by the noisy number of records, before anything is fitted.
+        TooFewRecordsError: by a declared number of records, before anything is charged or fixed;
+            or by their noisy number, before anything else is charged.
         ValueError: naming what is wrong with header, constants or options, never with a row.
 
     Warns:
@@ -268,6 +270,7 @@ class Work:
                 "person; keep one, or take a linear or Poisson model without exposure"
             )
         if self.records is not None:
+            encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return
         model: Any = self.pipeline.model
         if model is not None and (model.levels or getattr(model, "exposure", None) is not None):
@@ -277,6 +280,7 @@ class Work:
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
+        encoded.check(self.pipeline, purchase, self.pipeline.distance)
         if self.bayesian and not purchase.empty:
             raise ValueError(
                 f"guarantee: {BayesianDP.name}, asked for or all that settings without clip and "

@@ -171,6 +171,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 were left out, for the owner only.
             PrivacyLeakWarning: if classes are taken from y, or a seed was given.
         """
+        from bdpvi.datasets.bought import SHARE
+        from bdpvi.recipes.encoded import promising
         from bdpvi.releasing.guarantees import LABELLED
         from bdpvi.types import tell_owner
 
@@ -193,6 +195,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         pipeline = self._pipeline(rows.shape[1])
         settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is charged
         given = self._standard(rows)
+        if self.intervals:
+            promising(pipeline, rows.shape[1], 0.0 if given else SHARE)
         with self._work() as work:
             standard = given or self._bought(rows, pipeline, work)
             settings = self._chosen(pipeline, len(classes), standard.found)

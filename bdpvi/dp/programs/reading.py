@@ -233,7 +233,8 @@ def _check_unused(guide: Any) -> None:
     if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
         raise ValueError(
             f"guide: this {type(guide).__name__} has been run, and if it was trained on these "
-            "records its parameters give them away uncounted. Make a new one. Nothing was charged"
+            "records its parameters give them away uncounted. Call pyro.clear_param_store() and "
+            "make a new one. Nothing was charged"
         )
 
 

@@ -1,0 +1,232 @@
+"""Models and programs that are refused, and what becomes of them by what the refusal says."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from bdpvi import (
+    PrivateSVI,
+)
+
+FILE = Path(__file__)
+W = "w = sample('w', Normal(x.new_zeros(3), x.new_ones(())).to_event(1))\n"
+PAIRS = {
+    "obs": "None if y is None else y[:, None].expand(-1, 2)",
+    "kind": "Normal(m, 1.0).to_event(1)",
+}
+OUTSIDE = torch.randn(60)
+
+
+def seen(
+    mean: str = "x @ w", *, size: str = "len(x)", obs: str = "y", kind: str = "Normal(m, 1.0)"
+) -> str:
+    """Return the lines of a model that observe a target."""
+    return f"with plate('records', {size}) as i:\n m = {mean}\n sample('y', {kind}, obs={obs})\n"
+
+
+GOOD = W + seen()
+
+
+def said(key: str) -> str:
+    """Return what a message with this remedy says."""
+    return re.escape(key.split(": ", 1)[1].split("{}")[0])
+
+
+def program(body: str, head: str = "x, y=None") -> Callable[..., None]:
+    """Return the model or guide with this body."""
+    names = {"sample": pyro.sample, "plate": pyro.plate, "param": pyro.param, **vars(dist)}
+    names |= {"torch": torch, "OUTSIDE": OUTSIDE, "scale": pyro.poutine.scale}
+    exec(f"def made({head}):\n{textwrap.indent(body, ' ')}", names)
+    made: Callable[..., None] = names["made"]
+    return made
+
+
+class Linear(PyroModule):  # type: ignore[misc]
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("b", torch.ones((), dtype=dtype))
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        program(W + seen("x @ w + b.to(x)"), "x, y, b")(x, y, self.b)
+
+
+CHECKED: dict[str, tuple[Any, Any]] = {
+    "models/misfits: hand the targets over": (W + seen(obs="None"), GOOD),
+    "models/misfits: make its constants from x": (
+        "w = sample('w', Normal(torch.zeros(3).float(), 1.0).to_event(1)).double()\n" + seen(),
+        GOOD,
+    ),
+    "models/misfits: give the unknowns a prior": (seen("x[:, 0]"), GOOD),
+    "models/misfits: give it a prior": (
+        "b = param('b', x.new_ones(()))\n" + W + seen("x @ w + b"),
+        "b = sample('b', Normal(x.new_zeros(()), 1.0))\n" + W + seen("x @ w + b"),
+    ),
+    "models/misfits: leave out subsample_size": (
+        W + seen("x[i] @ w", size="len(x), subsample_size=5", obs="None if y is None else y[i]"),
+        GOOD,
+    ),
+    "models/misfits: sum it out of the likelihood (as": (
+        "k = sample('k', Bernoulli(x.new_tensor(0.5)))\n" + W + seen("x @ w + k"),
+        W
+        + seen(
+            "Normal(torch.stack([x @ w, x @ w + 1], 1), 1.0)",
+            kind="MixtureSameFamily(Categorical(x.new_ones(len(x), 2)), m)",
+        ),
+    ),
+    "models/misfits: sum it out of the likelihood, as": (
+        W + seen("x @ w + sample('k', Poisson(x.new_tensor(2.0)))"),
+        W + seen("(x @ w).exp()", kind="ZeroInflatedPoisson(m, gate=x.new_tensor(0.5))"),
+    ),
+    "models/misfits: sum a record's own": (
+        W + seen("x @ w + sample('k', Normal(x.new_zeros(()), 1.0))"),
+        W + seen(kind="Normal(m, 2**0.5)"),
+    ),
+    "models/misfits: leave out poutine": (
+        W + "with scale(scale=2.5):\n" + textwrap.indent(seen(), " "),
+        GOOD,
+    ),
+    "models/misfits: keep the one over the records": (
+        W + "with plate('two', 2, dim=-2):\n" + textwrap.indent(seen("(x @ w).expand(2, -1)"), " "),
+        W + seen("(x @ w)[:, None].expand(-1, 2)", **PAIRS),
+    ),
+    "models/misfits: take the plate away": (
+        "with plate('h', 4): e = sample('e', Normal(x.new_zeros(()), 1.0))\n"
+        + seen("x[:, 0] + e[0]"),
+        "e = sample('e', Normal(x.new_zeros(()), 1.0).expand([4]).to_event(1))\n"
+        + seen("x[:, 0] + e[0]"),
+    ),
+    "models/misfits: write pyro": (W + seen("(x @ w)[:, None]", size="len(x), dim=-2"), GOOD),
+    "models/misfits: use .to_event(1)": (
+        W + seen("(x @ w).expand(2, -1)"),
+        W + seen("(x @ w)[:, None].expand(-1, 2)", **PAIRS),
+    ),
+    "guides/checks: convert the module": (Linear(torch.float32), Linear(torch.float64)),
+    "guides/checks: use torch operations": (W + seen("x @ w if (x @ w)[0] > 0 else -x @ w"), GOOD),
+    "guides/checks: make constants from x": (
+        W.replace("x.new_zeros(3)", "torch.zeros(3)") + seen(),
+        GOOD,
+    ),
+    "guides/checks: give it constants": (
+        W.replace("x.new_ones(())", "x.abs().mean(0)") + seen(),
+        GOOD,
+    ),
+    "guides/checks: sum a record's own": (
+        "z = sample('z', Normal(x.new_zeros(len(x)), 1.0).to_event(1))\n" + seen("z"),
+        GOOD,
+    ),
+    "guides/checks: rename it": (W.replace("'w'", "'loc'") + seen(), GOOD),
+    "guides/checks: write model(x, y=None)": (GOOD.replace("obs=y", "obs=y + 0"), GOOD),
+    "guides/checks: let each record's": (W + seen("x @ w + x.mean()"), GOOD),
+}
+"""Models that bdpvi.check refuses, and what becomes of them."""
+
+
+# What PrivateSVI refuses: other arguments, or another model, guide, loss or optimiser.
+
+TABLE = torch.randn(60, 3), torch.randn(60)
+GUIDE = "sample('w', Normal(param('m', torch.zeros(3)), 1.0).to_event(1))\n"
+LOCAL = W + seen("x @ w + sample('z', Normal(0.0, 1.0))")
+ENCODER = (
+    GUIDE + "a = param('a', torch.ones(()))\n"
+    "with plate('records', len(x)): sample('z', Normal(a * x[:, 0], 1.0))"
+)
+
+
+class Normed(PyroModule):  # type: ignore[misc]
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        program(GOOD)(self.norm(x), y)
+
+
+class Hidden:
+    """A module where nobody looks for one."""
+
+    __slots__ = ("net",)
+
+    def __init__(self) -> None:
+        self.net = nn.Linear(3, 3)
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
+        net = pyro.module("net", self.net)
+        program(GOOD)(net(x), y)
+
+
+def hiding(found: Any) -> Any:
+    return lambda x, y=None: found(x, y)
+
+
+def svi(
+    model: Any = GOOD, guide: Any = AutoNormal, loss: Any = None, lr: float = 0.05, **more: Any
+) -> PrivateSVI:
+    model = program(model) if isinstance(model, str) else model
+    guide = (
+        program(guide)
+        if isinstance(guide, str)
+        else guide(model)
+        if isinstance(guide, type)
+        else guide
+    )
+    settings = {"clip": 1.0, "noise_multiplier": 2.0, "rate": 0.5, **more}
+    optim = settings.pop("optim", None) or pyro.optim.SGD({"lr": lr})
+    return PrivateSVI(model, guide, optim, loss or Trace_ELBO(), **settings)
+
+
+def stepped(*args: Any, **options: Any) -> PrivateSVI:
+    made = svi(**options)
+    made.step(*(args or TABLE))
+    return made
+
+
+BATCHED, LAYERED = Normed(nn.BatchNorm1d(3)), Normed(nn.LayerNorm(3))
+READING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "hand the targets over, inside": ({"model": W + seen(obs="None")}, {}),
+    "write it so that it runs": ({"model": W + seen("x @ w if x[0, 0] > 0 else -x @ w")}, {}),
+    "give it the name of a latent": (
+        {"guide": GUIDE + "sample('v', Normal(0.0, 1.0))"},
+        {"guide": GUIDE},
+    ),
+    "give it parameters of its own": (
+        {"guide": GUIDE.replace("param('m', torch.zeros(3))", "x.mean(0)")},
+        {"guide": GUIDE},
+    ),
+    "give it constants that": ({"model": W.replace("x.new_zeros(3)", "x.mean(0)") + seen()}, {}),
+    "make it continuous": (
+        {"model": "k = sample('k', Bernoulli(0.5))\n" + GOOD, "guide": GUIDE},
+        {"model": "k = sample('k', Beta(0.5, 0.5))\n" + GOOD},
+    ),
+    "hand the records over as arguments of step, and read": (
+        {"model": W + seen("w[0]", size="60", obs="OUTSIDE[i]")},
+        {},
+    ),
+    "hand the records over as arguments of step, and let": (
+        {"model": W + seen("w[0]", obs="OUTSIDE")},
+        {},
+    ),
+    "use GroupNorm": ({"model": BATCHED}, {"model": LAYERED}),
+    "write a guide that computes": ({"model": LOCAL}, {"model": LOCAL, "guide": ENCODER}),
+    "let model and guide be modules": ({"model": hiding(Hidden())}, {"model": LAYERED}),
+    "use a Normal": (
+        {"guide": GUIDE.replace("1.0", "1.0, 1.0").replace("Normal", "StudentT")},
+        {"guide": GUIDE},
+    ),
+    "sample it there too": ({"guide": "param('m', torch.zeros(3))"}, {"guide": GUIDE}),
+    "sample it in the guide": (
+        {"model": LOCAL, "guide": GUIDE},
+        {"model": LOCAL, "guide": ENCODER},
+    ),
+}

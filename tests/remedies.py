@@ -1,0 +1,151 @@
+"""Which messages tell the user what to do, and which tests elsewhere do it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+VERBS = (
+    "ask bind bound call choose chmod clip convert declare delete draw give go hand hide "
+    "hold keep leave let list make mark move number put raise read rename replace rescale run "
+    "sample save say set sum take try turn use wait write"
+)
+RULE = re.compile(
+    rf"(?:^|[:;.,?(] |\(|\b(?:or|and|then|first|so) )"
+    rf"(?P<remedy>(?:(?:{VERBS.replace(' ', '|')}) (?!to )[\w'{{.-]|"
+    r"`bdpvi |count each|start it|lower the|release draws)(?:[^:;.]|\.(?! |$))*)",
+    re.IGNORECASE,
+)
+"""A remedy: a clause that begins with an imperative."""
+PLAIN = re.compile(
+    r"fit again|give (one|unit)$|choose another( out)?(,|$)|leave (it|seed) out|set to|"
+    r"keep .*secret|write here",
+    re.I,
+)
+"""The same call with an argument less or another name, as all other tests make it; no error."""
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts of a module that are no docstrings and no help of an option."""
+    out: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            out.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            out |= set(map(id, node.values))
+        elif isinstance(node, ast.keyword) and node.arg == "help":
+            out |= set(map(id, ast.walk(node)))
+    for node in ast.walk(tree):
+        if id(node) not in out and isinstance(node, ast.JoinedStr | ast.Constant):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            yield "".join(
+                str(getattr(one, "value", "{}") if isinstance(one, ast.Constant) else "{}")
+                for one in parts
+            )
+
+
+def remedies() -> set[str]:
+    """Return "place: remedy" for every message that has one; bench/ is no door to rows."""
+    found, folders = set(), ("bdpvi", "datasets", "guides")
+    for file in (one for folder in folders for one in (ROOT / folder).rglob("*.py")):
+        place = file.relative_to(ROOT).with_suffix("").as_posix().removeprefix("bdpvi/")
+        if place.startswith("bench/"):
+            continue
+        for text in texts(ast.parse(file.read_text(encoding="utf-8"))):
+            if (
+                " " in text.strip()
+                and (one := RULE.search(text))
+                and not PLAIN.match(one["remedy"])
+            ):
+                found.add(f"{place}: {one['remedy']}")
+    return found
+
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "releasing/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
+        "_runtime/chain: Put back the newest",
+        "releasing/receipts: `bdpvi ledger repair",
+        "accounting/ledger: `bdpvi ledger repair",
+    ),
+    "accounting/test_ledger.py::test_a_missing_file_and_anothers_are_refused": (
+        "_runtime/chain: put the file back",
+        "accounting/ledger: Put it back",
+    ),
+    "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all of it",),
+    "_runtime/test_checkpoint.py::"
+    "test_interrupted_command_goes_on_when_given_again_and_leaves_nothing": (
+        "_runtime/checkpoint: go on with that",
+    ),
+    "accounting/test_training_path.py::test_the_costs_of_a_path_stay_marked": (
+        "accounting/accountant: ask for the worst case",
+    ),
+    "accounting/test_bayesian.py::test_a_run_without_a_panel_has_the_worst_case_alone": (
+        "accounting/charges: ask for the worst case",
+    ),
+    "accounting/test_ledger.py::test_a_step_is_charged_once_from_one_secret_at_one_price": (
+        "accounting/transaction: choose another place",
+    ),
+    "accounting/test_ledger.py::test_a_copy_charges_files_only": ("accounting/ledger: keep it",),
+    "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
+        "commands/synthesize: make them public ones",
+        "commands/synthesize: write public bounds",
+        "datasets/constants: write public bounds",
+    ),
+    "datasets/test_tables.py::test_other_separators": ("datasets/reading: try separator",),
+    "dp/test_federation.py::test_a_server_restarted_in_mid_training_loses_and_doubles_no_charge": (
+        "dp/federated: Make a new Federation",
+        "dp/federated: draw next_round",
+        "dp/federated: take next_round",
+    ),
+    "dp/test_opacus.py::test_a_batch_in_parts_is_one_step": (
+        "dp/networks/opacus: use opacus",
+        "dp/networks/opacus: call watch()",
+        "dp/networks/opacus: take copy",
+    ),
+    "dp/test_opacus.py::test_a_state_goes_on": ("dp/networks/opacus: go on with the one",),
+    "dp/test_deep.py::test_a_recurrent_layer_gets_a_hint_that_is_true": (
+        "dp/networks/preflight: put opacus",
+    ),
+    "dp/test_preflight.py::test_a_module_that_needs_other_values_has_an_example": (
+        "dp/networks/trial: give some made-up",
+    ),
+    "dp/test_preflight.py::test_a_table_by_position_trains_or_is_refused_uncharged": (
+        "dp/networks/preflight: try",
+    ),
+    "dp/test_flower.py::test_it_learns_and_releases_weights_only": (
+        "dp/flower: Leave counters out",
+        "dp/flower: call configure_train",
+    ),
+    "test_distributed.py::test_two_processes_find_the_same_optimum_panel_as_one": (
+        "distributed: start it by torchrun",
+    ),
+    "test_cli.py::test_fit_release_predict": ("distributed: use bdpvi fit",),
+    "_runtime/test_checkpoint.py::test_a_damaged_part_is_refused": (
+        "_runtime/checkpoint: delete it",
+    ),
+    "dp/test_programs.py::test_losses_that_are_no_sum_over_records_are_refused": (
+        "dp/programs/reading: use one of",
+        "dp/programs/reading: use 1",
+    ),
+    "dp/test_programs.py::test_the_plate_is_asked_for_where_several_could_be_it": (
+        "dp/programs/reading: say which",
+    ),
+    "dp/test_programs.py::test_moments_are_the_guides": ("dp/programs/moments: use bdpvi",),
+    "dp/test_latents_nobody_sums_out.py::test_the_remedy_trains_it": (
+        "models/misfits: mark the model",
+    ),
+    "guides/test_checks.py::test_predictive_is_tried_in_the_default_type": (
+        "guides/checks: make them the same",
+    ),
+    "guides/test_converted.py::test_trained_parameters_are_the_start_if_they_are_public": (
+        "guides/converted: Make a new one",
+    ),
+    "models/test_regressions.py::test_releases_are_kept_whole_and_say_what_weights_are": (
+        "models/contract: use predict_mean",
+        "models/contract: use predict_proba",
+    ),
+}
+"""Tests that carry remedies out, by the beginnings of these."""
