@@ -296,7 +296,7 @@ class Account:
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
         orders = self.charged.orders.values
-        some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 50))]
+        some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 25))]
         best = torch.tensor(math.inf, dtype=torch.float64)
         for order in some.split(1):
             cost = self.each(direction, order)[0]

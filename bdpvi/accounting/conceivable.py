@@ -107,8 +107,6 @@ class Influence:
             draws: k, of all releases.
             weight: Σ 1/τ over the draws, by default k.
         """
-        if not math.isfinite(self.shift):
-            return 1.0
         weight = float(draws) if weight is None else weight
         closed = self._closed(epsilon, direction, draws, weight)
         case = _Case.of(self, direction.endswith(WITHOUT), draws, weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bdpvi._runtime import schema, validate
 from bdpvi.accounting.accountant import Accounting
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.guide import Guide
@@ -94,6 +95,7 @@ class OfGuide:
         ridge, noise_scale, grid: of the guide.
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
+        influence: by kind, how far any conceivable record moves the Gaussian, where it is known.
     """
 
     plan: Plan
@@ -103,6 +105,7 @@ class OfGuide:
     grid: float
     accounting: Accounting
     largest: Mapping[str, float | None]
+    influence: Mapping[str, Influence] = field(default_factory=dict, metadata={"absent": {}})
 
     def __post_init__(self) -> None:
         validate.non_negative("ridge", self.ridge)
@@ -114,6 +117,8 @@ class OfGuide:
         for kind, value in self.largest.items():
             if value is not None:
                 validate.positive(f"largest.{kind}", value)
+        if not set(self.influence) <= set(self.largest):
+            raise ValueError(f"influence must be of {list(self.largest)}, got {self.influence!r:.80}")
 
 
 RELEASE_FORMAT = 4
@@ -212,7 +217,8 @@ class Numbers:
         tensors, kinds = _tensors(file), about.guide.largest
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
         wanted |= {f"panels.{kind}.{name}" for kind in kinds for name in ("ids", "r", "b2")}
-        wanted |= {f"panels.{kind}.counts" for kind in kinds} & set(tensors)
+        some = {f"panels.{kind}.{name}" for kind in kinds for name in ("counts", "error")}
+        wanted |= some & set(tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -220,7 +226,7 @@ class Numbers:
             )
         parameters = _parameters(tensors, about, guide)
         width = 2 * len(parameters["loc"]) + 1  # of pairs with proven errors, at most
-        panels = tuple(_panel(tensors, kind, width, kinds[kind]) for kind in kinds)
+        panels = tuple(_panel(tensors, kind, width, about.guide) for kind in kinds)
         course = [tensors[name] for name in ("elbo", "gradient_norm")]
         floating = all(one.is_floating_point() for one in course)
         shapes = [tuple(one.shape) for one in course]
@@ -278,7 +284,7 @@ def _parameters(tensors: Mapping[str, Tensor], about: About, guide: Guide) -> di
     return parameters
 
 
-def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, largest: float | None) -> Panel:
+def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, known: OfGuide) -> Panel:
     ids, r, b2 = (tensors[f"panels.{kind}.{name}"] for name in ("ids", "r", "b2"))
     if ids.dtype != torch.int64 or ids.ndim != 1:
         raise ValueError(
@@ -295,4 +301,23 @@ def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, largest: float 
     counts = tensors.get(f"panels.{kind}.counts")
     if counts is not None and counts.dtype != torch.int64:
         raise ValueError(f"panels.{kind}.counts must be int64, got {counts.dtype}")
-    return Panel(kind, ids, GaussianPairs(r, b2), largest, counts)
+    error = tensors.get(f"panels.{kind}.error")
+    if error is not None:
+        if error.dtype != torch.float64 or error.shape != ids.shape:
+            raise ValueError(
+                f"panels.{kind}.error must be float64 {tuple(ids.shape)}, got {error.dtype} "
+                f"{tuple(error.shape)}"
+            )
+        validate.every(f"panels.{kind}.error", error, (error >= 0) & (error <= 1), "lie in [0, 1]")
+    influence = known.influence.get(kind)
+    if influence is not None and influence.columns != r.shape[1]:
+        raise ValueError(f"influence.{kind}.columns must be {r.shape[1]}, got {influence.columns}")
+    return Panel(
+        kind,
+        ids,
+        GaussianPairs(r, b2),
+        known.largest[kind],
+        counts,
+        influence=influence,
+        error=error,
+    )

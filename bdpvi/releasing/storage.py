@@ -158,6 +158,8 @@ def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
         tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
         if panel.counts is not None:
             tensors[f"panels.{panel.kind}.counts"] = panel.counts
+        if panel.error is not None:
+            tensors[f"panels.{panel.kind}.error"] = panel.error
     return tensors, OfGuide(
         plan=fit.plan,
         fingerprint=fit.fingerprint,
@@ -166,6 +168,7 @@ def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
         noise_scale=fit.guide.noise_scale,
         accounting=fit.accounting,
         largest={panel.kind: panel.largest for panel in fit.panels},
+        influence={panel.kind: panel.influence for panel in fit.panels if panel.influence},
     )
 
 

@@ -13,7 +13,7 @@ from bdpvi.neighbours.mode.objective import Peak, distance
 
 def of_any_record(
     longest: float, least: float, score: float, row: float, columns: int, *, added: bool
-) -> Influence:
+) -> Influence | None:
     """Return how far any conceivable record moves a mode.
 
     *Added* x: at the new mode F′ = −ωℓ′x, and |ℓ′| ≤ 1, so t (1 − e^{−ht})/(ht) ≤ c = ω‖x‖. The
@@ -29,6 +29,9 @@ def of_any_record(
         columns: n.
         added: whether the record is added.
 
+    Returns:
+        None where nothing is proven: a record's pull is too strong for the ridge.
+
     >>> found = of_any_record(0.2, 100.0, 1.0, 2.0, 3, added=True)
     >>> round(found.shift, 4), round(found.spread, 4), found.share
     (0.101, 0.0202, 0.005)
@@ -37,14 +40,14 @@ def of_any_record(
     if not added:
         pull = pull / (1 - share) if share < 1 else math.inf
     shift = distance(longest, pull)
-    if not math.isfinite(shift) or (not added and not share < 1):
-        return Influence(added=added, columns=columns, shift=math.inf, spread=0.0, share=0.0)
+    if not math.isfinite(shift):
+        return None
     return Influence(
         added=added, columns=columns, shift=shift, spread=longest * shift, share=share
     )
 
 
-def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> Influence:
+def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> Influence | None:
     """Return how far any conceivable record moves this table's mode."""
     n = len(mode.point)
     curvature = torch.linalg.inv(mode.root @ mode.root.T)
@@ -54,7 +57,9 @@ def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> In
     )
 
 
-def of_any_table(model: BayesianLogisticRegression, columns: int, *, added: bool) -> Influence:
+def of_any_table(
+    model: BayesianLogisticRegression, columns: int, *, added: bool
+) -> Influence | None:
     """Return how far any conceivable record moves the mode of any table: from public numbers.
 
     >>> round(of_any_table(BayesianLogisticRegression(), 6, added=True).shift, 3)
