@@ -171,7 +171,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 were left out, for the owner only.
             PrivacyLeakWarning: if classes are taken from y, or a seed was given.
         """
-        from bdpvi.releasing.guarantees import LABELLED
+        from bdpvi.releasing.basis import LABELLED
         from bdpvi.types import tell_owner
 
         self._refuse(options)
