@@ -28,7 +28,7 @@ from bdpvi.datasets import (
     read_table,
 )
 from bdpvi.datasets.reading import read_header
-from bdpvi.releasing.guarantees import assumptions_of
+from bdpvi.releasing.basis import assumptions_of
 
 TABLE = pd.DataFrame(
     {
