@@ -298,11 +298,11 @@ def buy(
         made[name] = Numeric(name, centre + scale * mean, scale * spread)
     given, origin = purchase.public, Origin.BOUGHT_HERE if charged else Origin.FROM_THIS_TABLE
     columns = tuple(made[name] for name in purchase.names)
-    paid = (charged,) if charged else ()
+    charges = [charged] * bool(charged)
     if given is None:
-        return Encoding(columns, SOURCE, unknown="other").of([origin], paid)
+        return Encoding(columns, SOURCE, unknown="other").of([origin], charges)
     found = Encoding(columns, f"{given.source}; the others {SOURCE}", unknown="other")
-    return found.of([*given.origins, origin], [*given.purchases, *paid])
+    return found.of([*given.origins, origin], [*given.purchases, *charges])
 
 
 def rounding(purchase: Purchase, distance: float) -> float:

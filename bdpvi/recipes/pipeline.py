@@ -281,8 +281,8 @@ class Pipeline:
                 model = replace(model, levels=levels)
                 if self.exposure:
                     model = replace(model, exposure=place(self.exposure))
-            route = DPVI(rows=self.expected_rows, draws=more["draws"])
-            return Recipe(model=model, route=route.of_rows(known) if counted else route)
+            training = DPVI(rows=self.expected_rows, draws=more["draws"])
+            return Recipe(model=model, route=training.of_rows(known) if counted else training)
         if self.scored:
             usual = for_intervals(expected_rows=self.expected_rows, **more)
             scores: Any = usual.route

@@ -47,8 +47,9 @@ def private(seed: int = 0, **given: Any) -> bdpvi.Release:
     return bdpvi.private(patients(seed), **usual | given)
 
 
-def named(bound: bdpvi.Bound) -> set[Assumption]:
+def named(bound: bdpvi.Bound | None) -> set[Assumption]:
     """Return what a promise says of constants."""
+    assert bound is not None
     return OF_CONSTANTS & {*bound.assumptions}
 
 
@@ -158,9 +159,9 @@ def test_an_epsilon_of_one_work_alone_counts_its_own_purchases(
 def test_the_command_reads_constants_of_another_table(encoding: Encoding, tmp_path: Path) -> None:
     patients(1).to_csv(tmp_path / "b.csv", index=False, sep=";")
     (tmp_path / "constants.json").write_text(json.dumps(encoding.to_dict()), "utf-8")
-    given = ("--data", tmp_path / "b.csv", "--separator", ";", "--target", "sick")
-    given += ("--positive", "yes", "--epsilon", 1, "--constants", tmp_path / "constants.json")
-    given += ("--out", tmp_path / "out", "--no-scores", "--quiet")
+    given: tuple[object, ...] = ("--data", tmp_path / "b.csv", "--separator", ";")
+    given += ("--target", "sick", "--positive", "yes", "--epsilon", 1, "--no-scores", "--quiet")
+    given += ("--constants", tmp_path / "constants.json", "--out", tmp_path / "out")
     said = CliRunner().invoke(app, ["private", *map(str, given)])
     assert said.exit_code == 0, said.output
     assert ANOTHER.value in said.output
