@@ -15,6 +15,7 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.mnist import load_mnist
+from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.schema import Domain, Schema
 from bdpvi.datasets.spambase import load_spambase
@@ -42,6 +43,7 @@ __all__ = [
     "Numeric",
     "OneHot",
     "Ordinal",
+    "Origin",
     "Schema",
     "TableOptions",
     "by_coins",

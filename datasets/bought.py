@@ -19,6 +19,7 @@ from bdpvi.datasets import exact
 from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Column, Hashed, Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.origin import Origin
 
 NUMBER, CATEGORY, UNDECLARED = "number", "category", "undeclared"
 SHARE = 0.2
@@ -41,10 +42,7 @@ REACH = 4.0
 """Values further than this many scales from a median are cut off where a mean is taken."""
 _LEAST, _LEAST_FLAT = 0.3372, 0.01
 """Of the mean of |z|: half of the median of a Gaussian's |z|, and a share of 1 % that are not 0."""
-SOURCE = (
-    "bought from the table, which ε covers: private centres and scales, and categories by noisy "
-    "counts or hashed"
-)
+SOURCE = "private centres and scales, and categories by noisy counts or hashed"
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,14 @@ def hashed_if_few(
 
 
 def buy(
-    table: Columns, purchase: Purchase, *, distance: float, delta: float, key: Key, rows: int = 1
+    table: Columns,
+    purchase: Purchase,
+    *,
+    distance: float,
+    delta: float,
+    key: Key,
+    rows: int = 1,
+    charged: str = "",
 ) -> Encoding:
     """Buy centres, scales and categories, in equal parts of μ², and return the encoding.
 
@@ -282,6 +287,7 @@ def buy(
         delta: δ for the names of categories, in equal parts.
         key: of this purchase alone.
         rows: that one unit has at most. The distance is that of one row, δ that of all of them.
+        charged: digest of the charge; "" where nobody was charged, and no ε covers them.
     """
     bought = purchase.bought
     each = distance / math.sqrt(purchase.queries) if purchase.queries else 0.0
@@ -316,9 +322,13 @@ def buy(
         else:
             spread = HALF_NORMAL * max(spread, _LEAST)
         made[name] = Numeric(name, centre + scale * mean, scale * spread)
-    source = SOURCE if purchase.public is None else f"{purchase.public.source}; the others {SOURCE}"
+    given, origin = purchase.public, Origin.BOUGHT_HERE if charged else Origin.FROM_THIS_TABLE
     columns = tuple(made[name] for name in purchase.names)
-    return Encoding(columns, source, unknown="other")
+    charges = [charged] * bool(charged)
+    if given is None:
+        return Encoding(columns, SOURCE, unknown="other").of([origin], charges)
+    found = Encoding(columns, f"{given.source}; the others {SOURCE}", unknown="other")
+    return found.of([*given.origins, origin], [*given.purchases, *charges])
 
 
 def rounding(purchase: Purchase, distance: float) -> float:

@@ -32,9 +32,12 @@ QUANTILE = 0.005
 """Share of the numbers that may lie beyond either bound."""
 FRACTIONS = 3
 """Numbers are whole if those that are not are fewer than one for so many others but 0."""
-NOTHING = {NUMBER: Domain(low=0.0, high=0.0), CATEGORY: Domain(levels=(OTHER,))}
+NOTHING = {
+    NUMBER: Domain(low=0.0, high=0.0, bought=True),
+    CATEGORY: Domain(levels=(OTHER,), bought=True),
+}
 """What a column holds where no cell and no name stands out of the noise."""
-SOURCE = "bought from the table, which ε covers: bounds and levels by noisy counts"
+SOURCE = "private bounds and levels, by noisy counts"
 _QUERIES = 3
 _EMPTY = 1e-4
 """Chance that one of a grid's empty cells is taken for one that is not."""
@@ -128,7 +131,7 @@ def buy(
     for name, kind in kinds.items():
         if kind == CATEGORY:
             levels = _levels(table[name], 1 / each, delta / named, key.child("levels", name), rows)
-            made[name] = Domain(levels=levels) if levels else NOTHING[CATEGORY]
+            made[name] = Domain(levels=levels, bought=True) if levels else NOTHING[CATEGORY]
         else:
             made[name] = _numbers(table[name].numbers, 1 / each, key.child("number", name))
     return made
@@ -167,7 +170,7 @@ def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
     if whole:  # cells do not hold their upper ends
         low = math.ceil(low)
         high = max(low, math.ceil(high) - 1)
-    return Domain(low=float(low), high=float(high), integer=whole)
+    return Domain(low=float(low), high=float(high), integer=whole, bought=True)
 
 
 def score(values: exact.Floats) -> int:

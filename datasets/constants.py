@@ -12,6 +12,7 @@ from typing import Any
 from bdpvi._runtime.store import read_shared
 from bdpvi.datasets.columns import Column, Numeric, OneHot, label
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.origin import Origin
 
 
 def read_constants(path: str | os.PathLike[str]) -> Encoding:
@@ -46,11 +47,12 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     values) are categories, one 0/1 feature each. The long form is that of
     :meth:`Encoding.to_dict`, which can also say ``missing``, ``unknown`` and ordinal columns. The
     file of a :class:`~bdpvi.datasets.Schema` will do as well, if nothing in it is marked as read
-    from the rows.
+    from the rows. What is marked as bought is from another release.
 
     Args:
-        values: the constants; ``source`` is published with every release and says where they come
-            from.
+        values: the constants; ``source`` is published with every release and says in words where
+            they come from. Where the long form does not say ``origin`` they are declared to be
+            public.
 
     Raises:
         ValueError: naming the entry that is neither, or a ``source`` that is not given.
@@ -70,7 +72,9 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     if isinstance(columns, dict):
         values = {**columns, "source": source}
     entries = {name.strip(): entry for name, entry in values.items() if name != "source"}
-    return Encoding(tuple(_column(name, entry) for name, entry in entries.items()), source)
+    made = Encoding(tuple(_column(name, entry) for name, entry in entries.items()), source)
+    bought = {isinstance(one, dict) and bool(one.get("bought")) for one in entries.values()}
+    return made.of(Origin.FROM_ANOTHER_RELEASE if one else Origin.PUBLIC for one in bought)
 
 
 def _column(name: str, entry: object) -> Column:

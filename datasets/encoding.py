@@ -1,14 +1,15 @@
 """How the columns of a raw table become features, written down so that new rows follow.
 
 An :class:`Encoding` holds every constant that the features depend on. A model is released together
-with it, so its constants count as public; ``source`` says where they come from.
+with it, so its constants count as public; ``origin`` says where they come from.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bdpvi._runtime.host import on_host
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_cells, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
+from bdpvi.datasets.origin import Origin
 
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
@@ -29,6 +31,7 @@ OTHER, MISSING = "other", "missing"
 
 MEASURED = "Computed from the rows of the data; treated as public."
 """Source of constants that were read from the table itself."""
+_PURCHASE = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,19 @@ class Encoding:
         columns: one entry for each raw column that is used. Where a column has ``missing``, a blank
             is a value of its own: the column's features are 0, the mean of a number, and one more,
             called "NAME is missing", is 1.
-        source: a sentence on where the constants come from and why they may be published.
+        source: a sentence on the constants, for people. Nothing follows from it.
         unknown: what becomes of a category that is not listed, a column that is not there, and a
             blank where the column has no ``missing``: ``"refuse"``, or ``"base"``, the column's
             features are 0. With ``"other"`` nothing is refused but a column that is not there: each
             category that is not listed is the level ``other``, and what is blank or no number is
             the level ``missing``, in every column. Each cell is then read by itself.
+        origin: where the constants come from; of several origins the least covered.
+        besides: the others.
+        purchases: digests of the charges that constants were bought by, as
+            :attr:`bdpvi.accounting.book.Entry.purchase` has them.
 
     Raises:
-        ValueError: if there are no columns, or a name repeats.
+        ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.
 
     >>> from bdpvi.datasets.columns import Numeric
     >>> sexes = OneHot("sex", ("F", "M"))
@@ -70,9 +77,20 @@ class Encoding:
     columns: tuple[Column, ...]
     source: str
     unknown: str = "refuse"
+    origin: Origin = Origin.PUBLIC
+    besides: tuple[Origin, ...] = ()
+    purchases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         validate.choice("unknown", self.unknown, UNKNOWN)
+        if list(self.origins) != sorted(set(self.origins), key=list(Origin).index):
+            raise ValueError(f"origin and besides must be in order, got {self.origins!r:.200}")
+        digests = all(_PURCHASE.fullmatch(one) for one in self.purchases)
+        if not digests or bool(self.purchases) != (Origin.BOUGHT_HERE in self.origins):
+            raise ValueError(
+                f"purchases must be digests, and of constants that are "
+                f"{Origin.BOUGHT_HERE.value!r} alone, got {self.purchases!r:.80}"
+            )
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")
         distinct("columns", tuple(c.name for c in self.columns))
@@ -96,6 +114,32 @@ class Encoding:
         other = f"{column.name}={OTHER}" if every and isinstance(column, OneHot) else ""
         missing = f"{column.name} is {MISSING}" if every or column.missing else ""
         return (*column.features, *filter(None, (other, missing)))
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """All origins of the constants, the least covered first."""
+        return (self.origin, *self.besides)
+
+    def of(self, origins: Iterable[Origin], purchases: Iterable[str] = ()) -> Encoding:
+        """Return the encoding with these origins, in any order, and purchases."""
+        first, *others = sorted(set(origins), key=list(Origin).index)
+        purchases = tuple(dict.fromkeys(purchases))
+        return replace(self, origin=first, besides=tuple(others), purchases=purchases)
+
+    def counting(self, paid: Collection[str]) -> Encoding:
+        """Return the encoding as a release has it whose ε counts these purchases and no others.
+
+        >>> from bdpvi.datasets.columns import Numeric
+        >>> one = Encoding((Numeric("age", 40.0, 10.0),), "Noisy means.")
+        >>> one = one.of([Origin.BOUGHT_HERE], [64 * "0"])
+        >>> one.counting({64 * "0"}).origin.value, one.counting(()).origin.value
+        ('bought here', 'from another release')
+        """
+        kept = [one for one in self.purchases if one in paid]
+        origins = {*self.origins}
+        if len(kept) < len(self.purchases):
+            origins.add(Origin.FROM_ANOTHER_RELEASE)
+        return self.of(origins if kept else origins - {Origin.BOUGHT_HERE}, kept)
 
     def apply(self, frame: pd.DataFrame) -> Tensor:
         """Return the features of raw rows, (N, d) float64; columns not known are ignored.

@@ -13,6 +13,7 @@ import pandas as pd
 
 from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
 from bdpvi.datasets.encoding import MEASURED, Encoding
+from bdpvi.datasets.origin import Origin
 
 MOST_CATEGORIES = 100
 _FEW = 10
@@ -64,7 +65,7 @@ def measured(
         warnings.warn(f"never varies, so it is left out: {listed}", UserWarning, stacklevel=3)
     if not columns:
         raise ValueError("no column is left to be a feature")
-    return Encoding(tuple(columns), MEASURED, unknown)
+    return Encoding(tuple(columns), MEASURED, unknown, Origin.FROM_THIS_TABLE)
 
 
 def whole(values: pd.Series[Any]) -> pd.Series[Any]:

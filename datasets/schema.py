@@ -43,6 +43,7 @@ class Domain:
         low, high: bounds, both possible values.
         integer: whether numbers are whole.
         from_data: whether any of these were read from the rows, and are not public.
+        bought: whether they were bought for a release, which alone pays for them.
 
     Raises:
         ValueError: naming what is wrong.
@@ -56,6 +57,7 @@ class Domain:
     high: float | None = None
     integer: bool = False
     from_data: bool = False
+    bought: bool = False
 
     def __post_init__(self) -> None:
         bounds = self.bounds

@@ -105,11 +105,11 @@ def experiment(split: Split) -> Split:
     return noted(split, EXPERIMENT)
 
 
-def noted(split: Split, key: str) -> Split:
-    """Return the split with a mark on both of its parts."""
+def noted(split: Split, key: str, what: object = True) -> Split:
+    """Return the split with a note on both of its parts."""
 
     def marked(data: Dataset) -> Dataset:
-        return replace(data, preprocessing={**data.preprocessing, key: True})
+        return replace(data, preprocessing={**data.preprocessing, key: what})
 
     return Split(marked(split.train), marked(split.test))
 

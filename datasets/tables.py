@@ -21,6 +21,7 @@ from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
+from bdpvi.datasets.origin import DECLARED, declared
 from bdpvi.datasets.reading import MULTILINE, read_table
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.units import at_most
@@ -72,6 +73,19 @@ class TableOptions:
         validate.choice("missing", self.missing, ("drop", "level", "refuse"))
         if self.unknown is not None:
             validate.choice("unknown", self.unknown, UNKNOWN)
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """What the owner says of the table, in words."""
+        named = () if self.constants else tuple(n for n in self.categorical if n not in self.drop)
+        return declared(
+            positive=None if self.positive is None else read_cell(self.positive)[1],
+            categorical=named,
+            columns_left_out=len(self.drop) or None,
+            missing=None if self.missing == "refuse" else self.missing,
+            unknown=self.unknown,
+            encoding=None if self.constants or self.encoding == "onehot" else self.encoding,
+        )
 
 
 def from_frame(
@@ -173,6 +187,9 @@ def from_csv(
         path, separator=separator, multiline=multiline, text=constants, least=1 - constants
     )
     split = from_frame(frame, target, **{"name": Path(path).stem, **options})
+    if separator != ",":
+        said = {**split.train.preprocessing[DECLARED], **declared(separator=separator)}
+        split = noted(split, DECLARED, said)
     return noted(split, MULTILINE) if multiline else split
 
 
@@ -251,7 +268,11 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         ids=torch.from_numpy(rows),
         feature_names=encoding.feature_names,
         name=chosen.name,
-        preprocessing={"encoding": encoding.to_dict(), "target": meaning},
+        preprocessing={
+            "encoding": encoding.to_dict(),
+            "target": meaning,
+            DECLARED: chosen.declared,
+        },
     )
 
 
@@ -288,7 +309,11 @@ def _by_constants(
         ids=torch.from_numpy(rows),
         feature_names=encoding.feature_names,
         name=chosen.name,
-        preprocessing={"encoding": encoding.to_dict(), "target": meaning},
+        preprocessing={
+            "encoding": encoding.to_dict(),
+            "target": meaning,
+            DECLARED: chosen.declared,
+        },
     )
 
 

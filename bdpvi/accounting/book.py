@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -112,6 +113,11 @@ class Entry:
                 raise ValueError(f"{name} must match {pattern.pattern}, got {text!r:.80}")
 
     @property
+    def purchase(self) -> str:
+        """What names the charge of constants among what is published; "" of other charges."""
+        return digest_of(self.seal) if self.kind == "constants" and self.seal else ""
+
+    @property
     def once(self) -> str:
         """What was charged ``count`` times, in words."""
         if self.charge is None:
@@ -147,6 +153,11 @@ class Entry:
             charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
         events = rest.pop("events")
         return cls(charge=charge, events=None if events is None else _events(events), **rest)
+
+
+def digest_of(seal: str) -> str:
+    """Return what may be published to name a charge: nothing that is in the ledger."""
+    return hashlib.sha256(b"bdpvi purchase" + seal.encode()).hexdigest()
 
 
 def _fields(event: Priced) -> dict[str, Any]:

@@ -43,6 +43,14 @@ class Assumption(Enum):
         "It is given the constants that encode the columns, which were read from this table and "
         "published; no ε covers them"
     )
+    CONSTANTS_FROM_ANOTHER_RELEASE = (
+        "Constants that encode columns are outputs of another release: this ε does not cover them, "
+        "and they are assumed to be public for these people"
+    )
+    DECLARED_FACTS = (
+        "What was declared of the table is public: where it was chosen by a look at the rows, no ε "
+        "covers that"
+    )
     PUBLIC_CLASSES = "The classes are public: they were taken from the labels, and no ε covers them"
     RECORDS_ACROSS_LINES = (
         "A record is what the quotes make of the file, over several lines: one line can join "

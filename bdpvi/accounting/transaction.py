@@ -212,10 +212,14 @@ class Transaction:
         Raises:
             ValueError: if something of it has no worst-case guarantee.
         """
-        found = together(self._scope(self.ledger.book()), delta, {})
+        found = together(self.counted(), delta, {})
         if found is None:
             raise ValueError(f"no worst-case guarantee is known; {self.ledger.said()}")
         return found
+
+    def counted(self) -> Book:
+        """Return everything that the ε of this work counts."""
+        return self._scope(self.ledger.book())
 
     def before(self) -> Book:
         """Return what the ε of this work counts of what was spent before it."""

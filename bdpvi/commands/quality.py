@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -97,6 +97,15 @@ def assuming(made: Synthetic, *more: Assumption) -> Synthetic:
     """Return the release, whose receipt names further assumptions."""
     bound = made.receipt.worst_case.assuming(*more)
     return replace(made, receipt=replace(made.receipt, worst_case=bound))
+
+
+def declaring(made: Synthetic, facts: Mapping[str, str]) -> Synthetic:
+    """Return the release, whose receipt names further facts that were declared."""
+    from bdpvi.accounting.cost import Assumption
+
+    declared = {**made.receipt.declared, **facts}
+    made = replace(made, receipt=replace(made.receipt, declared=declared))
+    return assuming(made, Assumption.DECLARED_FACTS)
 
 
 def report(

@@ -180,6 +180,7 @@ def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
     outputs.say(
         f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"),
         f"Public: {released.receipt}",
+        f"  {released.receipt.meaning}",
         *f"For the owner only: {released.cost}".split("\n"),
     )
     if released.cost.exposure is not None:

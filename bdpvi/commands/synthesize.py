@@ -146,6 +146,7 @@ def synthesize(
     from bdpvi.accounting.transaction import Transaction
     from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.origin import declared
     from bdpvi.recipes.private import beside, places
     from bdpvi.releasing.intent import HEAD, NAME, output_of
     from bdpvi.synthesis import Counts
@@ -182,8 +183,12 @@ def synthesize(
     assert people is not None  # as it is a file, and no public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
-    reading = (separator, *["multiline"] * multiline)
-    options = repr((given, sorted(drop or ()), reading, None if no_report else test_fraction))
+    lines = (separator, *["multiline"] * multiline)
+    options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
+    reading = declared(
+        columns_dropped=len(drop or ()) or None,
+        separator=None if separator == "," else separator,
+    )
     price = {"epsilon": epsilon, "delta": delta}
     with _begun(where.secret, data, people, options, price) as begun:
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
@@ -199,6 +204,8 @@ def synthesize(
             made = bdpvi.synthesize(kept, **given, work=work)
             if multiline:
                 made = quality.assuming(made, Assumption.RECORDS_ACROSS_LINES)
+            if reading:
+                made = quality.declaring(made, reading)
             if held_out is not None:
                 made = quality.assuming(made, Assumption.SECRET_SPLIT)
                 key = work.charge(Synthesis(kept, order))[1]  # was charged, and is not again
@@ -369,7 +376,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         return
     outputs.say(
         f"Public: {made.receipt}",
-        f"  {made.receipt.worst_case.meaning}",
+        f"  {made.receipt.meaning}",
         f"For the owner only: everything spent on this table: {spent}",
         f"Wrote {where['out']}: about {made.rows} rows, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",

@@ -260,6 +260,18 @@ def magnitude(rows: float) -> float:
     return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))
 
 
+def rows_said(rows: float | None, counted: bool) -> str:
+    """Return how many rows settings are for, rounded, and who says so; "" if nobody does.
+
+    >>> rows_said(1900, counted=False)
+    'Settings are for about 2,000 rows, declared by the owner'
+    """
+    if rows is None:
+        return ""
+    how = "counted with noise, which ε covers" if counted else "declared by the owner"
+    return f"Settings are for about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
+
+
 def _cheapened(
     settings: ObjectivePlan, epsilon: float, delta: float, variance: float
 ) -> ObjectivePlan:

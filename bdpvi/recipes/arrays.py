@@ -13,6 +13,7 @@ from bdpvi.datasets.bought import SOURCE
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
+from bdpvi.datasets.origin import Origin
 from bdpvi.recipes.encoded import Encoded, Perform, encode
 from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.rows import Rows
@@ -28,8 +29,9 @@ class Standard:
 
     Attributes:
         center, scale: (d,) each.
-        source: where they come from, a sentence that is published.
+        source: a sentence on them that is published.
         found: what was bought; None where nothing was.
+        origin, purchases: as of :class:`~bdpvi.datasets.Encoding`.
 
     >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
     array([[0., 1.]])
@@ -39,6 +41,8 @@ class Standard:
     scale: Floats
     source: str = "given as public"
     found: Encoded | None = None
+    origin: Origin = Origin.PUBLIC
+    purchases: tuple[str, ...] = ()
 
     def applied(self, X: Floats) -> Floats:
         """Return the standardised rows, (N, d)."""
@@ -47,7 +51,8 @@ class Standard:
     def encoding(self, names: Iterable[object]) -> Encoding:
         """Return how columns of these names become features."""
         constants = zip(names, self.center.tolist(), self.scale.tolist(), strict=True)
-        return Encoding(tuple(Numeric(str(n), c, s) for n, c, s in constants), self.source)
+        columns = tuple(Numeric(str(n), c, s) for n, c, s in constants)
+        return Encoding(columns, self.source, origin=self.origin, purchases=self.purchases)
 
 
 def standardised(X: Floats, center: Floats, scale: Floats) -> Floats:
@@ -86,9 +91,8 @@ def of_rows(X: Floats) -> Standard:
     with np.errstate(all="ignore"):  # of numbers whose squares are beyond all, or of no rows
         deviation, mean = X.std(axis=0), X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
     whole = np.isfinite(deviation) & np.isfinite(mean)
-    return Standard(
-        np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0), MEASURED
-    )
+    mean, deviation = np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0)
+    return Standard(mean, deviation, MEASURED, origin=Origin.FROM_THIS_TABLE)
 
 
 def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:
@@ -105,7 +109,8 @@ def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:
     found = encode(rows, pipeline, perform, feasible=False)
     numbers: Any = found.encoding.columns
     center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-    return Standard(center, scale, SOURCE, found)
+    made = found.encoding
+    return Standard(center, scale, SOURCE, found, made.origin, made.purchases)
 
 
 def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:

@@ -42,6 +42,7 @@ class DPVI:
         checkpoint: new folder for the state of training, secret: after an interruption the same
             call goes on there, and nothing is charged twice. The ledger must be in a file.
         progress: whether to show a progress bar.
+        counted: whether ``rows`` is a noisy count, and not declared.
     """
 
     kind: ClassVar[str] = "variational inference"
@@ -56,6 +57,7 @@ class DPVI:
     plate: str | None = None
     checkpoint: str | Path | None = None
     progress: bool = False
+    counted: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rows", "batch", "clip"):
@@ -72,7 +74,7 @@ class DPVI:
 
     def of_rows(self, rows: float) -> Self:
         """Return the route for a table of about so many records."""
-        return replace(self, rows=max(rows, 1.0))
+        return replace(self, rows=max(rows, 1.0), counted=True)
 
     def with_draws(self, draws: int) -> Self:
         """Return the route with so many draws a release."""

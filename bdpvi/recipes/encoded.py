@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import Book, Priced
+from bdpvi.accounting.book import Book, Priced, digest_of
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.left import HIGHEST
-from bdpvi.accounting.transaction import Before, Mechanism, Plan
+from bdpvi.accounting.transaction import Before, Mechanism, Plan, seal
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.columns import OneHot
@@ -133,7 +133,8 @@ class EstimateConstants:
 
     def draw(self, plan: Plan[None], key: Key) -> Encoding:
         """Estimate."""
-        return bought.buy(self.rows.columns, self.purchase, **self.price, key=key)
+        charged = digest_of(seal(key))
+        return bought.buy(self.rows.columns, self.purchase, **self.price, key=key, charged=charged)
 
 
 def encode(

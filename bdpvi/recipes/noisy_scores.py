@@ -16,6 +16,7 @@ from bdpvi.accounting.left import HIGHEST
 from bdpvi.accounting.worst_case import gaussian_epsilon
 from bdpvi.dp import noisy_scores
 from bdpvi.dp.noisy_scores import ScorePlan
+from bdpvi.dp.objective_plan import rows_said
 from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.dp.score_posterior import FAR, Posterior, Prior
 from bdpvi.models.contract import Model
@@ -65,6 +66,7 @@ class NoisyScores:
         least: expected signal below which a table is refused as too small, before the rounds are
             charged. With 0 there is a release all the same, whose estimate says that it is not
             reliable.
+        counted: whether ``rows`` is a noisy count, and not declared.
     """
 
     kind: ClassVar[str] = "noisy scores"
@@ -72,6 +74,7 @@ class NoisyScores:
     rows: float | None = None
     draws: int = 1000
     least: float = LEAST
+    counted: bool = False
 
     def __post_init__(self) -> None:
         validate.non_negative("least", self.least)
@@ -86,7 +89,7 @@ class NoisyScores:
 
     def of_rows(self, rows: float) -> NoisyScores:
         """Return the route for a table of about so many records."""
-        return replace(self, rows=max(rows, 1.0))
+        return replace(self, rows=max(rows, 1.0), counted=True)
 
     def with_draws(self, draws: int) -> NoisyScores:
         """Return the route with so many draws a release."""
@@ -123,8 +126,8 @@ class NoisyScores:
         return getattr(model, "plain", model)  # type: ignore[no-any-return]
 
     def said(self, plan: ScorePlan) -> str:
-        """Return nothing: what was assumed stands in the estimate."""
-        return ""
+        """Return how many rows the settings are for, and who says so."""
+        return rows_said(self.rows, self.counted)
 
     def caution(self, plan: ScorePlan, delta: float) -> str:
         """Return nothing: the estimate says whether it is reliable."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
 from bdpvi.dp import objective_plan
-from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule
+from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule, rows_said
 from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -129,10 +129,7 @@ class ObjectivePerturbation:
 
     def said(self, plan: ObjectivePlan) -> str:
         """Return how many rows the settings are for, and who says so."""
-        if plan.facts.rows is None:
-            return ""
-        how = "counted with noise, which ε covers" if self.counted else "declared by the owner"
-        return f"Settings are for about {plan.facts.rows:,.0f} rows, {how}"
+        return rows_said(plan.facts.rows, self.counted)
 
     def caution(self, plan: ObjectivePlan, delta: float) -> str:
         """Return that the ridge outweighs the records, if it does, and which ε would be of use."""

@@ -19,6 +19,7 @@ from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.origin import declared
 from bdpvi.dp.objective_plan import FEWEST, MOST, magnitude
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.kinds import OfClasses, OfNumbers
@@ -166,6 +167,30 @@ class Pipeline:
             return Encoding((exposure,), "The exposure as it is")
         return replace(self.constants, columns=(*self.constants.columns, exposure))
 
+    @property
+    def declared(self) -> dict[str, str]:
+        """What the owner says of the table, in words."""
+        known = {one.name for one in self.public.columns} if self.public else set()
+        numeric, categorical = (
+            tuple(one for one in some if one not in {*self.drop, *known})
+            for some in (self.numeric, self.categorical)
+        )
+        hashed = self.hashed
+        return declared(
+            positive=None if self.positive is None else read_cell(self.positive)[1],
+            classes=tuple(read_cell(one)[1] for one in self.classes),
+            numeric=numeric,
+            categorical=categorical,
+            categories=None if hashed is None else "hashed" if hashed else "counted",
+            columns_left_out=len(self.drop) or None,
+            exposure=self.exposure,
+            middle_of_the_target=getattr(self.model, "middle", None),
+            largest_of_the_target=getattr(self.model, "largest", None),
+            base_rate=self.base_rate,
+            rows=about(self.expected_rows),
+            settings=None if self.settings is None else "given",
+        )
+
     @cached_property
     def distance(self) -> float:
         """Distance μ of everything together, where constants are bought."""
@@ -243,8 +268,8 @@ class Pipeline:
         if self.settings is not None:
             return self.settings
         more: Any = {"draws": self.draws, "base_rate": self.base_rate}
-        known = self.expected_rows
-        if known is None and found is not None and found.records is not None:
+        known: Any = self.expected_rows
+        if counted := known is None and found is not None and found.records is not None:
             known = min(max(found.records, FEWEST), MOST)
         if self.scored or self.trained:
             more["draws"] = _DRAWS if self.draws == 1 else self.draws
@@ -256,9 +281,12 @@ class Pipeline:
                 model = replace(model, levels=levels)
                 if self.exposure:
                     model = replace(model, exposure=place(self.exposure))
-            return Recipe(model=model, route=DPVI(rows=known, draws=more["draws"]))
+            training = DPVI(rows=self.expected_rows, draws=more["draws"])
+            return Recipe(model=model, route=training.of_rows(known) if counted else training)
         if self.scored:
-            usual = for_intervals(expected_rows=known, **more)
+            usual = for_intervals(expected_rows=self.expected_rows, **more)
+            scores: Any = usual.route
+            usual = replace(usual, route=scores.of_rows(known)) if counted else usual
             return usual if self.model is None else replace(usual, model=self.model)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name == BAYESIAN
@@ -277,6 +305,11 @@ class Pipeline:
         whole = self.distance if left is None else left.distance
         rest = whole**2 - math.fsum(one**2 for one in paid)
         return settings_for(math.sqrt(rest), **more)
+
+
+def about(rows: float | None) -> str | None:
+    """Return a declared number of rows as it may be published: rounded."""
+    return None if rows is None else f"about {magnitude(rows):,.0f}"
 
 
 def _variance(epsilon: float, delta: float) -> float:

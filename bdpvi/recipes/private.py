@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from bdpvi.accounting.places import Places
 from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.origin import DECLARED, declared
 from bdpvi.datasets.reading import MULTILINE, read_table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
@@ -162,6 +164,7 @@ class Work:
         budget: what may be spent on them in all.
         progress: whether to show progress bars.
         multiline: whether records go over several lines of a file.
+        separator: between the values of a file.
     """
 
     table: pd.DataFrame | Dataset
@@ -170,6 +173,7 @@ class Work:
     budget: Budget | None = None
     progress: bool = True
     multiline: bool = False
+    separator: str = ","
 
     @classmethod
     def of(
@@ -206,7 +210,7 @@ class Work:
             people = table.people
         elif unit != ROW:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
-        work = cls(table, Pipeline(**pipeline), people, budget, progress, multiline)
+        work = cls(table, Pipeline(**pipeline), people, budget, progress, multiline, separator)
         if ledger is None and file is not None:
             ledger = beside(file)
         if ledger is not None:
@@ -223,22 +227,26 @@ class Work:
     @cached_property
     def records(self) -> Dataset | None:
         """All records where constants are given, None where the table is encoded by others."""
-        if isinstance(self.table, Dataset):
-            return self.table
         pipeline = self.pipeline
+        if isinstance(self.table, Dataset):
+            return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
         if not pipeline.from_data:
             return None
         given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
         data = dataset_from_frame(
             self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
         )
-        noted = {**data.preprocessing, **self._noted}
+        noted = self._noting(data.preprocessing)
         return replace(data, preprocessing=noted, people=self.people)
 
-    @property
-    def _noted(self) -> dict[str, bool]:
-        """What a promise names of how the file was read."""
-        return {MULTILINE: True} if self.multiline else {}
+    def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is noted of the records, with what was declared to read them."""
+        said = self.pipeline.declared
+        said |= declared(separator=None if self.separator == "," else self.separator)
+        if isinstance(self.table, Dataset):  # whose targets are 0 and 1, or numbers of classes
+            said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
+        noted = {**made, DECLARED: {**said, **made.get(DECLARED, {})}}
+        return noted | ({MULTILINE: True} if self.multiline else {})
 
     @property
     def bayesian(self) -> bool:
@@ -311,11 +319,7 @@ class Work:
             torch.from_numpy(self.rows.y),
             feature_names=found.encoding.feature_names,
             name=pipeline.name,
-            preprocessing={
-                "encoding": found.encoding.to_dict(),
-                "target": meaning,
-                **self._noted,
-            },
+            preprocessing=self._noting({"encoding": found.encoding.to_dict(), "target": meaning}),
             people=self.people,
         )
         return data, found

@@ -29,6 +29,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.objective_plan import rows_said
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.course import Course
 from bdpvi.dp.programs.descent import Clip, Descent
@@ -137,8 +138,8 @@ class Training(DPVI):
         return model
 
     def said(self, plan: DPVIPlan) -> str:
-        """Return nothing."""
-        return ""
+        """Return how many rows the settings are for, and who says so."""
+        return rows_said(self.rows, self.counted)
 
     def caution(self, plan: DPVIPlan, delta: float) -> str:
         """Return that noise outweighs the records, if it does."""

@@ -10,28 +10,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
-from bdpvi._runtime.keys import EXPERIMENT
 from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind, sentences
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
 from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
 from bdpvi.accounting.left import SPENT
-from bdpvi.datasets.bought import SOURCE as BOUGHT
-from bdpvi.datasets.encoding import MEASURED
-from bdpvi.datasets.reading import MULTILINE
 from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.releasing.basis import assumptions_of
 from bdpvi.types import BudgetExceededError
 
-LABELLED = "classes_from_labels"
-"""Key among what is noted of data whose classes were taken from the labels."""
 BAYESIAN = Kind.BAYESIAN.value
 WORST_CASE = Kind.WORST_CASE.value
 
@@ -288,26 +282,19 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
         return None
     events = () if planned is None else priced(fit, planned)
     found = fit.ledger.worst_case(delta, events)
-    return found and found.assuming(*assumptions_of(fit.preprocessing))
+    return found and found.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
 
 
 def assuming(fit: Fit, bound: Bound) -> Bound:
     """Return a bound of draws from ``fit`` with what it rests on."""
     alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
     more = [Assumption.THIS_FIT_ALONE] * (bound.kind is Kind.BAYESIAN and not alone)
-    return bound.assuming(*assumptions_of(fit.preprocessing), *more)
+    return bound.assuming(*assumptions_of(fit.preprocessing, counted(fit, bound.kind)), *more)
 
 
-def assumptions_of(preprocessing: Mapping[str, Any]) -> tuple[Assumption, ...]:
-    """Return what a guarantee of records that were made this way rests on."""
-    found = [Assumption.SEEDED_EXPERIMENT] * bool(preprocessing.get(EXPERIMENT))
-    if encoding := preprocessing.get("encoding"):
-        source = str(encoding["source"])
-        bought = Assumption.BOUGHT_CONSTANTS if BOUGHT in source else Assumption.PUBLIC_CONSTANTS
-        found.append(Assumption.CONSTANTS_FROM_TABLE if source == MEASURED else bought)
-    found += [Assumption.PUBLIC_CLASSES] * bool(preprocessing.get(LABELLED))
-    found += [Assumption.RECORDS_ACROSS_LINES] * bool(preprocessing.get(MULTILINE))
-    return tuple(found)
+def counted(fit: Fit, kind: Kind) -> tuple[Entry, ...]:
+    """Return the charges that an ε of this kind counts: a Bayesian one counts no purchase."""
+    return () if kind is Kind.BAYESIAN else fit.ledger.entries()
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee) -> None:
@@ -341,17 +328,6 @@ def require_worst_case(fit: Fit) -> None:
     """Raise ValueError, with the reason, if no worst-case guarantee can be given."""
     if reason := without_worst_case(fit):
         raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
-
-
-def about(preprocessing: Mapping[str, Any]) -> str:
-    """Return what D is, and where the constants of the encoding come from."""
-    words = []
-    if split := preprocessing.get("split"):
-        words.append(f"D is the training part of a published table alone: {split}")
-    encoding = preprocessing.get("encoding")
-    if encoding and encoding["source"] not in (BOUGHT, MEASURED):  # those are assumptions
-        words.append(f"Constants of the encoding: {encoding['source']}")
-    return sentences(*words)
 
 
 def _event(fit: Fit, charge: Charge) -> PosteriorDraws:

@@ -11,7 +11,7 @@ from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.transaction import Before
 from bdpvi.datasets import exact
 from bdpvi.models.contract import Model
-from bdpvi.releasing import guarantees
+from bdpvi.releasing import basis
 from bdpvi.releasing.route import Solved, Suited, planned
 from bdpvi.types import Dataset
 
@@ -75,7 +75,7 @@ class Solve:
             what=f"ε = {self.epsilon:g}",
             events=(settings.event,),
             settings=settings,
-            assumptions=guarantees.assumptions_of(self.data.preprocessing),
+            assumptions=basis.assumptions_of(self.data.preprocessing, before.book.entries),
         )
 
     def draw(self, plan: transaction.Plan[Any], key: Key) -> Solved:

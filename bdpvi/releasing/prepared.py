@@ -40,7 +40,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.accounting.transaction import Before, Transaction
 from bdpvi.models.contract import Model, fitting
-from bdpvi.releasing import guarantees, receipts
+from bdpvi.releasing import basis, receipts
 from bdpvi.releasing.estimate import Drawn, Trained
 from bdpvi.releasing.mechanisms import CountRows, Solve
 from bdpvi.releasing.released import AIMED, Receipt, Release, flat
@@ -125,7 +125,7 @@ class Prepared:
         if not self.ledger.entries():
             return nothing(delta)
         found = self.ledger.worst_case(delta)
-        more = guarantees.assumptions_of(self.preprocessing)
+        more = basis.assumptions_of(self.preprocessing, self.ledger.entries())
         return Cost(worst_case=found and found.assuming(*more))
 
     @on_host
@@ -157,7 +157,7 @@ class Prepared:
             epsilon=epsilon,
             delta=delta,
             by="objective perturbation, record by record",
-            assumptions=worst.assumptions,
+            assumptions=basis.assumptions_of(self.preprocessing, own),
             rounding=solved[0].rounding,
             evidence=Evidence(
                 order=None,
@@ -217,7 +217,8 @@ class Prepared:
         if isinstance(drawn, Drawn) and drawn.rounds:
             total = replace(total, path=cost_of(drawn.rounds, delta).path)
         receipts.keep(self.kept.folder, self.ledger, entry, total)
-        made = self._released(latents, route, plan, total, epsilon, work.secret.experiment)
+        noted = basis.published(self.preprocessing, work.counted().entries)
+        made = self._released(latents, route, plan, total, epsilon, noted, work.secret.experiment)
         if isinstance(drawn, Trained):
             return replace(
                 made,
@@ -273,9 +274,9 @@ class Prepared:
         plan: transaction.Plan[Any],
         total: Cost,
         epsilon: float,
+        noted: Mapping[str, Any],
         seeded: bool,
     ) -> Release:
-        preprocessing = self.preprocessing
         assert total.worst_case is not None  # what has none is not planned
         worst = total.worst_case.public(epsilon)
         return Release(
@@ -283,7 +284,7 @@ class Prepared:
             latents=latents,
             receipt=Receipt(
                 worst_case=worst.seeded() if seeded else worst,
-                about=sentences(guarantees.about(preprocessing), route.said(plan.settings)),
+                about=sentences(basis.about(noted), route.said(plan.settings)),
                 source=AIMED,
                 draws=route.draws,
                 temperature=None,
@@ -292,6 +293,6 @@ class Prepared:
             ),
             model=route.predicting(self.model, plan.settings),
             feature_names=self.feature_names,
-            preprocessing=preprocessing,
+            preprocessing=noted,
             secret=total,
         )

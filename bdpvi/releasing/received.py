@@ -12,6 +12,7 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model, latent_sites
 from bdpvi.models.kinds import Known
 from bdpvi.models.parameters import TrainedModel
+from bdpvi.releasing.basis import ASSUMED
 from bdpvi.releasing.released import Release
 from bdpvi.releasing.saved import Shared
 
@@ -78,7 +79,14 @@ def _check_words(shared: Shared, classes: int) -> None:
     """Raise ValueError unless the encoding is of these features, and classes have names."""
     written = shared.preprocessing.get("encoding")
     if written is not None:
-        names = Encoding.from_dict(written).feature_names
+        encoding = Encoding.from_dict(written)
+        assumed = {ASSUMED[one] for one in encoding.origins}
+        if missing := assumed.difference(shared.receipt.bound.assumptions):
+            raise ValueError(
+                f"preprocessing.encoding.origin must be named by the receipt, which lacks "
+                f"{min(one.name for one in missing)}"
+            )
+        names = encoding.feature_names
         if names != shared.feature_names:
             raise ValueError(
                 f"preprocessing.encoding must be of the {len(shared.feature_names)} features of "

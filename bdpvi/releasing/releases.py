@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.accounting.transaction import Before, Plan, Transaction
-from bdpvi.releasing import guarantees, receipts
+from bdpvi.releasing import basis, guarantees, receipts
 from bdpvi.releasing.guarantees import Guarantee
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import AIMED, COMPUTED, PUBLIC, Receipt, Release
@@ -166,15 +168,16 @@ def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
     """Return the release of draws that were charged."""
     fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
     samples = draws.draw(plan, key)
-    bound = draws.guarantee.price(total).assuming(*plan.assumptions)
+    bound = draws.guarantee.price(total)
     aimed = None if asked.limit else asked.epsilon
+    noted = basis.published(fit.preprocessing, guarantees.counted(fit, bound.kind))
     return Release(
         samples=samples,
         latents=_unpack(fit, samples),
-        receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None),
+        receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
         model=fit.model,
         feature_names=fit.feature_names,
-        preprocessing=fit.preprocessing,
+        preprocessing=noted,
         secret=total,
     )
 
@@ -234,7 +237,7 @@ class Draws:
             settings=(charge, total),
             charge=charge,
             within=True,
-            assumptions=guarantees.assumptions_of(fit.preprocessing),
+            assumptions=guarantee.price(total).assumptions,
         )
 
     def draw(self, plan: Plan[tuple[Charge, Cost]], key: Key) -> Tensor:
@@ -414,7 +417,14 @@ def _check(
         )
 
 
-def _receipt(fit: Fit, charge: Charge, bound: Bound, aimed: float | None, seeded: bool) -> Receipt:
+def _receipt(
+    fit: Fit,
+    charge: Charge,
+    bound: Bound,
+    aimed: float | None,
+    seeded: bool,
+    noted: Mapping[str, Any],
+) -> Receipt:
     public = bound.kind is Kind.WORST_CASE
     source, epsilon = (AIMED, aimed) if aimed is not None else (PUBLIC, bound.epsilon)
     if aimed is None and not public:
@@ -427,7 +437,7 @@ def _receipt(fit: Fit, charge: Charge, bound: Bound, aimed: float | None, seeded
     return Receipt(
         worst_case=said if public else None,
         bayesian=None if public else said,
-        about=guarantees.about(fit.preprocessing),
+        about=basis.about(noted),
         source=source,
         draws=charge.draws,
         temperature=charge.temperature,

@@ -23,7 +23,7 @@ from bdpvi.models.kinds import Known
 from bdpvi.releasing.estimate import Estimate, Gaussian
 from bdpvi.releasing.released import Receipt
 
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class OfGuide:
             raise ValueError(f"influence must be of {list(self.largest)}, got {self.influence!r:.80}")
 
 
-RELEASE_FORMAT = 4
+RELEASE_FORMAT = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +162,8 @@ ORIGINS = {
     "format": "a constant",
     "samples": "the mechanism's output",
     "latents": "the samples, as the model's latent variables",
-    "receipt.about": "where constants and the number of rows that settings are for come from, and "
-    "of which part of a table",
+    "receipt.about": "the owner's words on constants, what was declared, where the number of rows "
+    "that settings are for comes from, and of which part of a table",
     "receipt.source": "how ε was found: one of three constants",
     "receipt.draws": "the owner's choice",
     "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
@@ -193,7 +193,7 @@ ORIGINS = {
     "parameters": "the mechanism's output; none for most models",
     "model": "hyper-parameters, chosen without looking at the data",
     "feature_names": "public constants of the encoding",
-    "preprocessing": "public constants of the encoding",
+    "preprocessing": "public constants of the encoding, and what was declared",
 }
 """Where each field of a release's file comes from. Nothing else is in it."""
 

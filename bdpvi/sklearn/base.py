@@ -177,11 +177,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return standard
 
+    def _declared(self) -> dict[str, str]:
+        """Return what the arguments say of the table, in words."""
+        from bdpvi.datasets.origin import declared
+        from bdpvi.recipes.pipeline import about
+
+        names = ("classes", "base_rate", "target_bounds", "largest")
+        given = {name: getattr(self, name, None) for name in names}
+        said = {
+            name: tuple(np.ravel(np.asarray(one)).tolist())
+            for name, one in given.items()
+            if one is not None
+        }
+        return declared(**said, rows=about(self.expected_rows))
+
     def _dataset(self, X: Floats, y: Floats, standard: Standard, **noted: bool) -> Dataset:
         """Return the standardised records, with what a promise has to name."""
         import torch
 
         from bdpvi import Dataset
+        from bdpvi.datasets.origin import DECLARED
 
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
         encoding = standard.encoding(names)
@@ -189,7 +204,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             torch.from_numpy(standard.applied(X)),
             torch.from_numpy(y),
             feature_names=encoding.feature_names,
-            preprocessing={"encoding": encoding.to_dict(), **noted},
+            preprocessing={"encoding": encoding.to_dict(), DECLARED: self._declared(), **noted},
         )
 
     def _features(self, X: ArrayLike) -> Any:

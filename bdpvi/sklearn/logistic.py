@@ -173,7 +173,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """
         from bdpvi.datasets.bought import SHARE
         from bdpvi.recipes.encoded import promising
-        from bdpvi.releasing.guarantees import LABELLED
+        from bdpvi.releasing.basis import LABELLED
         from bdpvi.types import tell_owner
 
         self._refuse(options)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from bdpvi._runtime import secure, validate
-from bdpvi.accounting.cost import Bound
+from bdpvi.accounting.cost import Bound, sentences
+from bdpvi.datasets.origin import listed
 from bdpvi.datasets.schema import Codes, Schema
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan
 
-FORMAT = 1
+FORMAT = 2
 _MOST_COUNT = 2**40
 """So that counts of all cells of a file have a sum in 64 bits; noise is below."""
 _LEAST_DEVIATION = 1e-6
@@ -31,12 +32,19 @@ class Receipt:
         source: where the schema is from.
         from_data: columns whose bounds or levels were read from the table, which ε does not cover.
         bought: columns whose bounds or levels were bought, which ε covers.
+        declared: what the owner declared of the table: facts by name, in words.
     """
 
     worst_case: Bound
     source: str
     from_data: tuple[str, ...] = ()
     bought: tuple[str, ...] = ()
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def meaning(self) -> str:
+        """The guarantee in words, with its assumptions and what was declared."""
+        return sentences(self.worst_case.meaning, listed(self.declared))
 
     def __str__(self) -> str:
         listed = ", ".join(self.bought)

@@ -24,6 +24,7 @@ from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.measuring import repeated
+from bdpvi.datasets.origin import declared
 from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
 from bdpvi.datasets.units import at_most
 from bdpvi.synthesis.counts import Counts, Plan
@@ -82,6 +83,7 @@ class Order:
         target: name of the target, or None.
         epsilon, delta: of everything together.
         settings: see :class:`Counts`.
+        left_out: how many columns the schema leaves out.
 
     Raises:
         ValueError: naming what is wrong.
@@ -98,6 +100,7 @@ class Order:
     epsilon: float
     delta: float
     settings: Counts
+    left_out: int = 0
 
     @classmethod
     def of(
@@ -114,18 +117,18 @@ class Order:
         validate.probability("delta", delta)
         if schema is not None:
             schema.check(header)
-        declared = {} if schema is None else schema.columns
+        known = {} if schema is None else schema.columns
         out = set(() if schema is None else schema.left_out)
         if (unit := settings.unit) != ROW:
             if (found := list(header).count(unit)) != 1:
                 raise ValueError(f"unit={unit!r} must be a column once, there are {found}")
             out.add(unit)
-        if out & set(declared):
+        if out & set(known):
             raise ValueError(
                 f"unit={settings.unit!r} is a column of the schema; it names persons and is not "
                 "counted: take it out there"
             )
-        kinds = {one: UNDECLARED for one in header if one not in declared and one not in out}
+        kinds = {one: UNDECLARED for one in header if one not in known and one not in out}
         for kind, some in ((CATEGORY, settings.categorical), (NUMBER, settings.numeric)):
             for name in some:
                 if name not in kinds:
@@ -133,17 +136,30 @@ class Order:
                         f"{kind}: {name!r} must be a column of the table that the schema lacks"
                     )
                 kinds[name] = kind
-        names = [*declared, *kinds]
+        names = [*known, *kinds]
         if not names:
             raise ValueError("table must have at least one column to count")
         if target is not None and target not in names:
             raise ValueError(f"target={target!r} must be a column that is counted: one of {names}")
         source = "" if schema is None else schema.source
-        made = cls(declared, source, kinds, target, epsilon, delta, settings)
+        left_out = len(out & set(header) - {settings.unit})
+        made = cls(known, source, kinds, target, epsilon, delta, settings, left_out)
         made.plan(made._widest)  # refuses more noise than there is room for
         if kinds:
             bounds.check(kinds, made.distances[1])
         return made
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the owner declared of the table, in words."""
+        settings = self.settings
+        return declared(
+            kinds_by_the_schema=tuple(self.declared),
+            numeric=settings.numeric,
+            categorical=settings.categorical,
+            columns_left_out=self.left_out or None,
+            counted_together=tuple(" and ".join(one) for one in settings.also),
+        )
 
     @property
     def place(self) -> int | None:

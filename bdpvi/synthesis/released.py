@@ -230,25 +230,28 @@ class Synthesis:
             warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=4)
         bound = order.bound if settings.unit == ROW else replace(order.bound, unit=plan.settings)
         public = bound.public(order.epsilon)
-        receipt = _receipt(public, complete, tuple(order.kinds), key.experiment)
+        receipt = _receipt(public, complete, order, key.experiment)
         counts = count(codes, order.plan(complete), key)
         return Synthetic(receipt, complete, order.target, settings, counts)
 
 
-def _receipt(bound: Bound, schema: Schema, bought: tuple[str, ...], seeded: bool) -> Receipt:
+def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receipt:
     """Return what is promised, with all that it rests on."""
-    marked = schema.marked
-    if marked:
-        bound = bound.assuming(Assumption.CONSTANTS_FROM_TABLE)
-    elif len(bought) < len(schema.columns):
-        bound = bound.assuming(Assumption.PUBLIC_CONSTANTS)
-    if bought:
-        bound = bound.assuming(Assumption.BOUGHT_CONSTANTS)
+    marked, bought, given = schema.marked, tuple(order.kinds), order.declared.values()
+    for holds, assumption in (
+        (marked, Assumption.CONSTANTS_FROM_TABLE),
+        (any(not (one.from_data or one.bought) for one in given), Assumption.PUBLIC_CONSTANTS),
+        (any(one.bought for one in given), Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
+        (bought, Assumption.BOUGHT_CONSTANTS),
+        (order.facts, Assumption.DECLARED_FACTS),
+    ):
+        bound = bound.assuming(assumption) if holds else bound
     return Receipt(
         worst_case=bound.seeded() if seeded else bound,
         source=schema.source,
         from_data=marked,
         bought=bought,
+        declared=order.facts,
     )
 
 

@@ -28,7 +28,7 @@ from bdpvi.datasets import (
     read_table,
 )
 from bdpvi.datasets.reading import read_header
-from bdpvi.releasing.guarantees import assumptions_of
+from bdpvi.releasing.basis import assumptions_of
 
 TABLE = pd.DataFrame(
     {
@@ -61,6 +61,7 @@ def test_features_targets_and_notes() -> None:
     notes = json.loads(json.dumps(data.preprocessing))
     assert notes["target"] == {"column": "sick", "positive": "yes", "negative": "no"}
     assert notes["encoding"]["source"] == "Computed from the rows of the data; treated as public."
+    assert notes["encoding"]["origin"] == "from this table"
 
 
 def test_ordinal() -> None:

@@ -357,7 +357,7 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
     ("change", "message"),
     [
         (lambda a: a.update(format=1), "format must be 6, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 6, got None"),
+        (lambda a: a.pop("format"), "format must be 7, got None"),
         (lambda a: a["guide"].update(plan=[1]), "guide.plan must be a JSON object"),
         (lambda a: a["guide"]["plan"].update(steps="5"), "steps must be int, got '5'"),
         (lambda a: a["guide"]["plan"].update(steps=True), "steps must be int, got True"),

@@ -34,6 +34,7 @@ WORST = "tests/accounting/test_worst_case.py::"
 GUARANTEES = "tests/releasing/test_guarantees.py::"
 RELEASES = "tests/releasing/test_releases.py::"
 ROUTES = "tests/recipes/test_routes.py::"
+ORIGINS = "tests/recipes/test_origins.py::"
 
 FAULTS = (
     Fault(
@@ -99,8 +100,17 @@ FAULTS = (
                 "tests/test_sklearn.py::test_exact_constants_need_consent_and_are_named",
             ),
         },
-        hole="Constants that were bought with another table are called bought, covered by ε: where "
-        "they come from is a sentence that is searched for words (assumptions_of).",
+    ),
+    Fault(
+        what="constants that were bought with another table are called bought here, covered by ε",
+        caught={
+            "constants-of-others-called-bought": (
+                ORIGINS + "test_constants_of_another_table_are_not_bought_here",
+            ),
+            "constants-of-any-charge-called-bought": (
+                ORIGINS + "test_constants_of_another_table_are_not_bought_here",
+            ),
+        },
     ),
     Fault(
         what="a key is reused at another price: two noises that differ by a known factor",

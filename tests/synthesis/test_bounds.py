@@ -275,7 +275,7 @@ def test_names_that_a_file_could_not_tell_apart_do_no_harm() -> None:
     frame = pd.DataFrame({"note": [f"{long}x", float(long), f"{'y' * 199} z", "ok"] * 400})
     found = made(frame, settings=Counts(categorical=("note",))).schema.columns["note"]
     assert "ok" in (found.levels or ())
-    assert Domain(levels=found.levels) == found
+    assert Domain(levels=found.levels, bought=True) == found
 
 
 def test_no_more_levels_are_bought_than_a_domain_has() -> None:
@@ -311,6 +311,10 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     assert receipt.worst_case.assumptions == (
         Assumption.PUBLIC_CONSTANTS,
         Assumption.BOUGHT_CONSTANTS,
+        Assumption.DECLARED_FACTS,
+    )
+    assert receipt.meaning.endswith(
+        "Declared: kinds by the schema: sex; numeric: age; columns left out: 1"
     )
     assert "bounds or levels of age, pay, ward were bought" in str(receipt)
     shared.save(tmp_path / "s.json")

@@ -153,7 +153,7 @@ def test_the_estimated_number_of_rows_has_the_noise_it_says() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (["format"], 9, "format must be 1"),
+        (["format"], 9, "format must be 2"),
         (["target"], "z", "target must be a column"),
         (["joint"], [], "joint must have 6 pairs"),
         (["bins", 0, 0], 700, "bins"),
