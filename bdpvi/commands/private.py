@@ -199,19 +199,19 @@ def private(
         _print_plan(table, given, as_json)
     else:
         given |= {
-            "ledger": table.ledger(ledger),
+            "out": out,
+            "secret": secret,
+            "ledger": ledger,
             "budget": None if budget is None else Budget(budget, delta),
             "unit": unit or ROW,
             "rows_per_unit": rows_per_unit,
         }
-        _carry_out(table, given, out, secret, scores=scores, quiet=quiet, as_json=as_json)
+        _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
 
 def _carry_out(
     table: WholeTable,
     given: dict[str, Any],
-    out: Path,
-    secret: Path | None,
     *,
     scores: bool,
     quiet: bool,
@@ -228,11 +228,11 @@ def _carry_out(
         progress=not quiet and not as_json,
         **given,
     )
-    file, folder = places(out, secret)
+    file, folder = places(given["out"], given["secret"])
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        released = _go_on(work, file, folder)
+        released = _go_on(work, folder)
     took = time.monotonic() - start
     for one in said:
         outputs.complain(str(one.message))
@@ -303,9 +303,9 @@ def _given(table: WholeTable, from_data: bool) -> dict[str, Any]:
     return given
 
 
-def _go_on(work: Work, file: Path, folder: Path) -> Release:
+def _go_on(work: Work, folder: Path) -> Release:
     try:
-        return work.written(file, folder)
+        return work.written()
     except KeyboardInterrupt:
         kept = f"what is done is kept in {folder}/ (secret); the same command goes on there"
         raise KeyboardInterrupt(f"{kept} and pays nothing twice") from None
