@@ -75,8 +75,10 @@ def _charge(text: str, of: str) -> Entry:
 
 
 def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
+    from bdpvi.recipes import files
     from bdpvi.releasing import storage
 
+    files.sweep(folder)
     kept = storage.open_ledger(folder)
     book = kept.book()
     if as_json:
