@@ -70,7 +70,7 @@ def test_the_data_are_a_copy_and_names_can_be_given() -> None:
 
 
 def test_a_record_that_is_not_finite_is_left_out() -> None:
-    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 records"):
+    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
         data = Dataset.of(FRAME.assign(age=[1, np.nan, 2]), Y)
     assert data.ids.tolist() == [0, 2]
 

@@ -64,6 +64,10 @@ class Assumption(Enum):
         "It is of this fit alone: what else was released from the table costs besides, and what "
         "all of it costs together is known of worst-case guarantees only"
     )
+    RELEASE_AFTER_CERTIFICATE = (
+        "That there is a release, and at which temperature, was decided by a Bayesian ε that was "
+        "read from the records; no ε covers what that tells"
+    )
     SECRET_SAMPLING = "Which records took part in each step is secret"
     SERVER_ADDS_NOISE = "The server is trusted to add the noise"
     SEEDED_EXPERIMENT = "An experiment: its randomness is seeded and protects nobody"

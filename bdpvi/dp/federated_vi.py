@@ -53,8 +53,8 @@ from bdpvi.inference.guide import Reparameterised
 from bdpvi.inference.optimisers import decay, fresh, fused
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import default_optimiser, isolated
-from bdpvi.models.contract import Model, predictive_means
-from bdpvi.types import Dataset
+from bdpvi.models.contract import Model, fitting, predictive_means
+from bdpvi.types import Dataset, tell_owner
 
 
 class Client:
@@ -62,23 +62,25 @@ class Client:
 
     Args:
         model: the Pyro model of all clients, see :mod:`bdpvi.models.contract`.
-        data: its records, perhaps none.
+        data: its records, perhaps none. One that the model cannot have, or with a feature as large
+            as 1e100, is left out.
         rounds: the settings of all clients.
         seed: of the records' coins; None for a secret one.
 
     Raises:
-        ValueError: from the model's own ``check(data)``, if it has one; or if a feature is as large
-            as 1e100.
+        ValueError: from the model's own ``check(data)``, if it has one.
     """
 
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
+        # Beyond it a logit could overflow, and one record could spoil its client's whole sum.
+        small = (data.x.abs() < _LARGEST).all(dim=1)
+        tell_owner(int((~small).sum()), "record", f"a feature is {_LARGEST:g} or more in size")
+        data = fitting(model, data.select(small))
         check = getattr(model, "check", None)
         if check is not None:
             check(data)
-        # Beyond it a logit could overflow, and one record could spoil its client's whole sum.
-        validate.every("x", data.x, data.x.abs() < _LARGEST, f"be below {_LARGEST:g} in size")
         self.rounds, self._ids = rounds, data.ids.cpu()
         data = data.to("cpu") if len(data) else blank(data)
         with isolated(data.x), pyro.validation_enabled(False):

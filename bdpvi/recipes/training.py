@@ -26,6 +26,7 @@ from bdpvi._runtime.checkpoint import Begun, Checkpoint, always, settings_of
 from bdpvi._runtime.host import HOST, on
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.mechanism import NoisySum
@@ -196,8 +197,9 @@ class Training(DPVI):
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
                 warnings.warn(
-                    f"for the owner only: {ignored} gradients of records were not finite, or fail, "
-                    "and count as zero; look for NaN, infinities and values outside the support",
+                    f"for the owner only: not finite, or failed, and taken for zero: "
+                    f"{several(ignored, 'gradient')} of records; look for NaN, infinities and "
+                    "values outside the support",
                     PrivacyUtilityWarning,
                     stacklevel=9,
                 )

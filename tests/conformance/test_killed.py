@@ -94,9 +94,8 @@ def test_what_a_fit_that_was_killed_once_it_was_saved_has_left_is_swept(
     call = partial(fit_command, place, "--steps", 2, "--records", 3)
     assert killed(call, lambda _: fit.exists() and next(events_since) == later)
     assert left.exists()
-    with (
-        pytest.raises(ValueError, match="never overwritten$") if command == "fit" else nullcontext()
-    ):
+    refused = pytest.raises(ValueError, match=r"never overwritten$")
+    with refused if command == "fit" else nullcontext():
         call() if command == "fit" else run(*command.split(), fit)
     assert not left.exists()
 
