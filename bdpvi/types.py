@@ -111,7 +111,8 @@ class Dataset:
         validate.same_length("ids", self.ids, "x", self.x)
         if len(self.feature_names) != self.x.shape[1]:
             raise ValueError(
-                f"feature_names has {len(self.feature_names)} names for {self.x.shape[1]} columns"
+                f"feature_names has {several(len(self.feature_names), 'name')} for "
+                f"{several(self.x.shape[1], 'column')}"
             )
         validate.every("ids", self.ids, self.ids >= 0, "be at least 0")
         if len(self.ids) and int(self.ids.max()) >= _IDS:

@@ -91,7 +91,7 @@ def test_a_record_that_is_not_finite_is_left_out() -> None:
         (X, [1, 0], {}, "y has 2 entries, x has 3"),
         (FRAME, pd.Series(Y), {}, "y has another index than x"),
         (FRAME.set_axis(["a", "a"], axis=1), Y, {}, "feature_names must differ, got 'a'"),
-        (X, Y, {"feature_names": ["a"]}, "feature_names has 1 names for 2 columns"),
+        (X, Y, {"feature_names": ["a"]}, "feature_names has 1 name for 2 columns"),
     ],
 )
 def test_what_is_no_data(x: Any, y: Any, options: dict[str, Any], message: str) -> None:

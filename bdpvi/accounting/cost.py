@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.store import json_value
 
 ADD_OR_REMOVE = "add or remove"
@@ -203,7 +204,7 @@ class Bound:
                 f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
                 f"({self.by}{seen}{seeded_}, to {self.neighbours})"
             )
-        records = f"{self.evidence.sample_size} records, " if self.evidence else ""
+        records = f"{several(self.evidence.sample_size, 'record')}, " if self.evidence else ""
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{mark})"
 

@@ -74,5 +74,5 @@ def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
     before = together(book, delta, {})
     return ValueError(
         f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-        f"spent; {sum(one.count for one in book.charges)} charges were made before"
+        f"spent; {sum(one.count for one in book.charges)} charges made before"
     )

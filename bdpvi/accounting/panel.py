@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 OCTAVE = 512
@@ -48,7 +49,9 @@ class Panel:
             if not bool((self.pairs.r == 1).all()):
                 raise ValueError("counts need pairs of equal covariances, r = 1")
         if self.records < 3 and self.largest is None:
-            raise ValueError(f"ids has {self.records} records; an estimate needs at least 3")
+            raise ValueError(
+                f"ids has {several(self.records, 'record')}; an estimate needs at least 3"
+            )
 
     @property
     def records(self) -> int:

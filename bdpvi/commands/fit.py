@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._runtime import outputs, store, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     Json,
@@ -243,7 +244,9 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         said = {"out": out, "records": fitted.records, "held_out": held_out}
         outputs.say(store.json_text(said))
     else:
-        outputs.say(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
+        outputs.say(
+            f"{several(fitted.records, 'record')} of {fitted.data_name}: {fitted.convergence}"
+        )
         if fitted.ledger.path is not None and fitted.ledger.path.parent != out.resolve():
             where = fitted.ledger.path
             outputs.say(f"{where} has what is spent on this table; keep it, secret too")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._runtime import outputs, store, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     BaseRate,
@@ -373,7 +374,7 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
         outputs.show(f"Nothing is bought: all of ε = {pipeline.epsilon:g} is for the model")
     else:
         outputs.show(
-            f"{len(purchase.bought)} columns are bought for a fifth of the price: "
+            f"{several(len(purchase.bought), 'column')} bought for a fifth of the price: "
             f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}",
             f"ε = {pipeline.epsilon:g} needs about {need} records for that; below "
             f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "

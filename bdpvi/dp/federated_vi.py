@@ -42,6 +42,7 @@ from torch.distributions import Distribution, transform_to
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.dpvi import chain_rule
@@ -384,13 +385,15 @@ def _check_clients(clients: Sequence[Dataset], settings: Rounds) -> None:
     """Raise ValueError unless they are as many as expected, and of the same columns."""
     if len(clients) != settings.clients:
         raise ValueError(
-            f"clients has {len(clients)} tables, but federation is for clients={settings.clients}"
+            f"clients has {several(len(clients), 'table')}, but federation is for "
+            f"clients={settings.clients}"
         )
     first = clients[0]
     for number, data in enumerate(clients):
         if data.x.shape[1:] != first.x.shape[1:] or data.y.shape[1:] != first.y.shape[1:]:
             raise ValueError(
-                f"clients[{number}] has {data.x.shape[1]} columns, clients[0] {first.x.shape[1]}: "
+                f"clients[{number}] has {several(data.x.shape[1], 'column')}, clients[0] "
+                f"{first.x.shape[1]}: "
                 "all need the same"
             )
         if data.feature_names != first.feature_names:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.book import Book, Priced
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.transaction import Before, Mechanism, Plan
@@ -203,7 +204,7 @@ def _too_few(pipeline: Pipeline, first: bought.Counted, need: int) -> str:
     assert spent is not None
     return (
         f"about {max(first.records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} "
-        f"for the constants of these {len(first.purchase.bought)} columns. Three ways: public "
+        f"for the constants of {several(len(first.purchase.bought), 'column')}. Three ways: public "
         "constants for the numeric columns, which cost nothing (--constants FILE); fewer columns "
         f"(--drop COLUMN); or epsilon={epsilon:.2g} (--epsilon {epsilon:.2g}). Nothing was fitted: "
         f"of the ε, {spent.epsilon:.2g} was spent, to count the records"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp import noisy_scores
@@ -234,7 +235,8 @@ def _estimate(found: Posterior, used: Tensor) -> Estimate:
 def _too_few(plan: ScorePlan, rows: float, epsilon: float, least: float) -> str:
     share = least / max(plan.signal(rows), 1e-12)
     return (
-        f"about {rows:.0f} records: at ε = {epsilon:g} intervals for {plan.columns - 1} columns "
+        f"about {rows:.0f} records: at ε = {epsilon:g} intervals for "
+        f"{several(plan.columns - 1, 'column')} "
         f"need about {share * rows:.2g}. Three ways: about {share:.2g} times ε; fewer columns, as "
         "the need goes with their number to the power 1.5; or a release without intervals, "
         "route=ObjectivePerturbation(). Nothing was charged but, unless rows= was declared, "

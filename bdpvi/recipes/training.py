@@ -147,7 +147,8 @@ class Training(DPVI):
         if noise < plan.event.rate * self.rows / 4:  # type: ignore[operator]
             return ""
         return (
-            f"about {self.rows:,.0f} records say little of {plan.size} coordinates at this ε: a "
+            f"about {self.rows:,.0f} records say little of "
+            f"{several(plan.size, 'coordinate')} at this ε: a "
             "larger ε, fewer latents and parameters, or more records would help"
         )
 

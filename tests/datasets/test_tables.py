@@ -215,7 +215,7 @@ def test_all_problems_are_listed_at_once() -> None:
             "target='sick' must have two different values",
             "'who' has 200 different values",
             "'id' has 200 different integers",
-            "'age' has 1 values that are not finite numbers, the first is 'inf' in row 10",
+            "'age' has 1 value no finite number, the first is 'inf' in row 10",
             "'number' is text with 3 different numbers, but also '?'",
             "'town' has 101 different values",
             "'when' has values of type datetime64",
@@ -239,7 +239,7 @@ def test_a_table_without_rows() -> None:
 
 
 def test_an_infinite_value() -> None:
-    with pytest.raises(ValueError, match="column 'age' has 1 values that are not finite numbers"):
+    with pytest.raises(ValueError, match="column 'age' has 1 value no finite number"):
         dataset_from_frame(changed(age=[20, 30, np.inf, 50, 60]), "sick")
 
 

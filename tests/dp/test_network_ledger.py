@@ -108,7 +108,7 @@ def test_two_networks_of_one_table_refuse_at_the_joint_budget() -> None:
     before = charged(ledger)
     with pytest.raises(BudgetExceededError) as caught:
         train(one, 100)
-    assert f"{charged(ledger)} charges were made before: steps" in str(caught.value), said
+    assert f"{charged(ledger)} charges made before: steps" in str(caught.value), said
     assert charged(ledger) > before
     total = ledger.worst_case(DELTA)
     assert total is not None
@@ -146,7 +146,7 @@ def test_noise_is_found_for_all_that_the_ledger_has() -> None:
     assert private.worst_case(DELTA).epsilon == ledger.worst_case(DELTA).epsilon  # type: ignore[union-attr]
     with pytest.raises(BudgetExceededError, match="steps=20 were asked for"):
         private.step()
-    with pytest.raises(ValueError, match=r"cannot be reached.*40 charges were made before"):
+    with pytest.raises(ValueError, match=r"cannot be reached.*40 charges made before"):
         network(ledger, None, epsilon=0.5, steps=1)
 
 
