@@ -206,8 +206,8 @@ class Work:
         if ledger is None and isinstance(table, str | os.PathLike):
             ledger = beside(table)
         kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
-        path = kept.path if isinstance(kept, Ledger) else kept
-        where = None if out is None else _held(*places(out, secret), path and Path(path))
+        path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
+        where = None if out is None else _held(*places(out, secret), path)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}

@@ -218,7 +218,7 @@ def from_csv(lines: bytes, folder: Path, **more: Any) -> None:
     bdpvi.fit_private(model, split.train, epsilon=1.0, route=route, ledger=ledger)
 
 
-DOORS_OF_FILES = {
+DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
     "private, public constants": private(constants=datasets.constants_of(PUBLIC)),
     "private, bought constants": private(numeric=("age",), categorical=("sex",)),
     "command private": command(
@@ -247,7 +247,7 @@ DOORS_OF_FILES = {
 }  # fmt: skip
 PERSONS: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
 OF_PERSONS = ("--unit", "who", "--rows-per-unit", 2)
-DOORS_OF_PERSONS = {
+DOORS_OF_PERSONS: dict[str, Callable[[bytes, Path], object]] = {
     "private, public constants": private(constants=datasets.constants_of(PUBLIC), **PERSONS),
     "private, bought constants": private(
         numeric=("age",), categorical=("sex",), epsilon=20.0, **PERSONS
@@ -345,7 +345,7 @@ LOGISTIC = bdpvi.BayesianLogisticRegression(limit=2.0, intercept=True)
 POISSON = bdpvi.BayesianPoissonRegression(largest=9)
 TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
 BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}
-DOORS_OF_NUMBERS = {
+DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
     "objective": route(LOGISTIC, bdpvi.ObjectivePerturbation(rows=ROWS)),
     "scores": route(LOGISTIC, bdpvi.NoisyScores(rows=ROWS), 5.0),
     "training": route(bdpvi.BayesianMultinomialRegression(classes=2), TRAINING),
@@ -433,12 +433,13 @@ def test_no_person_decides_anything(door: str, tmp_path: Path) -> None:
 def test_only_a_certificate_may_decide_and_then_the_promise_says_so(tmp_path: Path) -> None:
     """A Bayesian ε is read from the records: releases that it decides rest on a name."""
     tells, x = Assumption.RELEASE_AFTER_CERTIFICATE, numbers()
-    for at, (given, read) in enumerate([
+    cases: tuple[tuple[dict[str, Any], bool], ...] = (
         ({"epsilon": 1.0}, False),
         ({"temperature": 1e6, "guarantee": BayesianDP()}, False),
         ({"temperature": 1e6, "epsilon": 1.0, "guarantee": BayesianDP()}, True),
         ({"epsilon": 1.0, "guarantee": BayesianDP()}, True),
-    ]):  # fmt: skip
+    )
+    for at, (given, read) in enumerate(cases):
         (tmp_path / str(at)).mkdir()
         receipt = guide_fit(x, tmp_path / str(at), **given).receipt
         assert (tells in receipt.bound.assumptions) == (tells.value in receipt.meaning) == read

@@ -132,7 +132,7 @@ def test_the_budget_is_used_up_to_the_last_step(others: int) -> None:
     if others:  # charges in between are counted at once
         train(private, 3)
         ledger.charge(Entry(kind="steps", events=(private.mechanism.event(1),), count=11))
-    with pytest.raises(BudgetExceededError, match="Nothing was charged; 37 charges were made"):
+    with pytest.raises(BudgetExceededError, match="Nothing was charged; 37 charges made"):
         train(private, 100)
     assert private.steps == 37 - 11 * others
     assert charged(ledger) == 37
