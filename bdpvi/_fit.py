@@ -19,6 +19,7 @@ from bdpvi import guides
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import EXPERIMENT, Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
@@ -237,7 +238,7 @@ def fit(
         neighbours = Optimum() if exact else Coupled()
     if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
         # Where the worst case is known, whether there is an answer must not depend on the records.
-        raise ValueError(f"data has {len(data)} records; at least 3 are needed")
+        raise ValueError(f"data has {several(len(data), 'record')}; at least 3 are needed")
     key = neighbours.key() if training.seed is None else training.seed
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)

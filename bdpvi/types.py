@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 
 _IDS = 2**28
 
@@ -110,7 +111,8 @@ class Dataset:
         validate.same_length("ids", self.ids, "x", self.x)
         if len(self.feature_names) != self.x.shape[1]:
             raise ValueError(
-                f"feature_names has {len(self.feature_names)} names for {self.x.shape[1]} columns"
+                f"feature_names has {several(len(self.feature_names), 'name')} for "
+                f"{several(self.x.shape[1], 'column')}"
             )
         validate.every("ids", self.ids, self.ids >= 0, "be at least 0")
         if len(self.ids) and int(self.ids.max()) >= _IDS:
@@ -182,7 +184,7 @@ class Dataset:
         good = x.isfinite().all(dim=1) & y.isfinite().reshape(len(y), -1).all(dim=1)
         if bool(good.all()):
             return cls(x, y, **more)
-        tell_owner(int((~good).sum()), "records have a value that is not finite", 5)
+        tell_owner(int((~good).sum()), "record", "a value is not finite", 5)
         return cls(x[good], y[good], ids=good.nonzero()[:, 0], **more)
 
     def __len__(self) -> int:
@@ -290,17 +292,18 @@ class BudgetExceededError(ValueError):
     """A release would cost more than the budget has left. Nothing was charged or drawn."""
 
 
-def tell_owner(records: int, why: str, stacklevel: int = 3) -> None:
+def tell_owner(count: int, noun: str, why: str, stacklevel: int = 3) -> None:
     """Warn of records that are left out, if there are any: a record must not decide an exit.
 
     Args:
-        records: how many.
-        why: the rest of the sentence, as "have a label that is no class".
+        count: how many.
+        noun: what one of them is.
+        why: one is left out, as "a label is no class".
         stacklevel: of the warning.
     """
-    if records:
+    if count:
         warnings.warn(
-            f"for the owner only: {records} {why}; left out",
+            f"for the owner only: {several(count, noun)} left out: {why}",
             PrivacyUtilityWarning,
             stacklevel=stacklevel + 1,
         )

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.datasets.cells import Cells, read_cell, read_cells
 
 Floats = NDArray[np.float64]
@@ -255,7 +256,7 @@ def numbers_of(values: pd.Series[Any], name: str) -> Floats:
     bad = np.flatnonzero(~np.isfinite(numbers) & values.notna().to_numpy())
     if len(bad):
         raise ValueError(
-            f"column {name!r} has {len(bad)} values that are not finite numbers, "
+            f"column {name!r} has {several(len(bad), 'value')} no finite number, "
             f"the first is {label(values.iloc[bad[0]])!r} in row {values.index[bad[0]]}"
         )
     return np.asarray(numbers, dtype=np.float64)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from bdpvi._runtime.outputs import several
 from bdpvi.types import tell_owner
 
 _PARQUET = (".parquet", ".pq")
@@ -68,7 +69,8 @@ def read_table(
         found, odd = _split(lines[1:], separator, len(header))
     if len(found) < least:
         raise ValueError(f"{path} has a header but no rows")
-    tell_owner(odd, f"lines of {path} have not {len(header)} values, or a quote that is not closed")
+    values = several(len(header), "value")
+    tell_owner(odd, "line", f"of {path} it has not {values}, or a quote that is not closed")
     return _frame(found, header, text)
 
 

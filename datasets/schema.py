@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._runtime import schema, store
+from bdpvi._runtime.outputs import several
 from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 
@@ -154,7 +155,8 @@ class Domain:
             codes = np.where(blank, self.cells, places[found.codes]).astype(np.int64)
             unseen = sorted({found.names[c] for c in found.codes[codes == self.cells + 1]})
             count = int((codes == self.cells + 1).sum())
-            return codes, f"{count} values are no level, such as {unseen[0]!r}" if count else ""
+            some = several(count, "value")
+            return codes, f"{some} no level, such as {unseen[0]!r}" if count else ""
         low, high = self.bounds or (0.0, 0.0)
         near = np.clip(np.nan_to_num(numbers), low, high)
         near = np.round(near) if self.integer else near
@@ -166,9 +168,9 @@ class Domain:
             many = ", more than 5 %: are the bounds right?" * (
                 clamped > _MOST_CLAMPED * len(numbers)
             )
-            said.append(f"{clamped} values are out of range and were clamped{many}")
+            said.append(f"{several(clamped, 'value')} out of range and clamped{many}")
         if unread := int((codes == self.cells + 1).sum()):
-            said.append(f"{unread} values are no numbers")
+            said.append(f"{several(unread, 'value')} no number")
         return codes, "; ".join(said)
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:

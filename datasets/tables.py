@@ -296,11 +296,13 @@ def _by_constants(
         good &= ~np.any([cells.blank, *blank], axis=0)
     tell_owner(
         int((~good).sum()),
-        "records have a blank, a value that the constants do not know, or no finite number",
+        "record",
+        "it has a blank, a value that the constants do not know, or no finite number",
         4,
     )
     if counts:
-        warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=3)
+        why = f"for the owner only: not known, features are 0: {said(counts)}"
+        warnings.warn(why, UserWarning, stacklevel=3)
     rows = np.flatnonzero(good)
     meaning = {"column": target, "positive": positive, "negative": f"not {positive}"}
     return Dataset(

@@ -6,17 +6,19 @@ import pandas as pd
 
 from bdpvi._runtime import validate
 from bdpvi.datasets.cells import read_cell
+from bdpvi.types import tell_owner
 
 
-def at_most(frame: pd.DataFrame, unit: str, rows: int) -> pd.DataFrame:
+def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.DataFrame:
     """Return the first ``rows`` rows of every person; rows that name nobody are left out.
 
-    Which rows of one person are kept depends on nobody else's.
+    Which rows of one person are kept depends on nobody else's. The owner is told how many are not.
 
     Args:
         frame: with text names.
         unit: the column that names persons.
         rows: how many of each are kept.
+        tell: whether to tell the owner.
 
     Raises:
         ValueError: if there is no such column, once.
@@ -30,4 +32,7 @@ def at_most(frame: pd.DataFrame, unit: str, rows: int) -> pd.DataFrame:
         raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
     names = frame[unit].map(read_cell).str[1]
     kept = (names != "") & (names.groupby(names).cumcount() < rows)
+    if tell:
+        why = f"it names nobody, or somebody who has more than {rows} (unit={unit!r})"
+        tell_owner(int((~kept).sum()), "row", why)
     return frame[kept.to_numpy()]

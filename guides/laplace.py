@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 import pyro.distributions as dist
-
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
@@ -54,5 +53,3 @@ class Point(GaussianGuide):
     def widened(self, parameters: Mapping[str, Tensor]) -> NoReturn:
         """Raise: there is no covariance."""
         raise NotImplementedError("a point has no covariance")
-
-

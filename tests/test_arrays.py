@@ -70,7 +70,7 @@ def test_the_data_are_a_copy_and_names_can_be_given() -> None:
 
 
 def test_a_record_that_is_not_finite_is_left_out() -> None:
-    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 records"):
+    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
         data = Dataset.of(FRAME.assign(age=[1, np.nan, 2]), Y)
     assert data.ids.tolist() == [0, 2]
 
@@ -91,7 +91,7 @@ def test_a_record_that_is_not_finite_is_left_out() -> None:
         (X, [1, 0], {}, "y has 2 entries, x has 3"),
         (FRAME, pd.Series(Y), {}, "y has another index than x"),
         (FRAME.set_axis(["a", "a"], axis=1), Y, {}, "feature_names must differ, got 'a'"),
-        (X, Y, {"feature_names": ["a"]}, "feature_names has 1 names for 2 columns"),
+        (X, Y, {"feature_names": ["a"]}, "feature_names has 1 name for 2 columns"),
     ],
 )
 def test_what_is_no_data(x: Any, y: Any, options: dict[str, Any], message: str) -> None:

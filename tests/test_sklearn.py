@@ -266,7 +266,7 @@ def test_a_record_that_is_no_number_or_of_no_class_is_left_out(odd: tuple[Any, s
     x, y = table(100)
     usual = PrivateLogisticRegression(**PUBLIC, random_state=0).fit(x, y)
     more = np.vstack([x.astype(object), [[odd[0], 0, 0]]]), np.append(y.astype(object), odd[1])
-    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 records have"):
+    with pytest.warns(PrivacyUtilityWarning, match="owner only: 1 record left out: a value"):
         found = PrivateLogisticRegression(**PUBLIC, random_state=0).fit(*more)
     np.testing.assert_array_equal(found.coef_, usual.coef_)
 

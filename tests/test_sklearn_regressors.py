@@ -207,7 +207,7 @@ def test_bought_bounds_of_few_records_are_noise_and_decide_no_exit(records: int)
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 def test_targets_that_are_no_counts_are_named() -> None:
     x, y = table(POISSON, 50)
-    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 records have a value"):
+    with pytest.warns(PrivacyUtilityWarning, match="owner only: 1 record left out: a value"):
         clone(POISSON).fit(x, np.where(np.arange(50) == 3, -2.0, y))
-    with pytest.warns(PrivacyUtilityWarning, match="50 counts of y were no whole numbers"):
+    with pytest.warns(PrivacyUtilityWarning, match="rounded, as not whole: 50 counts"):
         clone(POISSON).fit(x, y + 0.25)

@@ -31,6 +31,15 @@ _CLOSED = (errno.EPIPE, errno.EINVAL)
 _ERRORS = "bdpvi.escaped"
 
 
+def several(count: float, noun: str, plural: str = "") -> str:
+    """Return a number of things in words.
+
+    >>> several(1, "row"), several(0, "row"), several(2, "entry", "entries")
+    ('1 row', '0 rows', '2 entries')
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end

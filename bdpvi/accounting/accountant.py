@@ -32,8 +32,8 @@ from bdpvi.accounting.conversions import (
     CONVERSIONS,
     EPSILONS,
     HOCKEY_STICK,
-    TESTS,
     SMALL,
+    TESTS,
     least_failure,
     minimise_delta,
     split_delta,
@@ -44,7 +44,6 @@ from bdpvi.accounting.events import Event
 from bdpvi.accounting.losses import Deltas, Losses, Price
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.rounding import cap, rounding_delta
-
 
 MANY = 10_000
 """Records from which on each one's own ε is found at fewer orders, which makes it a bit larger."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.cost import RECORD
 from bdpvi.accounting.events import (
     ExponentialMechanism,
@@ -123,7 +124,10 @@ class Entry:
         if self.charge is None:
             return self.kind
         found = ", found from the data" if self.charge.from_data else ""
-        return f"{self.charge.draws} draws at temperature {self.charge.temperature:.4g}{found}"
+        return (
+            f"{several(self.charge.draws, 'draw')} at temperature "
+            f"{self.charge.temperature:.4g}{found}"
+        )
 
     def __str__(self) -> str:
         return self.once + (f" × {self.count}" if self.count > 1 else "")

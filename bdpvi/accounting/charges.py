@@ -13,8 +13,8 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi.accounting.conversions import REAL_ORDERS, Orders
 from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian, check_same_records
-from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.losses import total_error
+from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.record_costs import event_cost
 from bdpvi.types import Scope
 

@@ -228,7 +228,9 @@ def _largest(case: _Case, epsilon: float) -> float:
     for _ in range(_ROUNDS):
         before = value
         for grids in (
-            [*product(angles, unit, *([x] for x in best[2:])),],
+            [
+                *product(angles, unit, *([x] for x in best[2:])),
+            ],
             [[*best[:2], w, shared, *best[4:]] for w in unit for shared in _SHARED],
             [[*best[:4], high, *place] for high in counts for place in places],
         ):
@@ -240,7 +242,9 @@ def _largest(case: _Case, epsilon: float) -> float:
     return value
 
 
-def _best(case: _Case, epsilon: float, rows: Sequence[Sequence[float]]) -> tuple[list[float], float]:
+def _best(
+    case: _Case, epsilon: float, rows: Sequence[Sequence[float]]
+) -> tuple[list[float], float]:
     """Return the row of choices with the largest δ(ε), and that."""
     choices = _Choices(*torch.tensor(rows, dtype=torch.float64).T)
     delta = hockey_stick_bound(_log_mgf(case, choices), len(rows), epsilon)

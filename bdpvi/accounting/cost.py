@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.store import json_value
 
 ADD_OR_REMOVE = "add or remove"
@@ -71,6 +72,10 @@ class Assumption(Enum):
     THIS_FIT_ALONE = (
         "It is of this fit alone: what else was released from the table costs besides, and what "
         "all of it costs together is known of worst-case guarantees only"
+    )
+    RELEASE_AFTER_CERTIFICATE = (
+        "That there is a release, and at which temperature, was decided by a Bayesian ε that was "
+        "read from the records; no ε covers what that tells"
     )
     SECRET_SAMPLING = "Which records took part in each step is secret"
     SERVER_ADDS_NOISE = "The server is trusted to add the noise"
@@ -207,7 +212,7 @@ class Bound:
                 f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
                 f"({self.by}{seen}{seeded_}, to {self.neighbours})"
             )
-        records = f"{self.evidence.sample_size} records, " if self.evidence else ""
+        records = f"{several(self.evidence.sample_size, 'record')}, " if self.evidence else ""
         mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
         return f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{mark})"
 

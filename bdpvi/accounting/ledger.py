@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from bdpvi._runtime import store
 from bdpvi._runtime.chain import Chain, Head, append, chained, head_of, lock, read, save, state
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.book import (
     RESERVED,
     ROW,
@@ -323,7 +324,7 @@ class Ledger:
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
             names[_SHOWN:] = [f"{len(names) - _SHOWN} others"]
-        words = f"{counted.total()} charges were made before" + ": " * bool(names)
+        words = f"{several(counted.total(), 'charge')} made before" + ": " * bool(names)
         pending = len(book.opened - {without})
         return f"{words}{'; '.join(names)}" + (
             f"; {pending} begun and not finished: the same call finishes it and pays nothing more"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.book import ROW, Book, Priced, for_unit, merged
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.events import SampledGaussian
@@ -74,5 +75,5 @@ def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
     before = together(book, delta, {})
     return ValueError(
         f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-        f"spent; {sum(one.count for one in book.charges)} charges were made before"
+        f"spent; {several(sum(one.count for one in book.charges), 'charge')} made before"
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
@@ -54,7 +55,9 @@ class Panel:
             if not bool((self.pairs.r == 1).all()):
                 raise ValueError("counts need pairs of equal covariances, r = 1")
         if self.records < 3 and not self.ranged:
-            raise ValueError(f"ids has {self.records} records; an estimate needs at least 3")
+            raise ValueError(
+                f"ids has {several(self.records, 'record')}; an estimate needs at least 3"
+            )
 
     @property
     def ranged(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from bdpvi._runtime import log, validate
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.checkpoint import Checkpoint
-from bdpvi._runtime.outputs import csv_text
+from bdpvi._runtime.outputs import csv_text, several
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.store import replacing
 from bdpvi.accounting import quantiles
@@ -378,7 +378,7 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     known = paid.evidence
     if known is None:
         return {**row, "accountant": paid.by}
-    by = f"{known.conversion}, {known.estimator}, {known.sample_size} records"
+    by = f"{known.conversion}, {known.estimator}, {several(known.sample_size, 'record')}"
     return {**row, **asdict(known.diagnostics), "accountant": by}
 
 

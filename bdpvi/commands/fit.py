@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._runtime import outputs, store, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     Json,
@@ -191,7 +192,8 @@ def fit(
     from bdpvi._runtime.keys import Key
     from bdpvi._runtime.schema import to_json
     from bdpvi._runtime.workers import Alone
-    from bdpvi.recipes.files import guide_named
+    from bdpvi.accounting.places import followed
+    from bdpvi.recipes.files import guide_named, unfinished
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -202,6 +204,12 @@ def fit(
     own = key.child("split") if isinstance(key, Key) else key
     split = table.split(own, unit, rows_per_unit)
     _check_new(out)
+    for place in (out, unfinished(out)):
+        if ledger and followed("ledger", ledger).is_relative_to(followed("out", place)):
+            raise ValueError(
+                f"ledger={str(ledger)!r} lies in {str(place)!r}, which this fit makes and clears; "
+                "choose another place"
+            )
     # Nothing is released from an experiment, and other workers of a fit release nothing.
     kept = None if whole is None else bdpvi.Ledger(budget=whole)
     if workers.rank == 0 and seed is None:
@@ -249,7 +257,9 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         said = {"out": out, "records": fitted.records, "held_out": held_out}
         outputs.say(store.json_text(said))
     else:
-        outputs.say(f"{fitted.records} records of {fitted.data_name}: {fitted.convergence}")
+        outputs.say(
+            f"{several(fitted.records, 'record')} of {fitted.data_name}: {fitted.convergence}"
+        )
         if fitted.ledger.path is not None and fitted.ledger.path.parent != out.resolve():
             where = fitted.ledger.path
             outputs.say(f"{where} has what is spent on this table; keep it, secret too")
@@ -259,11 +269,12 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
 def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
     import bdpvi
     from bdpvi.neighbours.sharding import Sharded, ShardedRecords
+    from bdpvi.recipes.files import unfinished
 
     kind = bdpvi.Remove(records)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
-    kept = _unfinished(out) / f"workers-{workers.size}"
+    kept = unfinished(out) / f"workers-{workers.size}"
     return Sharded(partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers)
 
 
@@ -271,34 +282,34 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
     """Fit and save, in a folder that one process at a time may work in."""
     import torch
 
-    from bdpvi._runtime import checkpoint
+    from bdpvi.recipes import files
     from bdpvi.releasing import storage
 
-    first, unfinished = workers.rank == 0, _unfinished(out)
+    first, kept = workers.rank == 0, files.unfinished(out)
     with (
-        options.resumable(unfinished, out) if first else nullcontext(),
-        store.held(unfinished) if first else nullcontext(),
+        options.resumable(kept, out) if first else nullcontext(),
+        store.held(kept) if first else nullcontext(),
     ):
         if first:
             _check_new(out)  # whoever held the folder may have finished
             store.check_writable(out.parent)
         fitted = run()
         if first:
+            store.write(kept / files.SAVED, fitted.kept.name.encode())
             storage.save_fit(fitted, out, extra=made)
         workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
-        checkpoint.forget(unfinished)
+        files.forget(kept)
     return fitted
-
-
-def _unfinished(out: Path) -> Path:
-    return out.with_name(f"{out.name}.unfinished")
 
 
 def _check_new(out: Path) -> None:
     """Raise ValueError if something is at ``out`` already, a dangling link included."""
+    from bdpvi.recipes import files
+
     if not store.nothing_at(out):
-        unfinished = _unfinished(out)
-        left = f"; {unfinished}/ is left of another run, secret too" if unfinished.exists() else ""
+        files.sweep(out)
+        kept = files.unfinished(out)
+        left = f"; {kept}/ is left of another run, secret too" if kept.exists() else ""
         raise ValueError(f"out={str(out)!r} exists already; a fit is never overwritten{left}")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdpvi._runtime import outputs, store
+from bdpvi._runtime.outputs import several
 from bdpvi.commands.command import Command
 from bdpvi.commands.options import Folder, Json
 
@@ -75,8 +76,10 @@ def _charge(text: str, of: str) -> Entry:
 
 
 def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
+    from bdpvi.recipes import files
     from bdpvi.releasing import storage
 
+    files.sweep(folder)
     kept = storage.open_ledger(folder)
     book = kept.book()
     if as_json:
@@ -92,7 +95,7 @@ def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
         outputs.show(store.json_text(content))
         return
     if added is not None:
-        outputs.show(f"{added} charges added" if added else "Nothing to repair")
+        outputs.show(f"{several(added, 'charge')} added" if added else "Nothing to repair")
     for number, one in enumerate(book.charges, start=1):
         outputs.show(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
     if book.marks:
@@ -102,4 +105,4 @@ def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
         outputs.show(
             f"{len(book.opened)} begun and not finished, for which all of their ε is reserved"
         )
-    outputs.show(f"{len(book.charges)} charges; budget: {limit}; in {kept.path}")
+    outputs.show(f"{several(len(book.charges), 'charge')}; budget: {limit}; in {kept.path}")

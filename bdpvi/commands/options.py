@@ -223,18 +223,11 @@ class Table:
         Raises:
             ValueError: naming ``--ledger``, if it cannot be made.
         """
-        from bdpvi.accounting.ledger import Ledger
-        from bdpvi.recipes.private import beside
+        from bdpvi.recipes.private import beside, opened
 
         if file is None and self.data in TABLES:
             return None
-        path = beside(self.data) if file is None else file
-        try:
-            return Ledger.at(path, budget=budget)
-        except OSError as error:
-            raise ValueError(
-                f"ledger={str(path)!r} cannot be made: {error}; give --ledger FILE"
-            ) from error
+        return opened(beside(self.data) if file is None else file, budget)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._runtime import outputs, store, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     BaseRate,
@@ -199,19 +200,19 @@ def private(
         _print_plan(table, given, as_json)
     else:
         given |= {
-            "ledger": table.ledger(ledger),
+            "out": out,
+            "secret": secret,
+            "ledger": ledger,
             "budget": None if budget is None else Budget(budget, delta),
             "unit": unit or ROW,
             "rows_per_unit": rows_per_unit,
         }
-        _carry_out(table, given, out, secret, scores=scores, quiet=quiet, as_json=as_json)
+        _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
 
 def _carry_out(
     table: WholeTable,
     given: dict[str, Any],
-    out: Path,
-    secret: Path | None,
     *,
     scores: bool,
     quiet: bool,
@@ -228,11 +229,11 @@ def _carry_out(
         progress=not quiet and not as_json,
         **given,
     )
-    file, folder = places(out, secret)
+    file, folder = places(given["out"], given["secret"])
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        released = _go_on(work, file, folder)
+        released = _go_on(work, folder)
     took = time.monotonic() - start
     for one in said:
         outputs.complain(str(one.message))
@@ -303,9 +304,9 @@ def _given(table: WholeTable, from_data: bool) -> dict[str, Any]:
     return given
 
 
-def _go_on(work: Work, file: Path, folder: Path) -> Release:
+def _go_on(work: Work, folder: Path) -> Release:
     try:
-        return work.written(file, folder)
+        return work.written()
     except KeyboardInterrupt:
         kept = f"what is done is kept in {folder}/ (secret); the same command goes on there"
         raise KeyboardInterrupt(f"{kept} and pays nothing twice") from None
@@ -373,7 +374,7 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
         outputs.show(f"Nothing is bought: all of ε = {pipeline.epsilon:g} is for the model")
     else:
         outputs.show(
-            f"{len(purchase.bought)} columns are bought for a fifth of the price: "
+            f"{several(len(purchase.bought), 'column')} bought for a fifth of the price: "
             f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}",
             f"ε = {pipeline.epsilon:g} needs about {need} records for that; below "
             f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._runtime import outputs, store, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     Delta,
@@ -178,7 +179,8 @@ def release(
 def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
     tau = released.receipt.temperature
     outputs.say(
-        f"{released.receipt.draws} draws" + ("" if tau is None else f" at temperature {tau:.4g}"),
+        f"{several(released.receipt.draws, 'draw')}"
+        + ("" if tau is None else f" at temperature {tau:.4g}"),
         f"Public: {released.receipt}",
         f"  {released.receipt.meaning}",
         *f"For the owner only: {released.cost}".split("\n"),
@@ -279,7 +281,7 @@ def predict(
             columns = table.astype(object).where(table.notna(), None).to_dict("list")
             outputs.show(store.json_text({**columns, "receipt": loaded.receipt.to_dict()}))
     if file is not None:
-        outputs.say(f"Wrote {len(table)} predictions to {file}")
+        outputs.say(f"Wrote {several(len(table), 'prediction')} to {file}")
 
 
 def _predicted(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._runtime import outputs, store, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.options import (
     BudgetOption,
@@ -84,7 +85,8 @@ def schema(
     drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)
     outputs.say(
-        f"{out}: {len(drafted.columns)} columns, all read from the rows; make them public ones",
+        f"{out}: {several(len(drafted.columns), 'column')}, all read from the rows; make "
+        "them public ones",
         *(f"  left out: {why}" for why in drafted.left_out.values()),
     )
 
@@ -255,7 +257,7 @@ def sample(
             None,
             store.write,
         )
-    outputs.say(f"{out}: {tables} × {rows} rows; {made.receipt}")
+    outputs.say(f"{out}: {tables} × {several(rows, 'row')}; {made.receipt}")
 
 
 def _without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
@@ -271,7 +273,7 @@ def _consented(file: Path, from_data: bool) -> Schema:
     known = Schema.load(file)
     if known.marked and not from_data:
         raise ValueError(
-            f"schema={str(file)!r} has {len(known.marked)} columns that were read from the rows, "
+            f"schema={str(file)!r} has {several(len(known.marked), 'column')} read from the rows, "
             f"such as {known.marked[0]!r}; write public bounds and levels there, or give "
             "--from-data if these are public"
         )
@@ -378,6 +380,6 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         f"Public: {made.receipt}",
         f"  {made.receipt.meaning}",
         f"For the owner only: everything spent on this table: {spent}",
-        f"Wrote {where['out']}: about {made.rows} rows, which may be shared. Keep "
+        f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
     )

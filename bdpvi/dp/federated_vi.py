@@ -42,6 +42,7 @@ from torch.distributions import Distribution, transform_to
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.dp.charges import Steps
 from bdpvi.dp.dpvi import chain_rule
@@ -53,8 +54,8 @@ from bdpvi.inference.guide import Reparameterised
 from bdpvi.inference.optimisers import decay, fresh, fused
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import default_optimiser, isolated
-from bdpvi.models.contract import Model, predictive_means
-from bdpvi.types import Dataset
+from bdpvi.models.contract import Model, fitting, predictive_means
+from bdpvi.types import Dataset, tell_owner
 
 
 class Client:
@@ -62,23 +63,25 @@ class Client:
 
     Args:
         model: the Pyro model of all clients, see :mod:`bdpvi.models.contract`.
-        data: its records, perhaps none.
+        data: its records, perhaps none. One that the model cannot have, or with a feature as large
+            as 1e100, is left out.
         rounds: the settings of all clients.
         seed: of the records' coins; None for a secret one.
 
     Raises:
-        ValueError: from the model's own ``check(data)``, if it has one; or if a feature is as large
-            as 1e100.
+        ValueError: from the model's own ``check(data)``, if it has one.
     """
 
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
+        # Beyond it a logit could overflow, and one record could spoil its client's whole sum.
+        small = (data.x.abs() < _LARGEST).all(dim=1)
+        tell_owner(int((~small).sum()), "record", f"a feature is {_LARGEST:g} or more in size")
+        data = fitting(model, data.select(small))
         check = getattr(model, "check", None)
         if check is not None:
             check(data)
-        # Beyond it a logit could overflow, and one record could spoil its client's whole sum.
-        validate.every("x", data.x, data.x.abs() < _LARGEST, f"be below {_LARGEST:g} in size")
         self.rounds, self._ids = rounds, data.ids.cpu()
         data = data.to("cpu") if len(data) else blank(data)
         with isolated(data.x), pyro.validation_enabled(False):
@@ -382,13 +385,15 @@ def _check_clients(clients: Sequence[Dataset], settings: Rounds) -> None:
     """Raise ValueError unless they are as many as expected, and of the same columns."""
     if len(clients) != settings.clients:
         raise ValueError(
-            f"clients has {len(clients)} tables, but federation is for clients={settings.clients}"
+            f"clients has {several(len(clients), 'table')}, but federation is for "
+            f"clients={settings.clients}"
         )
     first = clients[0]
     for number, data in enumerate(clients):
         if data.x.shape[1:] != first.x.shape[1:] or data.y.shape[1:] != first.y.shape[1:]:
             raise ValueError(
-                f"clients[{number}] has {data.x.shape[1]} columns, clients[0] {first.x.shape[1]}: "
+                f"clients[{number}] has {several(data.x.shape[1], 'column')}, clients[0] "
+                f"{first.x.shape[1]}: "
                 "all need the same"
             )
         if data.feature_names != first.feature_names:

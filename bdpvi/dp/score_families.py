@@ -209,7 +209,9 @@ def cut_poisson(mean: Tensor, largest: float) -> tuple[Tensor, Tensor]:
 
 @cache
 def free_poisson(largest: float) -> float:
-    """Return A of counts that are cut at b: the lower end of an enclosure, within 1 %.
+    """Return A of counts that are cut at b: the lower end of an enclosure.
+
+    It is within 2 % up to b = 1000 and half of A at 10⁶; beyond, the grid is too coarse for any.
 
     Between two means μ₁ < μ₂ of a grid m lies in [m₁, m₂] and h is at most μ₂P(Y < b | μ₁). Below
     the grid m ≥ μ(1 − μ/2) and h ≤ μ, so the ratio is at least b/2μ; and b − m ≥ P(Y < b), so it is

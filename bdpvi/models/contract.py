@@ -189,8 +189,8 @@ def fitting(model: Model, data: Dataset) -> Dataset:
     good = None if takes is None or not len(data) else takes(data.x, data.y)
     if good is None or bool(good.all()):
         return data
-    why = "records have a target, or an exposure, that the model is not of"
-    tell_owner(int((~good).sum()), why, 4)
+    why = "a target, or an exposure, is one that the model is not of"
+    tell_owner(int((~good).sum()), "record", why, 4)
     return data.select(good)
 
 

@@ -11,6 +11,8 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from bdpvi._runtime.outputs import several
+
 Site = Mapping[str, Any]
 """A node of a trace: its name, its distribution ``fn``, its value, its plates and more."""
 
@@ -141,7 +143,7 @@ def _in_observed(site: Site, x: Tensor) -> Iterator[Misfit]:
     for frame in parts:
         yield Misfit(
             f"plate {frame.name!r}",
-            f"has {frame.size} entries for {len(x)} records",
+            f"has {several(frame.size, 'entry', 'entries')} for {several(len(x), 'record')}",
             "a model sees one batch and must not subsample by itself; leave out subsample_size",
         )
     loops = [frame.name for frame in frames if not frame.vectorized]
@@ -161,13 +163,14 @@ def _in_observed(site: Site, x: Tensor) -> Iterator[Misfit]:
         (frame,) = frames
         yield Misfit(
             f"plate {frame.name!r}",
-            f"has {frame.size} entries at dim={frame.dim} for {len(x)} records",
+            f"has {several(frame.size, 'entry', 'entries')} at dim={frame.dim} for "
+            f"{several(len(x), 'record')}",
             'write pyro.plate("records", len(x)), with the records in the last dimension',
         )
     elif site["fn"].batch_shape != (len(x),):
         yield Misfit(
             name,
-            f"has the batch shape {tuple(site['fn'].batch_shape)} for {len(x)} records",
+            f"has the batch shape {tuple(site['fn'].batch_shape)} for {several(len(x), 'record')}",
             "every record needs one log-density; use .to_event(1) for a target of several numbers",
         )
     if not parts:

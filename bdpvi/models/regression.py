@@ -19,6 +19,8 @@ _REACH = 20.0
 """Logarithms of means are cut at ± this."""
 _DISPERSED = 7.0
 """The logarithm of a dispersion is cut at ± this."""
+MOST_COUNT = 10**6
+"""The largest public bound of Poisson counts; see :func:`bdpvi.dp.score_families.free_poisson`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +260,8 @@ class BayesianPoissonRegression(_Counts):
     """Bayesian Poisson regression: counts whose logarithmic mean is linear.
 
     Args:
-        largest: whole number; larger counts are cut to it where noise has to be bounded, and
-            :class:`bdpvi.NoisyScores` knows of that. Public.
+        largest: whole number of at most :data:`MOST_COUNT`; larger counts are cut to it where noise
+            has to be bounded, and :class:`bdpvi.NoisyScores` knows of that. Public.
         exposure: number of the column of the features, from 0 on, that holds each record's
             exposure, such as years at risk, as it is: positive and not standardised. Its logarithm
             is added to the linear predictor with the coefficient 1, and it has no weight.
@@ -276,6 +278,11 @@ class BayesianPoissonRegression(_Counts):
     """
 
     kind: ClassVar[str] = "poisson"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remedy = "such counts are numbers to a linear model"
+        validate.at_most("largest", self.largest, MOST_COUNT, remedy)  # type: ignore[arg-type]
 
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the weights and observe the records."""

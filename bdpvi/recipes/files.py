@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bdpvi._fit import Fit
-from bdpvi._runtime import validate
+from bdpvi._runtime import checkpoint, store, validate
 from bdpvi._runtime.schema import from_json, parsed
 from bdpvi._runtime.store import read_json
 from bdpvi.accounting.cost import Bound, Cost
@@ -21,6 +22,8 @@ RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
 """The releases that a file of hyper-parameters has, and their guides."""
 USUAL = "bdp-vi-mean-field"
 DEFAULT = "default"
+SAVED = "saved"
+"""The file that names the fit, among what is unfinished, when that is about to be saved."""
 
 
 def guide_named(name: str) -> type[GaussianGuide]:
@@ -32,8 +35,29 @@ def guide_named(name: str) -> type[GaussianGuide]:
     return GUIDES[validate.choice("guide", name, GUIDES)]
 
 
+def unfinished(out: Path) -> Path:
+    """Return the folder that a fit works in until it is at ``out``."""
+    return out.with_name(f"{out.name}.unfinished")
+
+
+def sweep(out: Path) -> None:
+    """Remove what a process that was killed once its fit was at ``out`` has left of its work."""
+    left = unfinished(out.resolve())
+    if left.is_dir() and storage.has_fit(out):
+        with suppress(ValueError, OSError), store.held(left):  # another process holds it
+            if (left / SAVED).read_text("utf-8") == storage.name_of(out):
+                forget(left)
+
+
+def forget(left: Path) -> None:
+    """Remove a folder of :func:`unfinished`, and last of it what tells :func:`sweep` to go on."""
+    for part in left.glob("workers-*"):
+        checkpoint.forget(part)
+    checkpoint.forget(left)
+
+
 def load(folder: Path) -> Fit | Prepared:
-    """Read a fit that ``bdpvi fit`` or ``bdpvi private`` wrote.
+    """Read a fit that ``bdpvi fit`` or ``bdpvi private`` wrote, and :func:`sweep` what it left.
 
     Raises:
         ValueError: if the folder does not hold one.
@@ -44,6 +68,7 @@ def load(folder: Path) -> Fit | Prepared:
             "are not kept. For another release run the same command with a larger --epsilon, that "
             "of everything together, and another --out"
         )
+    sweep(folder)
     extra = storage.read_extra(folder)
     if "model" not in extra:
         raise ValueError(

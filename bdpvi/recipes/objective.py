@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.dp import objective_plan
 from bdpvi.dp.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule, rows_said
 from bdpvi.dp.perturbed_objective import WeightedObjective, perturbed_minima
@@ -138,7 +139,8 @@ class ObjectivePerturbation:
         least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
         centre = "the base rate that was declared" if plan.facts.centre else "one half"
         return (
-            f"about {plan.facts.rows:,.0f} rows of {plan.facts.columns} columns say little at this "
+            f"about {plan.facts.rows:,.0f} rows of "
+            f"{several(plan.facts.columns, 'column')} say little at this "
             f"ε: predictions stay near {centre}. The smallest useful ε is about {least:.2g}; fewer "
             "columns would help too"
         )

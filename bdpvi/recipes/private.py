@@ -122,15 +122,15 @@ def private(
         separator=separator,
         multiline=multiline,
         progress=progress,
+        out=out,
+        secret=secret,
         ledger=ledger,
         budget=budget,
         unit=unit,
         rows_per_unit=rows_per_unit,
         **pipeline,
     )
-    if out is None:
-        return work.released(Transaction(work.ledger))
-    return work.written(*places(out, secret))
+    return work.released(Transaction(work.ledger)) if work.where is None else work.written()
 
 
 def beside(table: str | os.PathLike[str]) -> Path:
@@ -143,6 +143,20 @@ def beside(table: str | os.PathLike[str]) -> Path:
     """
     path = Path(table).resolve()
     return path.with_name(f"{path.name}.ledger.jsonl")
+
+
+def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledger:
+    """Return the ledger in a file, as :meth:`bdpvi.Ledger.at` does.
+
+    Raises:
+        ValueError: naming it, if it cannot be made, and as there.
+    """
+    try:
+        return Ledger.at(Path(ledger), budget=budget)
+    except OSError as error:
+        raise ValueError(
+            f"ledger={str(ledger)!r} cannot be made: {error}; give another file (--ledger)"
+        ) from error
 
 
 def places(
@@ -165,6 +179,7 @@ class Work:
         progress: whether to show progress bars.
         multiline: whether records go over several lines of a file.
         separator: between the values of a file.
+        where: it is kept and published, if it is.
     """
 
     table: pd.DataFrame | Dataset
@@ -174,6 +189,7 @@ class Work:
     progress: bool = True
     multiline: bool = False
     separator: str = ","
+    where: Places | None = None
 
     @classmethod
     def of(
@@ -183,15 +199,21 @@ class Work:
         separator: str = ",",
         multiline: bool = False,
         progress: bool = True,
+        out: str | os.PathLike[str] | None = None,
+        secret: str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         budget: Budget | None = None,
         unit: str = ROW,
         rows_per_unit: int = 1,
         **pipeline: Any,
     ) -> Work:
-        """Read the table; arguments as of :func:`private`."""
+        """Read the table; arguments as of :func:`private`. What is refused leaves no ledger."""
         checked(budget, unit, rows_per_unit)
-        file = table if isinstance(table, str | os.PathLike) else None
+        if ledger is None and isinstance(table, str | os.PathLike):
+            ledger = beside(table)
+        kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
+        path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
+        where = None if out is None else _held(*places(out, secret), path)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
@@ -210,12 +232,12 @@ class Work:
             people = table.people
         elif unit != ROW:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
-        work = cls(table, Pipeline(**pipeline), people, budget, progress, multiline, separator)
-        if ledger is None and file is not None:
-            ledger = beside(file)
+        work = cls(
+            table, Pipeline(**pipeline), people, budget, progress, multiline, separator, where
+        )
+        work.check()
         if ledger is not None:
-            kept = ledger if isinstance(ledger, Ledger) else Ledger.at(Path(ledger))
-            people.share(kept)
+            people.share(ledger if isinstance(ledger, Ledger) else opened(ledger))
         return work
 
     @cached_property
@@ -332,7 +354,6 @@ class Work:
             folder: secret, where a fit of a guide is kept; None keeps none.
         """
         pipeline, ledger = self.pipeline, work.ledger
-        self.check()
         self._settle(ledger)
         with ExitStack() as stack:
             with ledger.locked():  # nobody spends between the look at what is left and its use
@@ -394,16 +415,10 @@ class Work:
         )
         return carried_out(fit, asked)
 
-    def written(self, file: Path, secret: Path) -> Release:
+    def written(self) -> Release:
         """Charge, fit and publish, going on where an earlier call was interrupted or ended."""
-        self.check()
-        kept = self.people.kept
-        where = Places.of(
-            out=file,
-            secret=secret,
-            ledger=None if kept is None else kept.path,
-            output=intent.output_of(secret / intent.NAME),
-        )
+        kept, where = self.people.kept, self.where
+        assert where is not None
         table, options = self.digests()
         finished = not store.nothing_at(where.out)
         with (
@@ -454,3 +469,9 @@ class Work:
             table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
         options = replace(self.pipeline, name="data")
         return table, hashlib.sha256(repr(options).encode()).hexdigest()
+
+
+def _held(file: Path, secret: Path, ledger: Path | None) -> Places:
+    """Hold the places of a work against each other."""
+    output = intent.output_of(secret / intent.NAME)
+    return Places.of(out=file, secret=secret, ledger=ledger, output=output)

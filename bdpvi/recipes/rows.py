@@ -45,8 +45,8 @@ class Rows:
             kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
         if pipeline.exposure:
             kept = kept & (columns[pipeline.exposure].numbers > 0)
-        why = "rows have a target, or an exposure, that is blank or that the model is not of"
-        tell_owner(int((~kept).sum()), why)
+        why = "a target, or an exposure, is blank or one that the model is not of"
+        tell_owner(int((~kept).sum()), "row", why)
         return cls(columns, y).select(np.flatnonzero(kept))
 
     def select(self, rows: np.ndarray[Any, Any]) -> Rows:

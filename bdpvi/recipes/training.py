@@ -26,6 +26,7 @@ from bdpvi._runtime.checkpoint import Begun, Checkpoint, always, settings_of
 from bdpvi._runtime.host import HOST, on
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.mechanism import NoisySum
@@ -147,7 +148,8 @@ class Training(DPVI):
         if noise < plan.event.rate * self.rows / 4:  # type: ignore[operator]
             return ""
         return (
-            f"about {self.rows:,.0f} records say little of {plan.size} coordinates at this ε: a "
+            f"about {self.rows:,.0f} records say little of "
+            f"{several(plan.size, 'coordinate')} at this ε: a "
             "larger ε, fewer latents and parameters, or more records would help"
         )
 
@@ -197,8 +199,9 @@ class Training(DPVI):
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
                 warnings.warn(
-                    f"for the owner only: {ignored} gradients of records were not finite, or fail, "
-                    "and count as zero; look for NaN, infinities and values outside the support",
+                    f"for the owner only: not finite, or failed, and taken for zero: "
+                    f"{several(ignored, 'gradient')} of records; look for NaN, infinities and "
+                    "values outside the support",
                     PrivacyUtilityWarning,
                     stacklevel=9,
                 )

@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced
@@ -176,7 +177,7 @@ class BayesianDP:
     def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
         hottest = total(fit, delta, Charge(draws, _HOTTEST, Origin.DATA), accounting)
         return (
-            f"with {draws} draws the covariances alone cost {hottest}. Fewer draws, a "
+            f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
             "lower clip or a stronger prior lower that floor"
         )
 
@@ -348,5 +349,5 @@ def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
 def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
     count = sum(one.count for one in fit.ledger.entries())
     if before:
-        floor = f"the {count} earlier releases have cost {before}; of what is left, {floor}"
+        floor = f"{several(count, 'earlier release')} cost {before}; of what is left, {floor}"
     raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bdpvi._runtime import schema, validate
 from bdpvi._runtime.host import on_host
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind, sentences
 from bdpvi.models.contract import Model, class_probabilities, predictive_means
 from bdpvi.releasing.estimate import Estimate, Gaussian
@@ -133,7 +134,7 @@ class Release:
         return {**self.__dict__, "secret": None}
 
     def __str__(self) -> str:
-        return f"{len(self.samples)} draws; {self.receipt}"
+        return f"{several(len(self.samples), 'draw')}; {self.receipt}"
 
     @property
     def cost(self) -> Cost:

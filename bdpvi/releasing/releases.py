@@ -17,7 +17,7 @@ from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge
-from bdpvi.accounting.cost import Bound, Cost, Kind
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
 from bdpvi.accounting.transaction import Before, Plan, Transaction
 from bdpvi.releasing import basis, guarantees, receipts
 from bdpvi.releasing.guarantees import Guarantee
@@ -230,6 +230,8 @@ class Draws:
                 _check(limit, guarantee, fit, charge, asked.accounting)
             if asked.generator is not None:
                 fit.kept.use_once(asked.generator)
+        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
+        read = read and guarantee.name == guarantees.BAYESIAN
         return Plan(
             kind="draws",
             what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
@@ -237,7 +239,10 @@ class Draws:
             settings=(charge, total),
             charge=charge,
             within=True,
-            assumptions=guarantee.price(total).assumptions,
+            assumptions=(
+                *guarantee.price(total).assumptions,
+                *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,
+            ),
         )
 
     def draw(self, plan: Plan[tuple[Charge, Cost]], key: Key) -> Tensor:

@@ -118,7 +118,9 @@ class OfGuide:
             if value is not None:
                 validate.positive(f"largest.{kind}", value)
         if not set(self.influence) <= set(self.largest):
-            raise ValueError(f"influence must be of {list(self.largest)}, got {self.influence!r:.80}")
+            raise ValueError(
+                f"influence must be of {list(self.largest)}, got {self.influence!r:.80}"
+            )
 
 
 RELEASE_FORMAT = 5

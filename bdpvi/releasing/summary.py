@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from bdpvi._runtime import validate
-from bdpvi._runtime.outputs import one_line
+from bdpvi._runtime.outputs import one_line, several
 from bdpvi.releasing.estimate import BASE
 
 if TYPE_CHECKING:
@@ -233,7 +233,8 @@ def _of_draws(
 ) -> list[Coefficient]:
     if len(release.samples) < FEWEST:
         raise ValueError(
-            f"a release of {len(release.samples)} draws has no intervals: at least {FEWEST} are "
+            f"a release of {several(len(release.samples), 'draw')} has no intervals: at least "
+            f"{FEWEST} are "
             "needed, and those do not know of privacy's noise. fit_private(..., "
             "route=NoisyScores()), or bdpvi private --for intervals, gives intervals that cover"
         )

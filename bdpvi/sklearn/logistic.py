@@ -181,8 +181,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         classes = self._labels(labels)
         targets = of_classes.places(labels, classes)
         good = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
-        why = "records have a value that is no finite number, or a label that is no class"
-        tell_owner(int((~good).sum()), why)
+        why = "a value is no finite number, or a label no class"
+        tell_owner(int((~good).sum()), "record", why)
         rows, targets = rows[good], targets[good]
         noted = {LABELLED: True} if self.classes is None else {}
         if self.classes is None:

@@ -59,8 +59,8 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         targets = read_cells(pd.Series(given, dtype=object)).numbers if texts else given
         targets = targets.astype(np.float64)
         good = np.isfinite(rows).all(axis=1) & np.isfinite(targets) & (targets >= least)
-        why = "records have a value that is no finite number, or a target that the model is not of"
-        tell_owner(int((~good).sum()), why, 4)
+        why = "a value is no finite number, or a target one that the model is not of"
+        tell_owner(int((~good).sum()), "record", why, 4)
         return rows[good], targets[good]
 
     def _fit(self, X: Floats, y: Floats) -> None:
@@ -339,8 +339,9 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         counts = np.rint(targets)
         if odd := int((counts != targets).sum()):
             from bdpvi import PrivacyUtilityWarning
+            from bdpvi._runtime.outputs import several
 
-            said = f"for the owner only: {odd} counts of y were no whole numbers, and are rounded"
+            said = f"for the owner only: rounded, as not whole: {several(odd, 'count')} of y"
             warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)
         self._fit(rows, counts)
         return self

@@ -39,27 +39,19 @@ REPEATED = (
 )
 
 
-def counted(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
+def counted(table: pd.DataFrame, settings: Counts, key: Key, tell: bool = False) -> pd.DataFrame:
     """Return the rows that are counted: all, or of each person at most k by secret coins."""
     if settings.unit == ROW:
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
-    return at_most(table.iloc[order], settings.unit, settings.rows_per_unit)
+    return at_most(table.iloc[order], settings.unit, settings.rows_per_unit, tell)
 
 
 def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
     """Return the rows that are counted, and tell the owner what to know of those that are not."""
-    kept = counted(table, settings, key)
-    if settings.unit == ROW:
-        for name in repeated(table):
-            warnings.warn(REPEATED.format(name=name), stacklevel=3)
-    elif out := len(table) - len(kept):
-        warnings.warn(
-            f"unit={settings.unit!r}: {out} of {len(table)} rows are left out, as they name nobody "
-            f"or somebody who has more than {settings.rows_per_unit} (secret)",
-            stacklevel=3,
-        )
-    return kept
+    for name in repeated(table) if settings.unit == ROW else ():
+        warnings.warn(REPEATED.format(name=name), stacklevel=3)
+    return counted(table, settings, key, tell=True)
 
 
 def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bdpvi._runtime import page as pages
+from bdpvi._runtime.outputs import several
 from bdpvi.synthesis.findings import ALL, BASE, REAL, SYNTHETIC, Column, Quality
 from bdpvi.synthesis.measures import BOOSTED
 
@@ -180,7 +181,7 @@ def scores(found: Quality) -> dict[str, list[list[str]]]:
     for one in found.scores:
         trained = "no column" if one.student == BASE else f"{one.trained} rows"
         group = "All held-out rows" if one.group == ALL else one.group
-        tables.setdefault(f"{group} ({one.rows} rows)", []).append(
+        tables.setdefault(f"{group} ({several(one.rows, 'row')})", []).append(
             [one.student, trained, _number(one.auc), _number(one.accuracy), _number(one.log_score)]
         )
     return tables

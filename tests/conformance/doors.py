@@ -243,10 +243,11 @@ def _private_command(place: Place, share: float) -> Bound:
     return bdpvi.load_release(place.out / "release.json").receipt.bound
 
 
-def _fit_command(place: Place) -> None:
+def fit_command(place: Place, *more: object) -> None:
+    """Fit by the command, into the folder that the door releases from."""
     columns = ("--target", "sick", "--positive", "yes", *_drop("sick"))
     given = ("--guide", "mean-field", "--out", place.folder / "fit", "--ledger", place.ledger)
-    run("fit", "--data", place.table, *columns, *given, "--quiet")
+    run("fit", "--data", place.table, *columns, *given, "--quiet", *more)
 
 
 def _release_command(place: Place, share: float) -> Bound:
@@ -393,7 +394,7 @@ DOORS = (
         **_file,
     ),
     Door("command private", _private_command, few=True, **_file),
-    Door("command release", _release_command, _fit_command, out="."),
+    Door("command release", _release_command, fit_command, out="."),
     Door("synthesize", _synthesize, alone=True),
     Door(
         "command synthesize", _synthesize_command("--no-report"), out="synthetic.json", alone=True

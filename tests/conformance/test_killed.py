@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pyro
 import pytest
-from doors import DOORS, PLENTY, Door, Place
+from doors import DOORS, PLENTY, Door, Place, fit_command, run
 from watch import book, events, files, killed, same_secrets, watching
 
 from bdpvi import Ledger
@@ -81,6 +83,21 @@ def test_a_work_goes_on_after_some_deaths(door: Door, tmp_path: Path) -> None:
 @pytest.mark.parametrize("door", PUBLISHED, ids=lambda door: door.name)
 def test_a_work_goes_on_after_every_death(door: Door, tmp_path: Path) -> None:
     dies(door, tmp_path, lambda number: list(range(1, number + 1)))
+
+
+@pytest.mark.parametrize(("command", "later"), [("cost", 0), ("ledger show", 3), ("fit", 9)])
+def test_what_a_fit_that_was_killed_once_it_was_saved_has_left_is_swept(
+    command: str, later: int, tmp_path: Path
+) -> None:
+    place, events_since = Place.within(tmp_path / "a", rows=60), count()
+    fit, left = place.folder / "fit", place.folder / "fit.unfinished"
+    call = partial(fit_command, place, "--steps", 2, "--records", 3)
+    assert killed(call, lambda _: fit.exists() and next(events_since) == later)
+    assert left.exists()
+    refused = pytest.raises(ValueError, match=r"never overwritten$")
+    with refused if command == "fit" else nullcontext():
+        call() if command == "fit" else run(*command.split(), fit)
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("door", SAMPLED, ids=lambda door: door.name)

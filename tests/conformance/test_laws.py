@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyro
 import pytest
-from doors import DELTA, DOORS, PLENTY, Door, Place, guide_fit, run
+from doors import DELTA, DOORS, PLENTY, Door, Place, fit_command, guide_fit, run
 from gone import Ran
 from watch import Watch, book, candidates, files, holds, read, rival, same_secrets, watching
 
@@ -260,9 +260,17 @@ def test_a_ledger_among_what_is_shared_is_refused(ran: Ran) -> None:
     with pytest.raises(ValueError, match=r"ledger=.*shared"):
         ran.door(replace(place, ledger=place.out / "people.jsonl"))
     assert not files(place.secret)
-    if ran.door.name != "command synthesize":
-        pytest.xfail("an empty ledger is made before the places are held against each other")
-    assert not files(place.out)
+    assert not place.out.exists()
+
+
+@pytest.mark.parametrize("name", ["fit", "fit.unfinished"])
+def test_a_ledger_in_a_folder_that_a_fit_makes_or_clears_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    place = replace(Place.within(tmp_path / "a"), ledger=tmp_path / "a" / name / "people.jsonl")
+    with pytest.raises(ValueError, match=rf"ledger=.*lies in .*{name}'"):
+        fit_command(place)
+    assert not (tmp_path / "a" / name).exists()
 
 
 def test_what_is_kept_tells_nothing_of_the_noise(ran: Ran) -> None:

@@ -7,9 +7,10 @@ those that are for the owner only. A new door gets the law by being listed in ``
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,13 @@ from torch.nn import Linear, functional
 from typer.testing import CliRunner
 
 import bdpvi
-from bdpvi import Ledger, datasets, sklearn
+from bdpvi import BayesianDP, Ledger, datasets, guides, sklearn
+from bdpvi.accounting.cost import Assumption
 from bdpvi.cli import app
+from bdpvi.dp.federated import Federation
+from bdpvi.dp.rounds import Rounds
 from bdpvi.recipes.dpvi import DPVI
+from bdpvi.types import People
 
 ROWS = 200
 PUBLIC = {"source": "By law.", "age": [18, 98], "sex": ["F", "M"]}
@@ -111,11 +116,13 @@ def what_happens(call: Callable[[Any, Path], object], data: Any, folder: Path) -
     return {
         "end": end,
         "warnings": sorted({str(one.message) for one in said} - owners(said)),
-        "files": [str(one.relative_to(folder)) for one in files],
+        "files": [re.sub("[0-9a-f]{16}", "…", str(one.relative_to(folder))) for one in files],
         "shared": [
-            structure(json.loads(one.read_text())) for one in files if one.suffix == ".json"
+            structure(json.loads(one.read_text()))
+            for one in files
+            if one.suffix == ".json" and one.parent.name != "fit"
         ],
-        "charges": [(one.kind, one.purpose, one.events, one.count) for one in book],
+        "charges": [(one.kind, one.purpose.split(" ")[0], one.events, one.count) for one in book],
     }
 
 
@@ -145,12 +152,20 @@ def written(lines: bytes, folder: Path) -> Path:
     return folder / "people.csv"
 
 
+@lru_cache
+def persons() -> bytes:
+    """Return a file in which each person has two rows."""
+    head, *rows = people().splitlines()
+    named = [b"p%d," % (at // 2) + row for at, row in enumerate(rows)]
+    return b"\n".join((b"who," + head, *named, b""))
+
+
 def private(**more: Any) -> Callable[[bytes, Path], object]:
     def call(lines: bytes, folder: Path) -> object:
         return bdpvi.private(
-            written(lines, folder), target="sick", positive="yes", epsilon=5.0, delta=1e-5,
+            written(lines, folder), target="sick", positive="yes", delta=1e-5,
             out=folder / "out", ledger=folder / "people.jsonl", expected_rows=ROWS,
-            progress=False, **more,
+            progress=False, **{"epsilon": 5.0, **more},
         )  # fmt: skip
 
     return call
@@ -158,7 +173,8 @@ def private(**more: Any) -> Callable[[bytes, Path], object]:
 
 def command(*words: object) -> Callable[[bytes, Path], object]:
     def call(lines: bytes, folder: Path) -> None:
-        places = ("--out", folder / "out", "--ledger", folder / "people.jsonl", "--quiet")
+        out = folder / ("fit" if words[0] == "fit" else "out")
+        places = ("--out", out, "--ledger", folder / "people.jsonl", "--quiet")
         given = ("--data", written(lines, folder), "--target", "sick", *words, *places)
         texts = [str(one).replace("FOLDER", str(folder)) for one in given]
         done = CliRunner().invoke(app, [words[0], *texts[:4], *texts[5:]])  # type: ignore[list-item]
@@ -168,16 +184,41 @@ def command(*words: object) -> Callable[[bytes, Path], object]:
     return call
 
 
-def from_csv(lines: bytes, folder: Path) -> None:
+def fit_and_release(
+    *words: object, releasing: tuple[object, ...] = ("--epsilon", 1)
+) -> Callable[[bytes, Path], object]:
+    def call(lines: bytes, folder: Path) -> None:
+        public = ("--constants", "FOLDER/public.json", "--test-fraction", 0.05)
+        command("fit", "--positive", "yes", *public, *words)(lines, folder)
+        given = ("release", folder / "fit", *releasing, "--out", folder / "shared.json")
+        done = CliRunner().invoke(app, [str(one) for one in given])
+        if done.exception is not None:
+            raise done.exception
+
+    return call
+
+
+def frame(call: Callable[[pd.DataFrame, Ledger], object]) -> Callable[[bytes, Path], object]:
+    """Return a door that takes the file's lines as a data frame of texts."""
+
+    def of_lines(lines: bytes, folder: Path) -> object:
+        table = datasets.read_table(written(lines, folder), text=True, least=0)
+        return call(table, Ledger.at(folder / "people.jsonl"))
+
+    return of_lines
+
+
+def from_csv(lines: bytes, folder: Path, **more: Any) -> None:
     constants = datasets.constants_of(PUBLIC)
-    split = datasets.from_csv(written(lines, folder), "sick", positive="yes", constants=constants)
+    given = {"positive": "yes", "constants": constants, **more}
+    split = datasets.from_csv(written(lines, folder), "sick", **given)
     model = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
     route = bdpvi.ObjectivePerturbation(rows=ROWS)
     ledger = Ledger.at(folder / "people.jsonl")
     bdpvi.fit_private(model, split.train, epsilon=1.0, route=route, ledger=ledger)
 
 
-DOORS_OF_FILES = {
+DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
     "private, public constants": private(constants=datasets.constants_of(PUBLIC)),
     "private, bought constants": private(numeric=("age",), categorical=("sex",)),
     "command private": command(
@@ -186,7 +227,37 @@ DOORS_OF_FILES = {
     ),
     "command synthesize": command("synthesize", "--epsilon", 1, "--no-report", "--rows", 5),
     "from_csv and fit_private": from_csv,
+    "from_csv, base": partial(from_csv, unknown="base"),
+    "private, frame": frame(
+        lambda table, ledger: bdpvi.private(
+            table, target="sick", positive="yes", epsilon=5.0, numeric=("age",),
+            categorical=("sex",), ledger=ledger, expected_rows=ROWS, progress=False,
+        )
+    ),
+    "synthesize, frame": frame(
+        lambda table, ledger: bdpvi.synthesize(
+            table, None, "sick", epsilon=1.0, delta=1e-5, ledger=ledger
+        )
+    ),
+    "fit and release": fit_and_release("--guide", "mean-field"),
+    "fit and release, Bayesian": fit_and_release(
+        "--no-noise-scale", "--records", 20,
+        releasing=("--guarantee", "bayesian", "--temperature", 1e6),
+    ),
 }  # fmt: skip
+PERSONS: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
+OF_PERSONS = ("--unit", "who", "--rows-per-unit", 2)
+DOORS_OF_PERSONS: dict[str, Callable[[bytes, Path], object]] = {
+    "private, public constants": private(constants=datasets.constants_of(PUBLIC), **PERSONS),
+    "private, bought constants": private(
+        numeric=("age",), categorical=("sex",), epsilon=20.0, **PERSONS
+    ),
+    "command synthesize": command(
+        "synthesize", "--epsilon", 4, "--no-report", "--rows", 5, *OF_PERSONS
+    ),
+    "from_csv and fit_private": partial(from_csv, unit="who"),
+    "fit and release": fit_and_release("--guide", "mean-field", *OF_PERSONS),
+}
 
 # --- doors of numbers -----------------------------------------------------------------------------
 
@@ -248,11 +319,33 @@ def network(data: Any, folder: Path) -> None:
         made.step()
 
 
+def federated(data: Any, folder: Path) -> None:
+    """Fit two tables, the odd record in the first of them."""
+    x, y = data
+    ledger = Ledger.at(folder / "people.jsonl")
+    tables = [bdpvi.Dataset.of(x[at], y[at]) for at in (slice(0, 100), slice(100, None))]
+    tables = [one.of_people(People(ledger)) for one in tables]
+    rounds = Rounds(
+        clients=2, size=2, clip=50.0, noise_multiplier=8.0, record_rate=1.0, record_clip=1.0
+    )
+    guide = guides.MeanField(CLIPPED)
+    bdpvi.fit_federated(CLIPPED, guide, tables, Federation(rounds), rounds=2, progress=False)
+
+
+def guide_fit(data: Any, folder: Path, **given: Any) -> bdpvi.Release:
+    """Release from a fit of a guide."""
+    guide = guides.MeanField(CLIPPED, noise_scale=1.0)
+    ledger = Ledger.at(folder / "people.jsonl")
+    fit = bdpvi.fit(CLIPPED, guide, data, ledger=ledger, progress=False)
+    return bdpvi.release(fit, **given)
+
+
+CLIPPED = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 LOGISTIC = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
 POISSON = bdpvi.BayesianPoissonRegression(largest=9)
 TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
 BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}
-DOORS_OF_NUMBERS = {
+DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
     "objective": route(LOGISTIC, bdpvi.ObjectivePerturbation(rows=ROWS)),
     "scores": route(LOGISTIC, bdpvi.NoisyScores(rows=ROWS), 5.0),
     "training": route(bdpvi.BayesianMultinomialRegression(classes=2), TRAINING),
@@ -267,9 +360,16 @@ DOORS_OF_NUMBERS = {
     "estimator, Poisson": estimator(sklearn.PrivatePoissonRegressor(largest=3, draws=5, **BOUNDS)),
     "PrivateSVI": svi,
     "make_private": network,
+    "fit_federated": federated,
+    "release": partial(guide_fit, epsilon=1.0),
+    "release, Bayesian": partial(guide_fit, temperature=1e6, guarantee=BayesianDP()),
 }
 
-SLOW = ("private, bought constants", "command private", "estimator, bought", "estimator, linear")
+SLOW = (
+    "private, bought constants", "command private", "estimator, bought", "estimator, linear",
+    "private, frame", "fit and release", "fit and release, Bayesian", "from_csv, base",
+    "synthesize, frame", "release", "release, Bayesian", "fit_federated",
+)  # fmt: skip
 """Doors that see some of the odd records in the usual tests, all in the slow ones."""
 
 # --- the law --------------------------------------------------------------------------------------
@@ -285,10 +385,13 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["end"] == "whole"
 
 
-def each_line(call: Any, lines: tuple[bytes, ...], folder: Path) -> None:
-    usual = what_happens(call, people(), folder / "usual")
+def each_line(
+    call: Any, lines: tuple[bytes, ...], folder: Path, table: bytes | None = None
+) -> None:
+    table = people() if table is None else table
+    usual = what_happens(call, table, folder / "usual")
     for at, line in enumerate(lines):
-        head, rest = people().split(b"\n", 1)
+        head, rest = table.split(b"\n", 1)
         odd = what_happens(call, b"\n".join((head, line, rest)), folder / str(at))
         same(dict(odd), dict(usual))
 
@@ -310,6 +413,42 @@ def test_no_line_of_a_file_decides_anything(door: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("door", DOORS_OF_NUMBERS)
 def test_no_record_of_numbers_decides_anything(door: str, tmp_path: Path) -> None:
     each_number(DOORS_OF_NUMBERS[door], NUMBERS[:: 4 if door in SLOW else 1], tmp_path)
+
+
+STRANGE_PERSONS = (
+    b",40,F,yes",
+    b"p1,40,F,yes",
+    b'"p1,40,F,yes',
+    b"P" * 5000 + b",40,F,yes",
+    *(b"\n".join([b"new," + line] * 3) for line in LINES),
+)
+"""Lines of nobody, of a person with two rows already, and of one with three odd ones."""
+
+
+@pytest.mark.parametrize("door", DOORS_OF_PERSONS)
+def test_no_person_decides_anything(door: str, tmp_path: Path) -> None:
+    each_line(DOORS_OF_PERSONS[door], STRANGE_PERSONS[::5], tmp_path, persons())
+
+
+def test_only_a_certificate_may_decide_and_then_the_promise_says_so(tmp_path: Path) -> None:
+    """A Bayesian ε is read from the records: releases that it decides rest on a name."""
+    tells, x = Assumption.RELEASE_AFTER_CERTIFICATE, numbers()
+    cases: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({"epsilon": 1.0}, False),
+        ({"temperature": 1e6, "guarantee": BayesianDP()}, False),
+        ({"temperature": 1e6, "epsilon": 1.0, "guarantee": BayesianDP()}, True),
+        ({"epsilon": 1.0, "guarantee": BayesianDP()}, True),
+    )
+    for at, (given, read) in enumerate(cases):
+        (tmp_path / str(at)).mkdir()
+        receipt = guide_fit(x, tmp_path / str(at), **given).receipt
+        assert (tells in receipt.bound.assumptions) == (tells.value in receipt.meaning) == read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS_OF_PERSONS)
+def test_no_stranger_person_decides_anything(door: str, tmp_path: Path) -> None:
+    each_line(DOORS_OF_PERSONS[door], STRANGE_PERSONS, tmp_path, persons())
 
 
 @pytest.mark.slow

@@ -230,15 +230,16 @@ def events(act: Callable[[int], object]) -> Iterator[list[str]]:
         yield seen
 
 
-def killed(work: Callable[[], object], number: int) -> bool:
-    """Do a work in a process that dies at its n-th event; return whether it came to that."""
+def killed(work: Callable[[], object], when: int | Callable[[int], bool]) -> bool:
+    """Do a work in a process that dies at its n-th event, or one; return whether it came to it."""
+    dies = when if callable(when) else when.__eq__
     assert sys.platform != "win32"
     sys.stdout.flush()
     process = os.fork()
     if process == 0:
         code = 3
         try:
-            with events(lambda now: os._exit(9) if now == number else None):
+            with events(lambda now: os._exit(9) if dies(now) else None):
                 work()
             code = 0
         finally:

@@ -104,8 +104,8 @@ def test_truth_values_after_a_csv_file_read_them_as_text() -> None:
         ),
         ("size", None, "column 'size' has 1 missing values, the first in row 0"),
         ("age", None, "column 'age' has 1 missing values, the first in row 0"),
-        ("age", "old", "column 'age' has 1 values that are not finite numbers, .* 'old' in row 0"),
-        ("age", np.inf, "column 'age' has 1 values that are not finite numbers, .* 'inf' in row 0"),
+        ("age", "old", "column 'age' has 1 value no finite number, .* 'old' in row 0"),
+        ("age", np.inf, "column 'age' has 1 value no finite number, .* 'inf' in row 0"),
     ],
 )
 def test_a_value_that_cannot_be_encoded(column: str, value: object, message: str) -> None:

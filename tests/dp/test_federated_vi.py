@@ -336,8 +336,6 @@ def narrow() -> Dataset:
         (UNEVEN, settings(size=4), {}, "size=4"),
         ([*UNEVEN[:3], narrow()], settings(), {}, r"clients\[3\]"),
         (UNEVEN, settings(), {"steps": 0}, "rounds"),
-        ([*UNEVEN[:3], Dataset(DATA.x, DATA.y + 1)], settings(), {}, "y must be 0 or 1"),
-        ([*UNEVEN[:3], Dataset(1e200 * DATA.x, DATA.y)], settings(), {}, "x"),
     ],
 )
 def test_what_does_not_fit_is_named_before_a_charge(

@@ -108,7 +108,7 @@ def test_two_networks_of_one_table_refuse_at_the_joint_budget() -> None:
     before = charged(ledger)
     with pytest.raises(BudgetExceededError) as caught:
         train(one, 100)
-    assert f"{charged(ledger)} charges were made before: steps" in str(caught.value), said
+    assert f"{charged(ledger)} charges made before: steps" in str(caught.value), said
     assert charged(ledger) > before
     total = ledger.worst_case(DELTA)
     assert total is not None
@@ -132,7 +132,7 @@ def test_the_budget_is_used_up_to_the_last_step(others: int) -> None:
     if others:  # charges in between are counted at once
         train(private, 3)
         ledger.charge(Entry(kind="steps", events=(private.mechanism.event(1),), count=11))
-    with pytest.raises(BudgetExceededError, match="Nothing was charged; 37 charges were made"):
+    with pytest.raises(BudgetExceededError, match="Nothing was charged; 37 charges made"):
         train(private, 100)
     assert private.steps == 37 - 11 * others
     assert charged(ledger) == 37
@@ -146,7 +146,7 @@ def test_noise_is_found_for_all_that_the_ledger_has() -> None:
     assert private.worst_case(DELTA).epsilon == ledger.worst_case(DELTA).epsilon  # type: ignore[union-attr]
     with pytest.raises(BudgetExceededError, match="steps=20 were asked for"):
         private.step()
-    with pytest.raises(ValueError, match=r"cannot be reached.*40 charges were made before"):
+    with pytest.raises(ValueError, match=r"cannot be reached.*40 charges made before"):
         network(ledger, None, epsilon=0.5, steps=1)
 
 

@@ -35,6 +35,7 @@ from bdpvi.dp.score_posterior import (
     closed_form,
     combined,
 )
+from bdpvi.models.regression import MOST_COUNT
 
 FAMILIES: dict[str, Family] = {
     "logistic": Logistic(),
@@ -129,6 +130,15 @@ def test_counts_that_are_cut_have_these_means_and_a_free_matrix(b: float) -> Non
     far = torch.maximum(mean, b - mean)
     ratio = ((b**2 - far**2) / slope**2)[slope > 1e-3].min()
     assert free_poisson(b) <= math.sqrt(float(ratio)) <= 1.02 * free_poisson(b)
+
+
+@pytest.mark.parametrize(("b", "share"), [(1e3, 0.98), (1e5, 0.8), (MOST_COUNT, 0.4)])
+def test_the_matrix_of_large_counts_is_free_too(b: float, share: float) -> None:
+    mus = torch.linspace(b - 12 * math.sqrt(b), b + 12 * math.sqrt(b), 20_001).double()
+    mean, slope = cut_poisson(mus, b)
+    ratio = (b**2 - torch.maximum(mean, b - mean) ** 2) / slope**2
+    root = math.sqrt(float(ratio[slope > 1e-3 * b].min()))
+    assert share * root <= free_poisson(float(b)) <= root
 
 
 def test_a_round_is_the_sums_with_the_noise_it_names() -> None:

@@ -227,6 +227,10 @@ def test_targets_that_a_model_is_not_of_are_named(
         (lambda: BayesianPoissonRegression(largest=3, exposure=-1), "exposure must be a whole"),
         (lambda: BayesianNegativeBinomialRegression(largest=0.5), "largest must be a whole"),
         (
+            lambda: BayesianPoissonRegression(largest=1_000_001),
+            "largest must be at most 1000000, got 1000001",
+        ),
+        (
             lambda: BayesianPoissonRegression(largest=3, exposure=3).check(table("poisson")),
             "exposure=3 is the number of no column: x has 3",
         ),

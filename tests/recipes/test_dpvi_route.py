@@ -346,7 +346,7 @@ def test_one_row_more_moves_the_first_sum_by_1_at_most_and_nothing_else(monkeypa
         object.__setattr__(data, "y", y[:rows])
         route = DPVI(rows=2000, steps=1, batch=2000, draws=1)
         if math.isnan(last):
-            with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 gradients"):
+            with pytest.warns(PrivacyUtilityWarning, match="for the owner only: .* 1 gradient of"):
                 bdpvi.fit_private(model, data, epsilon=1.0, route=route)
         else:
             bdpvi.fit_private(model, data, epsilon=1.0, route=route)

@@ -92,7 +92,7 @@ def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("bdpvi.dp.noisy_scores.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(rows=4000), ledger=ledger)
-    with pytest.raises(ValueError, match=r"epsilon=0\.5 cannot be reached .* 1 charges were made"):
+    with pytest.raises(ValueError, match=r"epsilon=0\.5 cannot be reached .* 1 charge made"):
         fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(), ledger=ledger)
     assert len(ledger.entries()) == 1
 

@@ -70,7 +70,7 @@ def test_what_was_spent_before_counts() -> None:
     assert total is not None
     assert 0.998 <= total.epsilon <= 1.0
     for one in (route, None):  # declared or not: nothing is counted in vain
-        with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* 2 charges were made"):
+        with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* 2 charges made"):
             fit_private(MODEL, data, epsilon=1.0, route=one)
     fit_private(MODEL, data, epsilon=3.0, route=route)
     assert len(data.people.ledger.entries()) == 3

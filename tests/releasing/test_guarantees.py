@@ -152,7 +152,7 @@ def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
     assert two.epsilon == pytest.approx(gaussian_epsilon(variance, DELTA), rel=1e-3)
     with pytest.raises(
         bdpvi.BudgetExceededError,
-        match=r"epsilon=0\.1 is spent.*2 charges were made before: 1 draws at",
+        match=r"epsilon=0\.1 is spent.*2 charges made before: 1 draw at",
     ):
         bdpvi.calibrate(fit, epsilon=0.1)
 

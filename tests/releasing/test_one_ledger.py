@@ -92,7 +92,7 @@ def test_two_fits_of_one_table_say_together_what_they_cost(data: Dataset) -> Non
 def test_what_is_spent_is_refused_with_what_was_charged_before(data: Dataset) -> None:
     one, two = fitted(data), fitted(data)
     bdpvi.release(one, epsilon=1.0)
-    with pytest.raises(BudgetExceededError, match=r"epsilon=1 is spent.*1 charges were made"):
+    with pytest.raises(BudgetExceededError, match=r"epsilon=1 is spent.*1 charge made"):
         bdpvi.release(two, epsilon=1.0)  # no temperature in the hundreds of thousands
     assert len(data.ledger.entries()) == 1
     later = bdpvi.release(two, epsilon=1.4)
@@ -104,7 +104,7 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
     one = fitted(data, ledger=Ledger(budget=Budget(1.0)))
     two = fitted(data)
     bdpvi.release(one, epsilon=0.8)
-    with pytest.raises(BudgetExceededError, match=r"over the budget of worst-case.*1 draws at"):
+    with pytest.raises(BudgetExceededError, match=r"over the budget of worst-case.*1 draw at"):
         bdpvi.release(two, temperature=0.001)
     with pytest.raises(ValueError, match="need a ledger of their own"):
         data.ledger.settle(budget=Budget(2.0))
@@ -304,7 +304,7 @@ def test_a_new_out_starts_nothing_anew(
 ) -> None:
     assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
     assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
-    assert "epsilon=1 is spent on this table; 2 charges were made" in capsys.readouterr().err
+    assert "epsilon=1 is spent on this table; 2 charges made" in capsys.readouterr().err
     for nothing in ("b", "b.secret"):  # so that another ε may be asked for there
         assert not (tmp_path / nothing).exists()
     fit = tmp_path / "fit"

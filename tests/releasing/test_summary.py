@@ -86,7 +86,7 @@ def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> Non
     data = logistic_data(200, 2)
     fit = bdpvi.recommended(1.0, guide=MeanField).fit(data, progress=False)
     one = bdpvi.release(fit, 1, epsilon=0.5)
-    with pytest.raises(ValueError, match=r"a release of 1 draws has no intervals: at least 20"):
+    with pytest.raises(ValueError, match=r"a release of 1 draw has no intervals: at least 20"):
         one.summary()
     many = bdpvi.release(fit, 25, epsilon=1.0)
     assert "the pull of a clip are not in these intervals" in str(many.summary())

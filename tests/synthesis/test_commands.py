@@ -26,7 +26,7 @@ from bdpvi.releasing import intent
 from bdpvi.synthesis import load
 
 # Of bought bounds it depends on noise how much is beyond.
-pytestmark = pytest.mark.filterwarnings("ignore:column .* were clamped:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
     run("schema", people, "--out", folder / "s.json", "--drop", "name")
     shared = ["synthesize", "--data", people, "--schema", folder / "s.json", "--target", "sick",
               "--epsilon", "1", "--drop", "name", "--out", folder / "shared"]  # fmt: skip
-    with pytest.raises(ValueError, match="2 columns that were read from the rows, such as 'age'"):
+    with pytest.raises(ValueError, match="2 columns read from the rows, such as 'age'"):
         run(*shared)
     ledger = folder / "people.csv.ledger.jsonl"
     assert not ledger.exists()

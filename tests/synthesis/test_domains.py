@@ -24,12 +24,11 @@ def test_cells_have_codes_whatever_they_hold() -> None:
     ages, said = AGE.encode(pd.Series(["-3", "0", "110", "1e9", "", "?", "old"]))
     assert ages.tolist() == [0, 0, 110, 110, 111, 111, 112]
     assert said == (
-        "2 values are out of range and were clamped, more than 5 %: are the bounds right?; "
-        "1 values are no numbers"
+        "2 values out of range and clamped, more than 5 %: are the bounds right?; 1 value no number"
     )
     sexes, said = SEX.encode(pd.Series(["F", " M", None, "X", 7], dtype=object))
     assert sexes.tolist() == [0, 1, 2, 3, 3]
-    assert said == "2 values are no level, such as '7'"
+    assert said == "2 values no level, such as '7'"
 
 
 def test_numbers_have_the_codes_of_their_texts() -> None:

@@ -99,9 +99,9 @@ def test_what_does_not_fit_is_told_to_the_owner_and_refuses_nothing() -> None:
     with pytest.warns(UserWarning, match="secret") as said:
         shared = made(frame)
     assert [str(one.message) for one in said] == [
-        "column 'age': 100 values are out of range and were clamped, more than 5 %: are the bounds "
+        "column 'age': 100 values out of range and clamped, more than 5 %: are the bounds "
         "right? (secret)",
-        "column 'sex': 5 values are no level, such as 'X' (secret)",
+        "column 'sex': 5 values no level, such as 'X' (secret)",
     ]
     assert "200" not in str(shared.receipt)
 

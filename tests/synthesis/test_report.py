@@ -255,7 +255,7 @@ def test_of_a_person_the_rows_that_are_counted_are_looked_at(
     monkeypatch.setattr("bdpvi.synthesis.quality.evaluate", evaluating)
     frame = people(1200, 0)
     frame.assign(who=np.arange(1200) % 400).to_csv(tmp_path / "people.csv", index=False)
-    with pytest.warns(UserWarning, match="rows are left out"):
+    with pytest.warns(UserWarning, match="rows left out"):
         said = run(*given, "--unit", "who", "--rows-per-unit", "2")
     assert "for all records, at most 2, with one value of 'who'" in said
     content = json.loads((tmp_path / "shared.secret" / "report.json").read_text(encoding="utf-8"))

@@ -16,6 +16,7 @@ from opacus.accountants.registry import register_accountant
 from torch import nn
 
 from bdpvi._runtime.checkpoint import sealed, understood, unsealed
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting import worst_case
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.cost import Cost, Exposure
@@ -85,7 +86,9 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         records = Records.of_source("panel", panel)
         check_panel_size(records)
         if self._watched is not None and len(self._watched[0]) != len(records):
-            raise ValueError(f"panel has {len(records)} records; go on with the one watched so far")
+            raise ValueError(
+                f"panel has {several(len(records), 'record')}; go on with the one watched so far"
+            )
         some = records.made_up(_TRIED, 2, trainable(twin)[0].device)
         check_module(twin, some)
         check_loss(loss, twin, some)

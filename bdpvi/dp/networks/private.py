@@ -155,8 +155,8 @@ class Private:
                 )
         if failed and not self._told:
             self._told = True
-            why = "gradients of records of this step fail, and count as zero"
-            tell_owner(failed, why, 4)
+            why = "its gradient fails in this step, and counts as zero"
+            tell_owner(failed, "record", why, 4)
         return [torch.zeros_like(one) for one in self._weights] if total is None else total
 
     def _now(self) -> list[int]:

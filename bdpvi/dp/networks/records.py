@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.dp.networks.gradients import Batch
 
 Source = Sequence[Any] | Dataset[Any]
@@ -92,7 +93,8 @@ class Records:
         found = _length(self.source)
         if found != len(self):
             raise ValueError(
-                f"{name} has {found} records and had {len(self)}; N must be fixed, as the sum is "
+                f"{name} has {several(found, 'record')} and had {len(self)}; N must be "
+                "fixed, as the sum is "
                 "divided by rate · N"
             )
 
@@ -161,7 +163,8 @@ def check_panel_size(panel: Records) -> None:
     """
     if len(panel) < LEAST_PANEL:
         raise ValueError(
-            f"panel has {len(panel)} records; an estimate needs at least {LEAST_PANEL}, kept out "
+            f"panel has {several(len(panel), 'record')}; an estimate needs at least "
+            f"{LEAST_PANEL}, kept out "
             "of the training data"
         )
 
@@ -183,7 +186,8 @@ def check_panel(panel: Records, data: Records) -> None:
         both = panel.ids[torch.isin(panel.ids, data.ids)]
         if len(both):
             raise ValueError(
-                f"panel has {len(both)} records of the training data, such as id {int(both[0])}; "
+                f"panel has {several(len(both), 'record')} of the training data, such as "
+                f"id {int(both[0])}; "
                 "the panel must not be trained on"
             )
     elif isinstance(panel.source, tuple) and isinstance(data.source, tuple):

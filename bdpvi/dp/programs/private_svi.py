@@ -17,6 +17,7 @@ from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import sealed, understood, unsealed
 from bdpvi._runtime.halving import by_halves
 from bdpvi._runtime.host import HOST, drawing, on_host
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.schema import require_same
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.ledger import Ledger
@@ -138,8 +139,9 @@ class PrivateSVI:
         if descent.ignored and not self._told:
             self._told = True
             warnings.warn(
-                f"for the owner only: {descent.ignored} gradients of records are not finite, or "
-                "fail, and count as zero; look for NaN, infinities and values outside the support",
+                f"for the owner only: not finite, or failed, and taken for zero: "
+                f"{several(descent.ignored, 'gradient')} of records; look for NaN, infinities and "
+                "values outside the support",
                 PrivacyUtilityWarning,
                 stacklevel=3,
             )

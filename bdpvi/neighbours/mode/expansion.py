@@ -136,9 +136,7 @@ class Expansion:
             self._pass(records, sign, moved, rough[part])
         return moved
 
-    def _solve(
-        self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int
-    ) -> None:
+    def _solve(self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
         """Write neighbours into ``moved`` by the polynomial, and what is proven of them."""
         own = self._own(records.select(at), sign)
 
@@ -253,5 +251,3 @@ def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor, columns: int) ->
     """
     rho = 4 * gradient * ht.exp()
     return 0.5 * (rho.square() + columns * (2 * curvature).square()).sqrt()
-
-

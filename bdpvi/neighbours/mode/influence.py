@@ -42,9 +42,7 @@ def of_any_record(
     shift = distance(longest, pull)
     if not math.isfinite(shift):
         return None
-    return Influence(
-        added=added, columns=columns, shift=shift, spread=longest * shift, share=share
-    )
+    return Influence(added=added, columns=columns, shift=shift, spread=longest * shift, share=share)
 
 
 def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> Influence | None:

@@ -77,7 +77,9 @@ class Mode:
             records = Weighted.of(model, data)
             n = records.z.shape[1]
             centre = -model.departure(records.z.new_zeros(n))
-            peak = climbed(Posterior(records, model.precision(n), centre), self._start(problem, centre, track))
+            peak = climbed(
+                Posterior(records, model.precision(n), centre), self._start(problem, centre, track)
+            )
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
@@ -93,9 +95,7 @@ class Mode:
             panels,
         )
 
-    def _start(
-        self, problem: Problem, centre: torch.Tensor, track: Track[Any]
-    ) -> torch.Tensor:
+    def _start(self, problem: Problem, centre: torch.Tensor, track: Track[Any]) -> torch.Tensor:
         """Return where Newton's steps begin: where SVI ends, if it is asked for."""
         if problem.plan.rate == 1:
             return centre

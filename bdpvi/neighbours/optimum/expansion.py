@@ -105,8 +105,9 @@ class Expansion:
         spread = [self.coordinates.spread(some) for some in around]
         self.bends = [max(a, b) for a, b in zip(widest, spread, strict=True)]
         # Of degree n, see missed(): w of degree n - 1 has the derivatives n + 1 and n + 2.
+        square = self.longest**2 or 1.0  # of records that are all 0
         self.sizes = {
-            n: max(longest) * max(widest[n - 2] / self.longest**2, 2 * spread[n - 2])
+            n: max(longest) * max(widest[n - 2] / square, 2 * spread[n - 2])
             for n in range(3, NUMERICS.bends + 1)
         }
         # Sums of v/4 that what series leave out is multiplied by.
