@@ -1,8 +1,9 @@
 """One price for every plan that an earlier output may choose, and the proof.
 
 **What is charged.** Where settings of a mechanism follow from noisy outputs, as of a noisy number
-of records, its price may not: it is one loss L_i whose E(1 − e^{ε−L_i})₊ is, at every real ε, at
-least the δ(ε), in either direction, of each plan that outputs may choose.
+of records, its price may not, but for a rounding of 1e-30 a draw: it is one loss L_i, of which
+E(1 − e^{ε−L_i})₊ is, at every real ε, at least the δ(ε), in either direction, of each plan that
+outputs may choose.
 
 **All together** have δ(ε) ≤ E(1 − e^{ε−ΣL_i})₊ with independent L_i (Zhu, Dong and Wang 2022,
 adaptive composition of dominating pairs; an L_i need not be a log ratio). Let P and Q be the laws

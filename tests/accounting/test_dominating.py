@@ -109,7 +109,8 @@ def test_the_charge_follows_from_no_noisy_number() -> None:
 @cache
 def law(price: PerturbedObjective) -> tuple[Array, Array, float]:
     found = losses([price])
-    return found.least + found.step * np.arange(len(found.masses)), found.masses, found.infinite
+    places = np.asarray(found.least + found.step * np.arange(len(found.masses)), dtype=np.float64)
+    return places, found.masses, found.infinite
 
 
 def charged_at(price: PerturbedObjective, epsilon: float) -> float:
