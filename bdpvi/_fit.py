@@ -21,6 +21,7 @@ from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import EXPERIMENT, Key
 from bdpvi._runtime.outputs import several
 from bdpvi.accounting.accountant import Accounting
+from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.panel import Panel
 from bdpvi.guides.checks import require
@@ -47,6 +48,7 @@ class Kept:
         folder: where it was saved last, or loaded from.
         generators: digests of the states of seeded generators that samples were drawn with.
         rows: noisy number of records that the last release was planned by, if one was counted.
+        drawn: what the last release drew, which may be charged as something larger.
     """
 
     people: People
@@ -54,6 +56,7 @@ class Kept:
     folder: Path | None = None
     generators: set[str] = field(default_factory=set)
     rows: float | None = None
+    drawn: PerturbedObjective | SampledGaussian | None = None
 
     def use_once(self, generator: torch.Generator) -> Key:
         """Return the key that a generator's state leads to.

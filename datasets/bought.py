@@ -131,6 +131,11 @@ class Purchase:
         return [name for name, kind in self.bought.items() if kind == CATEGORY and not self.hashed]
 
     @property
+    def may_name(self) -> bool:
+        """Whether names may be bought, whatever kinds are found."""
+        return not self.hashed and any(kind != NUMBER for kind in self.bought.values())
+
+    @property
     def reserve(self) -> float:
         """Queries set aside for numbers that are nearly always the same."""
         numbers = sum(kind != CATEGORY for kind in self.bought.values())

@@ -72,9 +72,13 @@ def losses(events: Sequence[PerturbedObjective]) -> LossBound:
 
 @lru_cache(maxsize=64)
 def _bound(loss: Loss, draws: int, step: float) -> LossBound:
+    return LossBound.of(loss.delta, 0.0, reach(loss), step).repeated(draws)
+
+
+def reach(loss: Loss) -> float:
+    """Return the ε at which the lattice of one draw ends: all of δ there, 1e-20, lies at ∞."""
     sd = loss.k * loss.mu
-    last = min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
-    return LossBound.of(loss.delta, 0.0, last, step).repeated(draws)
+    return min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
 
 
 def delta(

@@ -101,7 +101,7 @@ class PrivacyLossAccountant:
             delta: δ in (0, 1).
         """
         validate.probability("delta", delta)
-        if min(run.noise_multiplier for run in runs) < _LEAST_NOISE:
+        if min(run.noise_multiplier for run in runs) < LEAST_NOISE:
             return math.inf
         from dp_accounting.pld import PLDAccountant
 
@@ -240,6 +240,8 @@ def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
         if not variance:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
+        if found is not None and rest < delta:  # with a threshold it is no Gaussian mechanism
+            found = replace(found, distance=None)
         return found and replace(found, delta=delta, **whose)
     if variance:
         sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
@@ -268,7 +270,7 @@ def _perturbed_epsilon(
     """Return ε of objective perturbation with all else."""
     if not sampled:
         return perturbed_objective.epsilon(perturbed, delta, variance)
-    if min(run.noise_multiplier for run in sampled) < _LEAST_NOISE:
+    if min(run.noise_multiplier for run in sampled) < LEAST_NOISE:
         return math.inf
     if variance := variance + sum(one.variance for one in perturbed):
         sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
@@ -375,7 +377,7 @@ def calibrate(
 
 
 _SLACK = 0.005
-_LEAST_NOISE = 0.02
+LEAST_NOISE = 0.02
 
 
 @lru_cache(maxsize=4096)

@@ -66,6 +66,11 @@ class ScorePlan:
         made = cls(family=family, columns=columns, event=event)
         return replace(made, radius=_WIDE) if made.signal(rows) >= _STRONG else made
 
+    @property
+    def events(self) -> tuple[SampledGaussian]:
+        """What it costs."""
+        return (self.event,)
+
     def with_noise(self, noise_multiplier: float) -> ScorePlan:
         """Return the settings with another noise multiplier."""
         return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))

@@ -55,7 +55,7 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     key = key or Key.fresh()
     objective = WeightedObjective(plan, x, y)
     found = []
-    for draw in range(plan.event.draws):
+    for draw in range(plan.drawn.draws):
         own = key.child("draw", draw)
         nothing = torch.zeros(plan.facts.weights, dtype=torch.float64)
         w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
@@ -93,7 +93,7 @@ class WeightedObjective:
         self.weights.clamp_(max=1.0)
         self.longest = float(norms.max()) if len(norms) else 0.0
         self.sizes = float((self.weights * norms).sum())
-        self.k, self.ridge, self.tolerance = plan.event.residual, plan.ridge, plan.tolerance
+        self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = self.signed.new_zeros(plan.facts.weights)
         self.centre[-1] = plan.facts.centre / CONSTANT

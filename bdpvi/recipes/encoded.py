@@ -114,21 +114,34 @@ class CountCells:
 
 @dataclass(frozen=True, eq=False)
 class EstimateConstants:
-    """Scales and categories of the columns, estimated with noise."""
+    """Scales and categories of the columns, estimated with noise.
+
+    Attributes:
+        rows: of the table.
+        asked: what was to be bought before anything was counted, which alone decides the price: one
+            that followed from noisy counts would have to be above itself
+            (:mod:`bdpvi.accounting.dominating`).
+        purchase: what is bought.
+        price: its parts.
+    """
 
     step: ClassVar[str] = "constants"
 
     rows: Rows
+    asked: bought.Purchase
     purchase: bought.Purchase
     price: Mapping[str, Any]
 
     def plan(self, before: Before) -> Plan[None]:
         """Return the price."""
         events: list[Priced] = []
-        if self.purchase.queries:  # nothing is estimated where all columns are hashed
+        if self.asked.queries:
             distance = self.price["distance"]
-            events.append(_gaussian(distance, bought.rounding(self.purchase, distance)))
-            events += [Threshold(self.price["delta"])] if self.purchase.named else []
+            # Which kinds are found has a part in it, of less than a factor of 2.
+            found, most = (bought.rounding(p, distance) for p in (self.purchase, self.asked))
+            events.append(_gaussian(distance, max(found, 2 * most)))
+        if self.asked.may_name:
+            events.append(Threshold(self.price["delta"]))
         return _plan(*events)
 
     def draw(self, plan: Plan[None], key: Key) -> Encoding:
@@ -182,8 +195,8 @@ def encode(
         assert spent is not None
         paid_for = f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
         _refuse_few(pipeline, wanted, first.records, need, left.distance, paid_for)
-    second = perform(EstimateConstants(rows, wanted, price))
-    paid = (distance, price["distance"]) if wanted.queries else (distance,)
+    second = perform(EstimateConstants(rows, purchase, wanted, price))
+    paid = (distance, price["distance"]) if purchase.queries else (distance,)
     return Encoded(second, paid, first.records, need)
 
 

@@ -254,8 +254,10 @@ class Pipeline:
     def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
         """Return the settings of the fit, for what constants leave of ε.
 
-        How much that is may follow from the noisy number of records: the total never exceeds a μ²
-        that was fixed before (Smith and Thakurta 2022: fully adaptive composition).
+        They may follow from the noisy number of records; what is charged does not
+        (:mod:`bdpvi.accounting.dominating`), but for draws from a guide: those are Gaussian, and
+        the total never exceeds a μ² that was fixed before (Smith and Thakurta 2022: fully adaptive
+        composition).
 
         Objective perturbation is taken but for a Bayesian guarantee, which follows from records
         left out, for several rows of one person, which only Gaussian noise has a price for, and

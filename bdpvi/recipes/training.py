@@ -9,6 +9,7 @@ import math
 import os
 import warnings
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ from bdpvi._runtime.host import HOST, on
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.outputs import several
-from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.book import Priced
+from bdpvi.accounting.dominating import steps_within
+from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.objective_plan import rows_said
@@ -57,6 +60,8 @@ _SHARE = 0.1
 _LONGER = 10.0
 """Records beyond C, over √D/(μN), where noise and clip do about equal harm."""
 _DECAY = 0.1
+_SPARE = 0.05
+"""Share of δ for what steps on samples cost beyond a Gaussian mechanism."""
 _START = 4.0
 """Times 1/√N: the default guide's scales at first, hardly below those of any posterior."""
 
@@ -66,14 +71,28 @@ class DPVIPlan:
     """Public settings of a training.
 
     Attributes:
-        event: all its steps.
+        event: what is charged by its noise.
+        run: all its steps; None if they are ``event``.
         clip: the rule for C.
         size: D, number of coordinates of a record's gradient.
+        spare: δ that is charged besides.
     """
 
     event: SampledGaussian
     clip: Clip
     size: int
+    run: SampledGaussian | None = None
+    spare: float = 0.0
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """What it costs."""
+        return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
+
+    @cached_property
+    def drawn(self) -> SampledGaussian:
+        """All its steps, with the noise that they are taken with."""
+        return self.event if self.run is None else steps_within(self.run, self.event, self.spare)
 
     def with_noise(self, noise_multiplier: float) -> DPVIPlan:
         """Return the settings with another noise multiplier."""
@@ -88,11 +107,13 @@ class Training(DPVI):
         guide: as given, or the usual one.
         size: D, number of coordinates of a record's gradient.
         start: the modules' weights before any training, by their place in a :class:`Holder`.
+        together: rows that one unit has at most.
     """
 
     guide: Any = field(repr=False)
     size: int = field(repr=False)
     start: dict[str, Tensor] = field(repr=False)
+    together: int = field(default=1, repr=False)
 
     @classmethod
     def of(cls, settings: DPVI, model: Model, data: Dataset, guide: object) -> Training:
@@ -104,7 +125,8 @@ class Training(DPVI):
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(DPVI)}
-        made = cls(**given, guide=guide, size=0, start=start)
+        together = data.ledger.rows_per_unit
+        made = cls(**given, guide=guide, size=0, start=start, together=together)
         x, _ = made._arguments(model, data).leaves
         with isolated(x), on(HOST):
             program = made._read(model, data)
@@ -112,7 +134,12 @@ class Training(DPVI):
             return replace(made, size=program.size)
 
     def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
-        """Return the settings: a function of public numbers."""
+        """Return the settings: a function of public numbers.
+
+        Where something was released before, the rate may follow from that. The charge is then a
+        Gaussian mechanism and 5 % of δ, whatever the rate is, and noise is what keeps the steps
+        within it: 2 % more at most (:mod:`bdpvi.accounting.dominating`).
+        """
         assert self.rows is not None
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
@@ -132,7 +159,10 @@ class Training(DPVI):
             steps=self.steps,
             rounding=self.steps * secure.sum_rounding(size),
         )
-        return DPVIPlan(event=event, clip=clip, size=size)
+        if not left.variance or self.together > 1:  # of several rows only rate 1 has a price
+            return DPVIPlan(event=event, clip=clip, size=size)
+        price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)
+        return DPVIPlan(event=price, clip=clip, size=size, run=event, spare=_SPARE * left.delta)
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""
@@ -144,8 +174,8 @@ class Training(DPVI):
 
     def caution(self, plan: DPVIPlan, delta: float) -> str:
         """Return that noise outweighs the records, if it does."""
-        noise = plan.event.noise_multiplier * math.sqrt(plan.size / self.steps)
-        if noise < plan.event.rate * self.rows / 4:  # type: ignore[operator]
+        noise = plan.drawn.noise_multiplier * math.sqrt(plan.size / self.steps)
+        if noise < plan.drawn.rate * self.rows / 4:  # type: ignore[operator]
             return ""
         return (
             f"about {self.rows:,.0f} records say little of "
@@ -184,9 +214,9 @@ class Training(DPVI):
         with isolated(like, seed=start % 2**63), on(HOST):
             program = self._read(model, data)
             mechanism = NoisySum(
-                rate=plan.event.rate,
+                rate=plan.drawn.rate,
                 clip=1.0,
-                noise_multiplier=plan.event.noise_multiplier,
+                noise_multiplier=plan.drawn.noise_multiplier,
                 size=plan.size,
                 records=1,
                 length=len(data),

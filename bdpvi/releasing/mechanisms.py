@@ -73,7 +73,7 @@ class Solve:
         return transaction.Plan(
             kind="release",
             what=f"ε = {self.epsilon:g}",
-            events=(settings.event,),
+            events=settings.events,
             settings=settings,
             assumptions=basis.assumptions_of(self.data.preprocessing, before.book.entries),
         )

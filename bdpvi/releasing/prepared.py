@@ -144,6 +144,9 @@ class Prepared:
         rows, route = self.kept.rows, self.route
         if worst is None or len(solved) != 1 or not self.records or (route.count and rows is None):
             return total
+        drawn = self.kept.drawn or (solved[0] if own[0] is book.charges[0] else None)
+        if not isinstance(drawn, PerturbedObjective):  # only who released it knows what was drawn
+            return total
         if route.count and rows is not None:
             route = route.of_rows(rows)
         shares = route.shares(self.model, self.data)
@@ -151,7 +154,7 @@ class Prepared:
             return total
         paid = math.fsum(e.noise_multiplier**-2 for e in events if isinstance(e, SampledGaussian))
         rest = delta - math.fsum(e.delta for e in events if isinstance(e, Threshold))
-        epsilon = bayesian_epsilon(solved[0], *shares, rest, variance=paid)
+        epsilon = bayesian_epsilon(drawn, *shares, rest, variance=paid)
         found = Bound(
             kind=Kind.PATH if paid else Kind.BAYESIAN,
             epsilon=epsilon,
@@ -212,6 +215,7 @@ class Prepared:
         if few := route.caution(plan.settings, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
         drawn = solve.draw(plan, key)
+        self.kept.drawn = getattr(plan.settings, "drawn", None)
         total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
         latents = latents_of(drawn, route.draws, key)
         if isinstance(drawn, Drawn) and drawn.rounds:

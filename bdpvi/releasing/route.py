@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting import left
-from bdpvi.accounting.book import Book
+from bdpvi.accounting.book import Book, Priced
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.solve import smallest
@@ -27,7 +27,11 @@ class Plan(Protocol):
 
     @property
     def event(self) -> PerturbedObjective | SampledGaussian:
-        """What it costs."""
+        """What it costs, by its noise."""
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """All that it costs."""
 
     def with_noise(self, noise_multiplier: float) -> Plan:
         """Return the settings with another noise multiplier, and the price that goes with it."""
@@ -132,7 +136,7 @@ def planned(
         for spent, limit in limits:
 
             def total(noise: float, spent: Book = spent, limit: Budget = limit) -> float:
-                return left.total(spent, limit.delta, made.with_noise(noise).event)
+                return left.total(spent, limit.delta, *made.with_noise(noise).events)
 
             if spent is book or total(noise) > limit.epsilon:
                 noise = smallest(total, limit.epsilon, noise, slack=left.SLACK)
