@@ -95,12 +95,12 @@ def argmax(data: Dataset, guide: type[GaussianGuide]) -> MultivariateNormal:
         value.backward()
         return value
 
-    optim.step(loss)  # type: ignore[arg-type]
+    optim.step(loss)
     return MultivariateNormal(loc.detach(), scale_tril=factor().detach())
 
 
 @cache
-def fitted(guide: type[GaussianGuide], noise_scale: float | None = None) -> bdpvi.Fit:
+def fitted(guide: Any, noise_scale: float | None = None) -> bdpvi.Fit:
     made = guide(MODEL, noise_scale=noise_scale)
     more = replace(wide(5, seed=1), ids=torch.arange(100, 105))
     route = Optimum(Remove(), Add(more), precision=1e-8)
@@ -234,7 +234,8 @@ def each_score(model: BayesianLogisticRegression, w: Tensor, data: Dataset) -> T
         return torch.func.grad(value)(w)
 
     with pyro.validation_enabled(False):
-        return torch.vmap(one)(data.x, data.y)
+        found: Tensor = torch.vmap(one)(data.x, data.y)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -283,6 +284,7 @@ def test_public_noise_has_a_worst_case_that_no_record_exceeds(guide: type[Gaussi
     assert not Recipe(model=MODEL).bounded
     for panel in fitted(guide, 1.0).panels:
         assert panel.largest == pytest.approx((C / PRECISION * (1 + 2e-5)) ** 2)
+        assert panel.largest is not None
         assert float(panel.pairs.b2.max()) <= panel.largest
     corner = torch.full((1, 3), 9.0).double()
     few = Dataset(corner.repeat(3, 1), torch.tensor([0.0, 1.0, 1.0]).double())
