@@ -116,7 +116,7 @@ class NoisyScores:
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
         """Return the model, which makes the features, without weights of its own."""
-        return getattr(model, "plain", model)  # type: ignore[no-any-return]
+        return getattr(model, "plain", model)
 
     def said(self, plan: ScorePlan) -> str:
         """Return nothing: what was assumed stands in the estimate."""

@@ -231,7 +231,8 @@ def each_score(model: BayesianLogisticRegression, w: Tensor, data: Dataset) -> T
         def value(w: Tensor) -> Tensor:
             return log_likelihood(model, {"w": w}, x[None], y[None]).sum()
 
-        return torch.func.grad(value)(w)
+        slope: Tensor = torch.func.grad(value)(w)
+        return slope
 
     with pyro.validation_enabled(False):
         found: Tensor = torch.vmap(one)(data.x, data.y)
