@@ -109,6 +109,25 @@ def test_fit_release_predict(
     assert "single records" in capsys.readouterr().out
 
 
+def test_a_weight_norm_takes_the_clips_place(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (
+        "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", tmp_path / "fit",
+        "--quiet", "--weight-norm", 1.2,
+    )  # fmt: skip
+    assert run(*command, "--clip", 0.5) == 2
+    assert "both bound scores" in capsys.readouterr().err
+    assert run(*command) == 0
+    made = {"weight_norm": 1.2, "clip": None, "prior_scale": None, "intercept": True, "limit": 2.0}
+    assert made.items() <= storage.read_extra(tmp_path / "fit")["model"].items()
+    out = tmp_path / "release.json"
+    assert run("release", tmp_path / "fit", "--out", out, "--epsilon", 1) == 0
+    release = bdpvi.load_release(out)
+    assert release.receipt.worst_case is not None
+    assert release.model == bdpvi.BayesianLogisticRegression(weight_norm=1.2)
+
+
 def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None:
     code = run(
         "fit", "--data", table, "--target", "sick", "--positive", "yes", "--out", tmp_path / "fit",

@@ -232,7 +232,8 @@ class BayesianLogisticRegression:
         norms = torch.linalg.vector_norm(design, dim=1)
         if not self.weighted:
             return torch.ones_like(norms)
-        return (self.score_bound(design.shape[1]) / norms).clamp(max=1)
+        weights: Tensor = (self.score_bound(design.shape[1]) / norms).clamp(max=1)
+        return weights
 
     def design(self, x: Tensor) -> Tensor:
         """Return the design matrix, (N, d): the features as the arguments change them.

@@ -123,7 +123,7 @@ class NoisyScores:
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
         """Return the model, which makes the features, without weights of its own."""
-        return getattr(model, "plain", model)  # type: ignore[no-any-return]
+        return getattr(model, "plain", model)
 
     def said(self, plan: ScorePlan) -> str:
         """Return how many rows the settings are for, and who says so."""

@@ -107,11 +107,11 @@ class ObjectivePerturbation:
         assert isinstance(model, BayesianLogisticRegression)
         weights = model.design(torch.zeros(1, features)).shape[1]
         facts = Facts(
-            columns=weights - model.intercept,
+            columns=weights - bool(model.intercept),
             rows=self.rows,
             sources=self.sources,
             centre=model.intercept_mean,
-            intercept=model.intercept,
+            intercept=bool(model.intercept),
         )
         return objective_plan.plan(
             facts,

@@ -327,7 +327,7 @@ def _weights(release: Release) -> Tensor:
     if not _of_features(release):
         return torch.cat([one.reshape(len(one), -1) for one in release.latents.values()], 1)
     w = release.latents["w"].flatten(1)
-    if (constant := getattr(model, "constant", 1.0)) != 1 and model.intercept:
+    if (constant := getattr(model, "constant", 1.0)) != 1 and getattr(model, "intercept", False):
         w = torch.cat([w[:, :-1], w[:, -1:] * constant], 1)
     if not getattr(model, "correlation", 0.0):
         return w

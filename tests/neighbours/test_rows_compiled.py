@@ -178,7 +178,7 @@ def rounding_of_single(p: Problem, free: Free, batch: int, exact: Free) -> Free:
     in_slope = torch.where(held, in_bound, torch.maximum(in_free, in_bound))
     error = in_slope + u * (batch + few) * torch.minimum(free_slope, bound)
     in_g = torch.einsum("mnd,mn->md", x.abs(), error)
-    in_loc = p.model.prior_scale**-2 * (in_w + u * few * w.abs()) + in_g / p.plan.rate
+    in_loc = p.model.precision(d) * (in_w + u * few * w.abs()) + in_g / p.plan.rate
 
     gradient = exact["loc"].abs()
     terms = gradient * z.abs() + 1 / deviation
