@@ -112,6 +112,18 @@ class Influence:
         case = _Case.of(self, direction.endswith(WITHOUT), draws, weight)
         return min(closed, (1 + SLACK) * _largest(case, epsilon), 1.0)
 
+    def epsilon(
+        self, delta: float, direction: str = "", draws: int = 1, weight: float | None = None
+    ) -> float:
+        """Return the ε of every conceivable record at ``delta``, by the closed form.
+
+        Args:
+            delta: δ in (0, 1).
+            direction, draws, weight: as of :meth:`delta`.
+        """
+        moments = self.log_moment(_ORDERS, direction, draws, weight)
+        return float(conversions.epsilon(moments, _ORDERS, delta).min())
+
     def _closed(self, epsilon: float, direction: str, draws: int, weight: float) -> float:
         moments = self.log_moment(_ORDERS, direction, draws, weight)
         return float(conversions.delta(moments, _ORDERS, epsilon).min())
@@ -125,7 +137,8 @@ class Influence:
                    + ½ λ(λ + 1) Σ1/τ b²/((1 + λ) v₁lo − λ),
 
         over the ranges of Q's variances in units of P, v₁ that of all coordinates: e is convex with
-        its least value at v = 1, so that its largest on a range is at an end.
+        its least value at v = 1, so that its largest on a range is at an end. Where P is the
+        neighbour b² is taken v₁lo times, as k/((1 + λ)k − λ) falls in the neighbour's precision k.
 
         Args:
             order: λ > 0, any shape.
@@ -134,8 +147,10 @@ class Influence:
         Returns:
             In the shape of ``order``; +inf where no moment is known.
         """
-        case = _Case.of(self, direction.endswith(WITHOUT), draws, float(weight or draws))
+        reverse = direction.endswith(WITHOUT)
+        case = _Case.of(self, reverse, draws, float(weight or draws))
         lo, hi, least, most = case.lo, case.hi, *case.ends
+        shift2 = self.shift**2 / (most if reverse else 1.0)
         lam = order.double()
 
         def e(precision: float) -> Tensor:
@@ -146,7 +161,7 @@ class Influence:
         own = torch.maximum(e(least), e(most))
         rest = (self.columns - 1) * torch.maximum(e(lo), e(hi)) if self.columns > 1 else 0.0
         w = (1 + lam) / most - lam
-        of_means = 0.5 * lam * (lam + 1) * case.weight * case.shift2 / w.clamp(min=1e-300)
+        of_means = 0.5 * lam * (lam + 1) * case.weight * shift2 / w.clamp(min=1e-300)
         return (draws * (own + rest) + of_means).where(w > 0, math.inf)
 
 
