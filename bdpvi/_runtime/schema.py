@@ -5,7 +5,7 @@ Mapping with texts as keys, another dataclass, and unions of these. Of several d
 union the entry ``kind``, a class variable of theirs, says which it is. A field whose metadata has
 ``names`` holds one of the objects there and is written as its name. Tensors are left to
 safetensors. A field whose metadata has ``absent`` is left out of JSON where it has that value, and
-has it where JSON leaves it out: what older files mean, and no number of JSON.
+has it where JSON leaves it out: so files older than the field are read as they were meant.
 
 Whole numbers have 64 bits, or as many as a field's metadata says under ``bits``; floating-point
 ones are finite.

@@ -62,9 +62,9 @@ class Guarantee(Protocol):
 class WorstCaseDP:
     """Worst-case DP: the temperature follows from public constants, the same for every data set.
 
-    For a fit at the optimum of a clipped model whose guide releases a public noise scale. The
-    constants are clip, prior scale, noise scale, draws, δ, and what was released before, which must
-    have been at public temperatures too.
+    For a fit at the optimum of a model with a clip or weights of records, whose guide releases a
+    public noise scale. The constants are these, prior scale, noise scale, draws, δ, and what was
+    released before, which must have been at public temperatures too.
     """
 
     name: ClassVar[str] = WORST_CASE
@@ -312,7 +312,7 @@ def without_worst_case(fit: Fit) -> str:
     if fit.guide.noise_scale is None:
         return "the guide has no public noise_scale"
     if not bounded(fit):
-        return "nothing bounds a record's influence: it takes a clip, and neighbours=Optimum()"
+        return "nothing bounds what a record does: it takes a clip or weights, and Optimum()"
     if any(charge.from_data for charge in fit.ledger.charges()):
         return "an earlier release had a temperature that was found from the data"
     if fit.ledger.book().events is None:

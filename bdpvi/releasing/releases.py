@@ -63,8 +63,8 @@ def release(
             it is, and the release is refused beyond ε.
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
-            give it: at the optimum of a clipped model, with a public noise scale. After a release
-            that has none it must be said.
+            give it: at the optimum of a model with bounded scores, with a public noise scale. After
+            a release that has none it must be said.
         delta: δ at which the cost is reported.
         accounting: how a Bayesian ε is computed; by default as the fit says.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the

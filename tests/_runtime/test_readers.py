@@ -198,7 +198,7 @@ def test_hyperparameters(tmp_path: Path) -> None:
         (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
         (("clip",), 10**400, "clip must be"),
         (("model",), None, "model must be a JSON object, got None"),
-        (("model", "intercept"), 1, "model.intercept must be bool, got 1"),
+        (("model", "intercept"), 1, "model.intercept must be bool . None, got 1"),
         (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
         (("model", "groups"), [0], "dp-gd"),
         (("model", "limit"), "2", "model.limit must be .*None.*, got '2'"),

@@ -740,7 +740,9 @@ def test_a_new_setting_is_an_object() -> None:
         guarantee: ClassVar[str] = NONE
         note: ClassVar[str] = "Heads."
         space: ClassVar[Mapping[str, Sequence[Any]]] = {}
-        model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
+        model: BayesianLogisticRegression = field(
+            default_factory=BayesianLogisticRegression.unweighted
+        )
 
         def prepare(self, train: Dataset, delta: float) -> Coin:
             return self
