@@ -143,10 +143,10 @@ def bisected(
 
     At every ε that is tried each direction's E_x′ δ_x′(ε) is tested against β by betting; all must
     pass. As the means fall in ε, a wrong answer that is too small needs a wrong pass at an ε on the
-    way that the bisection takes where no test errs, of which there are :data:`TESTS`: it happens
-    with probability TESTS · γ at most, γ being that of one test, as at an ε where some mean
-    exceeds β that direction's own test has to err. A test that fails where it might have passed
-    leads to a larger ε.
+    way that the bisection takes where no test errs: it happens with probability :data:`TESTS` · γ
+    at most, γ being that of one test, as at an ε where some mean exceeds β that direction's own
+    test has to err. With a quicker bound over conceivable records there are two tests at each ε,
+    either of which may pass. A test that fails where it might have passed leads to a larger ε.
 
     Where the quicker bound of a direction has a mean of more than :data:`_HOPELESS` times β the
     test fails without a closer look.
@@ -162,13 +162,13 @@ def bisected(
 
     @cache
     def at(index: int) -> dict[str, Estimate] | None:
-        epsilon, found = float(EPSILONS[index]), {}
+        epsilon, found, last = float(EPSILONS[index]), {}, index == len(EPSILONS) - 1
         for name, one in deltas.items():
-            hopeless = one.guide is not None and index < len(EPSILONS) - 1
-            if hopeless and float(one.guide(epsilon).mean()) > _HOPELESS * beta:  # type: ignore[misc]
-                return None
-            found[name] = estimate(one, epsilon, betting, failure_probability)
-            if index < len(EPSILONS) - 1 and float(found[name].log_bound) > math.log(beta):
+            if not last and one.guide is not None:
+                if float(one.guide(epsilon).mean()) > _HOPELESS * beta:
+                    return None
+            found[name] = _tested(one, epsilon, beta, failure_probability)
+            if not last and float(found[name].log_bound) > math.log(beta):
                 return None
         return found
 
@@ -184,6 +184,30 @@ def bisected(
     last = at(min(high, len(EPSILONS) - 1))
     assert last is not None  # of the largest ε all directions are known
     return (float(EPSILONS[high]) if high < len(EPSILONS) else math.inf), last
+
+
+def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> Estimate:
+    """Return the bound on the mean of δ(ε), by the quicker range where that will do, or may as well.
+
+    If not even the largest δ that was seen, in the place of the range, leads below β, a closer look
+    at the range is spared.
+    """
+    if deltas.rough is None:
+        return estimate(deltas, epsilon, betting, gamma)
+    delta, rough = deltas.at(epsilon), deltas.rough(epsilon)
+
+    def within(upper: float) -> Estimate:
+        fixed = replace(deltas, at=lambda _: delta, bound=lambda _: upper)
+        return estimate(fixed, epsilon, betting, gamma)
+
+    quick = within(rough)
+    if float(quick.log_bound) <= math.log(beta):
+        return quick
+    seen = min(float(delta.max()), rough) if len(delta) else rough
+    if float(within(seen).log_bound) > math.log(beta):
+        return quick
+    assert deltas.bound is not None
+    return within(deltas.bound(epsilon))
 
 
 def mean_delta(
@@ -210,11 +234,12 @@ def estimate(
     """
     delta = deltas.at(epsilon)
     tiny = torch.finfo(delta.dtype).tiny
-    logs = delta.clamp(min=tiny).log().unsqueeze(0)
+    upper = 1.0 if deltas.bound is None else max(deltas.bound(epsilon), tiny)
+    logs = delta.clamp(min=tiny, max=upper).log().unsqueeze(0)
     counted = {} if deltas.counts is None else {"counts": deltas.counts}
     if deltas.bound is None:
         return estimator(logs, failure_probability, **counted)
-    log_upper = math.log(max(deltas.bound(epsilon), tiny))
+    log_upper = math.log(upper)
     return betting(logs, failure_probability, log_upper, -math.inf, **counted)
 
 

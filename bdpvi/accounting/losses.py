@@ -43,6 +43,7 @@ class Deltas:
         at: from ε to δ_x′(ε), (m,), or an upper bound on it.
         guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
         bound: from ε to an upper bound on δ_x′(ε) over all conceivable records, if one is known.
+        rough: a quicker and larger such bound, if there is one.
         counts: how many records each δ stands for, (m,); None is one each.
     """
 
@@ -50,6 +51,7 @@ class Deltas:
     guide: Callable[[float], Tensor] | None = None
     bound: Callable[[float], float] | None = None
     counts: Tensor | None = None
+    rough: Callable[[float], float] | None = None
 
 
 class Losses(Protocol):
@@ -258,17 +260,17 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         ]
         return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
-    found, range_of = certified(log_mgf_of, beta), range_bound(draws, direction)
-    off = total_error(draws, direction)
+    found, off = certified(log_mgf_of, beta), total_error(draws, direction)
 
     def at(epsilon: float) -> Tensor:
-        """Return what is found, with both Gaussians' distance from the true ones, in the range."""
+        """Return what is found, with both Gaussians' distance from the true ones."""
         delta = found.at(epsilon)
         if off is not None:
             delta = delta + (1 + math.exp(min(epsilon, 700.0))) * off
-        return delta.clamp(max=1.0 if range_of is None else range_of(epsilon))
+        return delta.clamp(max=1)
 
-    return replace(found, at=at, bound=range_of)
+    close, rough = ranges(draws, direction)
+    return replace(found, at=at, bound=close, rough=rough)
 
 
 def total_error(draws: Draws, direction: str) -> Tensor | None:
@@ -282,20 +284,20 @@ def total_error(draws: Draws, direction: str) -> Tensor | None:
     return total
 
 
-def range_bound(draws: Draws, direction: str) -> Callable[[float], float] | None:
-    """Return a bound on δ(ε) over all conceivable records, None if unknown.
+Range = Callable[[float], float]
+
+
+def ranges(draws: Draws, direction: str) -> tuple[Range | None, Range | None]:
+    """Return bounds on δ(ε) over all conceivable records: a close one, and a quicker one if any.
 
     Draws from one fit are rotated into one; of several fits the moments' closed form adds up, where
-    a fit of equal covariances has ½λ(λ + 1) times its variance.
+    a fit of equal covariances has ½λ(λ + 1) times its variance. None where nothing bounds a record.
     """
     panels = [event.panel(direction) for event, _ in draws]
     if not all(panel.ranged for panel in panels):
-        return None
+        return None, None
     draw = [n * event.draws for event, n in draws]
     weight = [k / event.temperature for k, (event, _) in zip(draw, draws, strict=True)]
-    first = panels[0].influence
-    if first is not None and all(panel is panels[0] for panel in panels):
-        return lambda epsilon: first.delta(epsilon, direction, sum(draw), math.fsum(weight))
 
     def moments(order: Tensor) -> Tensor:
         total = torch.zeros_like(order)
@@ -306,8 +308,14 @@ def range_bound(draws: Draws, direction: str) -> Callable[[float], float] | None
                 total = total + order * (order + 1) / 2 * (w * (panel.largest or 0.0))
         return total
 
-    every = moments(_SCREEN)
-    return lambda epsilon: float(conversions.delta(every, _SCREEN, epsilon).min())
+    every, first = moments(_SCREEN), panels[0].influence
+
+    def closed(epsilon: float) -> float:
+        return float(conversions.delta(every, _SCREEN, epsilon).min())
+
+    if first is None or any(panel is not panels[0] for panel in panels):
+        return closed, None
+    return lambda e: first.delta(e, direction, sum(draw), math.fsum(weight)), closed
 
 
 def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:

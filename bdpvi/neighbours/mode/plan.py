@@ -1,0 +1,44 @@
+"""The temperature of draws for a target ε, from public numbers alone."""
+
+from __future__ import annotations
+
+from bdpvi._runtime import validate
+from bdpvi.accounting.gaussian import largest_variance
+from bdpvi.models.logistic import BayesianLogisticRegression
+
+MARGIN = 5.0
+"""What usual populations need is about 1 to 4.5; correlated columns and rare classes need more."""
+
+
+def planned_temperature(
+    model: BayesianLogisticRegression,
+    weights: int,
+    *,
+    rows: float,
+    epsilon: float,
+    delta: float,
+    draws: int = 1,
+) -> float:
+    """Return the temperature that is planned for a certified Bayesian ε, at least 1.
+
+    A record of usual length moves the mode by about (n/2(N + 13λ))^½ standard deviations: its
+    weight is ½, p(1 − p) about 0.15. A Gaussian mechanism of distance μ has ε at δ, so
+
+        τ = max(1, 5 k n/((N + 13λ) μ²)),    k draws, n weights.
+
+    Whether ε is then certified is for the records to say; ``python benchmarks/certified.py
+    --rule`` prints how often it is.
+
+    Args:
+        model: with the prior's precision λ.
+        weights: n, that of the intercept included.
+        rows: N as declared.
+        epsilon, delta: of all draws together.
+        draws: k.
+
+    >>> planned_temperature(BayesianLogisticRegression(), 9, rows=4000, epsilon=0.2, delta=1e-5)
+    2.6
+    """
+    validate.positive("rows", rows)
+    usual = (rows + 13 * model.precision(weights)) * largest_variance(epsilon, delta)
+    return max(1.0, float(f"{MARGIN * draws * weights / usual:.2g}"))
