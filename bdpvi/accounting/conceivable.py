@@ -51,7 +51,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting import conversions
 from bdpvi.accounting.inversion import LogMgf, hockey_stick_bound
 
-SLACK = 0.01
+SLACK = 0.02
 """Fraction by which what the search finds is raised."""
 WITHOUT = "D′‖D"
 """The direction of a divergence with the neighbour first."""
@@ -237,7 +237,7 @@ def _largest(case: _Case, epsilon: float) -> float:
     unit = torch.linspace(0, 1, _POINTS, dtype=torch.float64).tolist()
     angles = [math.pi * one for one in unit]
     places = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
-    starts = product(angles[::4], (0.0, 0.5, 1.0), (0.0, 1.0), (1.0,), (0.0, 1.0), places)
+    starts = product(angles[::2], unit[::4], (1.0,), (1.0,), (0.0, 1.0), places)
     rows = [[*start[:5], *start[5]] for start in starts]
     best, value = _best(case, epsilon, rows)
     for _ in range(_ROUNDS):

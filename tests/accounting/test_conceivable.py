@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 import torch
 from scipy import integrate, stats
 from torch import Tensor
 
+from bdpvi.accounting import conceivable
 from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.events import WITH, WITHOUT
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
@@ -133,3 +135,20 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
     given = {"added": True, "columns": 2, "shift": 0.1, "spread": 0.1, "share": 0.1, **change}
     with pytest.raises(ValueError, match=message):
         Influence(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", CASES[1:3] + CASES[4:], ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_search_finds_what_a_grid_finds(one: Influence, reverse: bool) -> None:
+    unit = torch.linspace(0, 1, 11, dtype=torch.float64).tolist()
+    places = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    few = (0.0, 0.5, 1.0)
+    rows = [
+        [math.pi * phi, psi, w, shared, high, *place]
+        for phi, psi, w, shared, high, place in product(unit, unit, few, few, few, places)
+    ]
+    case = conceivable._Case.of(one, reverse, 1, 1.0)
+    for epsilon in (0.2, 1.0):
+        _, found = conceivable._best(case, epsilon, rows)
+        assert found <= (1 + conceivable.SLACK) * conceivable._largest(case, epsilon)
