@@ -59,8 +59,7 @@ class BayesianAccountant:
 
     >>> accountant = BayesianAccountant()
     >>> means = torch.linspace(0, 0.1, 1000).unsqueeze(1)
-    >>> bound = Influence(added=False, columns=1, shift=0.11, spread=0.0, share=0.0)
-    >>> accountant.add((torch.zeros(1), torch.eye(1)), (means, torch.eye(1)), influence=bound)
+    >>> accountant.add((torch.zeros(1), torch.eye(1)), (means, torch.eye(1)))
     >>> print(accountant.cost(1e-2).bayesian)
     Bayesian DP ε = 0.03852 at δ = 0.01 (1000 records, reliable)
     """
