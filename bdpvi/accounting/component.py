@@ -61,7 +61,7 @@ class BayesianAccountant:
     >>> means = torch.linspace(0, 0.1, 1000).unsqueeze(1)
     >>> accountant.add((torch.zeros(1), torch.eye(1)), (means, torch.eye(1)))
     >>> print(accountant.cost(1e-2).bayesian)
-    Bayesian DP ε = 0.03852 at δ = 0.01 (1000 records, reliable)
+    Bayesian DP ε = 0.04394 at δ = 0.01 (1000 records, reliable)
     """
 
     def __init__(self, *, kind: str = "remove", accounting: Accounting | None = None) -> None:
@@ -310,8 +310,8 @@ def _together(one: SampledGaussian, other: SampledGaussian) -> SampledGaussian |
     a, b = one.norms, other.norms
     assert a is not None
     assert b is not None
-    same = (one.noise_multiplier, one.rate, a.scope) == (other.noise_multiplier, other.rate, b.scope)
-    if not same or not torch.equal(a.levels, b.levels):
+    same = one.noise_multiplier == other.noise_multiplier and one.rate == other.rate
+    if not same or a.scope is not b.scope or not torch.equal(a.levels, b.levels):
         return None
     counts = replace(a, counts=a.counts + b.counts)
     return replace(one, steps=counts.steps, norms=counts)

@@ -21,7 +21,7 @@ JAELKOE = [
     (1e-3, 2000, 0.005, 2.0, 0.4609, 0.2480),
 ]
 MNIST = [
-    # Thesis of Triastcyn (EPFL 2020), Table 5.2, its batches and steps: z, δ, worst-case ε and P(A).
+    # MNIST, 690 steps at q = 512/59000: noise z, δ, worst-case ε and P(A).
     (0.85, 1e-5, 1.982, 0.879),
     (0.85, 1e-10, 4.150, 0.984),
     (1.68, 1e-5, 0.553, 0.635),
@@ -56,7 +56,7 @@ def test_the_published_prices_of_training(
 
 
 @pytest.mark.parametrize(("noise", "delta", "epsilon", "success"), MNIST)
-def test_the_published_noise_of_networks(
+def test_the_reported_noise_of_networks(
     noise: float, delta: float, epsilon: float, success: float
 ) -> None:
     found = steps(noise, 512 / 59000, 690).cost(delta).worst_case
