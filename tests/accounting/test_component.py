@@ -22,7 +22,7 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
 from bdpvi.types import Scope
 
-M, D = 600, 3
+M, D = 300, 2
 
 
 def conjugate(rows: int = M) -> tuple[MultivariateNormal, Tensor, Tensor, Influence]:
@@ -60,20 +60,14 @@ def test_it_is_the_cost_of_the_same_events_and_a_certificate() -> None:
     found = accountant.cost(1e-2).bayesian
     assert expected is not None
     assert found is not None
-    assert found.epsilon == expected.epsilon == accountant.get_epsilon(1e-2)
+    assert found.epsilon == expected.epsilon
     assert found.evidence is not None
     assert found.evidence.estimator == "betting"
     assert found.reliable
-    assert accountant.get_delta(found.epsilon, near=1e-2) <= 1e-2 * (1 + 1e-9)
-
-
-def test_a_certificate_is_above_the_truth() -> None:
-    """The exact mean over ten times as many rows, of both directions, is within δ at its ε."""
-    found = added(BayesianAccountant()).get_epsilon(1e-2)
-    posterior, means, covariances, _ = conjugate()
-    pairs = summarise(posterior, MultivariateNormal(means, covariances))
-    assert float(pairs.hockey_stick(found).mean()) <= 1e-2
-    assert float(pairs.reverse().hockey_stick(found).mean()) <= 1e-2
+    for one in (pairs, pairs.reverse()):  # one draw is below what two cost
+        assert float(one.hockey_stick(found.epsilon, 1.5).mean()) < 1e-2
+    found_delta = accountant.account.get_delta(found.epsilon, near=1e-2)
+    assert found_delta <= 1e-2 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("form", ["torch", "pyro", "pair", "list", "of guides", "one covariance"])

@@ -31,9 +31,11 @@ MNIST = [
 """As docs/reproduction.md has them."""
 
 
-def steps(noise: float, rate: float, number: int, **settings: str) -> BayesianAccountant:
+def steps(
+    noise: float, rate: float, number: int, conversion: str | None = None
+) -> BayesianAccountant:
     """Return steps at the largest norm for everybody: what any record may cost."""
-    accountant = BayesianAccountant(accounting=Accounting(**settings) if settings else None)
+    accountant = BayesianAccountant(accounting=Accounting(conversion=conversion))
     for part in (number // 3, number - number // 3):
         accountant.step(noise, rate, torch.ones(4), steps=part, scope="static")
     return accountant
