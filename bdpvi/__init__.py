@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from bdpvi._fit import Fit, Training, fit
     from bdpvi.accounting.accountant import Accounting, cost_of
     from bdpvi.accounting.book import Charge
+    from bdpvi.accounting.component import BayesianAccountant
+    from bdpvi.accounting.conceivable import Influence
     from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure
     from bdpvi.accounting.ledger import Ledger
     from bdpvi.dp.federated_vi import FederatedFit, fit_federated
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "_fit": ("Fit", "Training", "fit"),
     "accounting.accountant": ("Accounting", "cost_of"),
+    "accounting.component": ("BayesianAccountant",),
+    "accounting.conceivable": ("Influence",),
     "accounting.cost": ("Assumption", "Bound", "Cost", "Exposure"),
     # Dataset from there too: it carries a ledger.
     "accounting.ledger": ("Charge", "Dataset", "Ledger"),
@@ -93,6 +97,7 @@ __all__ = [
     "Accounting",
     "Add",
     "Assumption",
+    "BayesianAccountant",
     "BayesianDP",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
@@ -111,6 +116,7 @@ __all__ = [
     "Exposure",
     "FederatedFit",
     "Fit",
+    "Influence",
     "Ledger",
     "NoisyScores",
     "ObjectivePerturbation",

@@ -190,6 +190,34 @@ class Bound:
         return replace(self, epsilon=epsilon, distance=None, rounding=0.0, reason="", evidence=None)
 
     @property
+    def attack_success(self) -> float:
+        """P(A): how often the best attacker tells D from D′ at most, each as likely as the other.
+
+        (e^ε + δ)/(1 + e^ε), for one who knows all but the record that differs: (ε, δ) in both
+        orders leaves no test with false alarms α and misses β for which α + β is below
+        2(1 − δ)/(1 + e^ε) (Kairouz, Oh and Viswanath, "The composition theorem for differential
+        privacy", ICML 2015, Theorem 2.1). At δ = 0 it is 1/(1 + e^{−ε}), which Triastcyn (EPFL
+        2020, Table 5.2) prints. Of a Bayesian guarantee it is a mean over records x′, as δ is.
+
+        Raises:
+            ValueError: if ε is that of a training path, which bounds no attack.
+
+        >>> bound = Bound(kind=Kind.BAYESIAN, epsilon=0.62, delta=1e-5, by="")
+        >>> round(bound.attack_success, 3)
+        0.65
+        """
+        if self.kind is Kind.PATH:
+            raise ValueError(f"an ε {self.kind.value} is a diagnostic and bounds no attack")
+        shrunk = math.exp(-self.epsilon)
+        return (1 + self.delta * shrunk) / (1 + shrunk)
+
+    def group(self, size: int) -> Bound | None:
+        """Return the worst case of groups: see :func:`bdpvi.accounting.groups.group`."""
+        from bdpvi.accounting.groups import group
+
+        return group(self, size)
+
+    @property
     def meaning(self) -> str:
         """The promise in words, with every assumption."""
         words = meaning(self.kind, self.relation, self.unit)

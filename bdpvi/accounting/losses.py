@@ -242,9 +242,7 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
     """
     variance, bound = loss_variance(draws, direction), variance_bound(draws, direction)
     counts = draws[0][0].panel(direction).counts
-    if variance is not None and bound is None:
-        return Deltas(partial(equal_covariance, variance), counts=counts)
-    if variance is not None:
+    if variance is not None and bound is not None:
         top = torch.tensor([bound], dtype=torch.float64)
         return Deltas(
             partial(equal_covariance, variance.clamp(max=top)),
@@ -260,7 +258,11 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         ]
         return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
 
-    found, off = certified(log_mgf_of, beta), total_error(draws, direction)
+    if variance is not None:
+        found = Deltas(partial(equal_covariance, variance), counts=counts)
+    else:
+        found = certified(log_mgf_of, beta)
+    off = total_error(draws, direction)
 
     def at(epsilon: float) -> Tensor:
         """Return what is found, with both Gaussians' distance from the true ones."""

@@ -1,0 +1,67 @@
+"""What a guarantee for one record says of several."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
+from bdpvi.accounting.cost import Bound, Kind
+from bdpvi.accounting.worst_case import gaussian_guarantee
+
+LARGEST = 700.0
+"""Of which floating point has e^ε."""
+
+
+def group(guarantee: Bound, size: int) -> Bound | None:
+    """Return what a worst-case guarantee promises up to k records that change together.
+
+    Of a mechanism no worse than a Gaussian one of distance μ it is the ε of distance kμ at the same
+    δ (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, on group privacy).
+    Elsewhere a group is k changes after one another: (kε, δ (1 + e^ε + … + e^{(k−1)ε})), which is
+    less than the (kε, k e^{kε} δ) of Vadhan ("The complexity of differential privacy", 2017, Lemma
+    2.2); :func:`.worst_case.replace_one` is k = 2.
+
+    Args:
+        guarantee: for one record, or one client, or another unit.
+        size: k.
+
+    Returns:
+        None where no δ below 1 is left.
+
+    Raises:
+        ValueError: if the guarantee is no worst case, or is one for a group already. A Bayesian ε
+            is of one random record beside this table: the tables between it and a group's are
+            others, of which it says nothing.
+
+    >>> one = gaussian_guarantee(0.0625, 1e-5)
+    >>> print(group(one, 3))
+    worst-case DP: ε = 3.147 at δ = 1e-05 (Gaussian DP, to add or remove up to 3 records)
+    >>> print(group(Bound(kind=Kind.WORST_CASE, epsilon=0.5, delta=1e-6, by="a proof"), 2))
+    worst-case DP: ε = 1 at δ = 2.64872e-06 (a proof, to add or remove up to 2 records)
+    """
+    validate.positive_int("size", size)
+    if guarantee.kind is not Kind.WORST_CASE:
+        raise ValueError(
+            f"guarantee is {guarantee.kind.value}, of one random record: it promises groups nothing"
+        )
+    if not guarantee.unit.startswith("one "):
+        raise ValueError(f"guarantee is one to {guarantee.neighbours}, of a group already")
+    if size == 1:
+        return guarantee
+    unit = f"up to {several(size, guarantee.unit.removeprefix('one '))}"
+    if guarantee.distance == 0:
+        return replace(guarantee, unit=unit)
+    if guarantee.distance is not None:
+        variance = (size * guarantee.distance) ** 2
+        found = gaussian_guarantee(variance, guarantee.delta, guarantee.rounding)
+        return found and replace(
+            guarantee, epsilon=found.epsilon, distance=found.distance, unit=unit
+        )
+    epsilon = size * guarantee.epsilon
+    if epsilon > LARGEST:
+        return None
+    changes = math.expm1(epsilon) / math.expm1(guarantee.epsilon) if epsilon else float(size)
+    delta = guarantee.delta * changes * (1 + 1e-12)  # on the side on which it holds
+    return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit) if delta < 1 else None
