@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended
     from bdpvi.recipes.routes import fit_private
-    from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
+    from bdpvi.releasing.guarantees import BayesianDP, TypicalRecord, WorstCaseDP
     from bdpvi.releasing.prepared import Prepared
     from bdpvi.releasing.released import Release
     from bdpvi.releasing.releases import calibrate, cost, preview, release
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Budget,
         BudgetExceededError,
         Dataset,
+        NotCertifiedWarning,
         PrivacyUtilityWarning,
         Split,
         TooFewRecordsError,
@@ -77,7 +78,7 @@ _WHERE = {
     "recipes.recommended": ("recommended",),
     "recipes.objective": ("ObjectivePerturbation",),
     "recipes.routes": ("fit_private",),
-    "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
+    "releasing.guarantees": ("BayesianDP", "TypicalRecord", "WorstCaseDP"),
     "releasing.prepared": ("Prepared",),
     "releasing.released": ("Release",),
     "releasing.releases": ("calibrate", "cost", "preview", "release"),
@@ -113,6 +114,7 @@ __all__ = [
     "Fit",
     "Ledger",
     "NoisyScores",
+    "NotCertifiedWarning",
     "ObjectivePerturbation",
     "Optimum",
     "Prepared",
@@ -125,6 +127,7 @@ __all__ = [
     "Table",
     "TooFewRecordsError",
     "Training",
+    "TypicalRecord",
     "WorstCaseDP",
     "calibrate",
     "check",

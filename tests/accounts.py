@@ -7,7 +7,8 @@ from typing import Any
 from bdpvi.accounting import estimators
 from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.charges import Charged
-from bdpvi.accounting.cost import Bound, Cost, Evidence
+from bdpvi.accounting.cost import Bound, Cost
+from bdpvi.accounting.evidence import Evidence
 from bdpvi.accounting.estimators import Estimator
 from bdpvi.accounting.events import Event
 
