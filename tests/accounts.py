@@ -60,6 +60,12 @@ def path_of(cost: Cost) -> Bound:
     return cost.path
 
 
+def typical_of(cost: Cost) -> Bound:
+    """Return the statement on typical records."""
+    assert cost.typical is not None
+    return cost.typical
+
+
 def evidence_of(bound: Bound) -> Evidence:
     """Return the estimate behind a bound."""
     assert bound.evidence is not None

@@ -68,6 +68,7 @@ FILE = Path(__file__)
 
 FRAME = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
 PUBLIC = constants_of({"source": "By law.", "age": [18, 80]})
+LOOSE = BayesianLogisticRegression()
 BOUNDED = BayesianLogisticRegression(clip=0.1, prior_scale=0.1)
 SPLIT: dict[str, Any] = {"rows_per_unit": 2, "unit": "who"}
 
@@ -752,6 +753,14 @@ CASES: dict[str, Case] = {
     ),
     "releasing/guarantees: ask for the worst": lambda t: after(
         persons(), lambda d: guided(d, guarantee=bdpvi.BayesianDP()), guided
+    ),
+    "releasing/promised: Take guides.Laplace": lambda t: (
+        lambda: bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.BayesianDP()),
+        lambda: (
+            bdpvi.release(fitted(LOOSE, guides.Laplace), epsilon=20.0),
+            bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.TypicalRecord()),
+            bdpvi.release(fitted(guide=noisy, neighbours=Optimum()), epsilon=20.0),
+        ),
     ),
     "releasing/received: give the one": lambda t: (
         lambda: kept(t, None),

@@ -17,7 +17,7 @@ from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.cost import Assumption, Bound, Kind, relation_of
 from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.quantiles import certified_rank
-from bdpvi.accounting.rounding import rounding_delta
+from bdpvi.accounting.rounding import after_rounding, rounding_delta
 
 SHARES = (0.99, 0.95, 0.9)
 """Of the population, the largest first: a typical-record ε is of the first that a panel allows."""
@@ -53,6 +53,9 @@ def typical(account: Account, delta: float) -> Bound:
     account.charged.need_panel()
     if account.charged.path:
         raise ValueError("typical: costs of a training path guarantee nothing about a record")
+    least = rounding_delta(account.charged.rounding, 0.0)
+    if least >= delta:
+        raise ValueError(f"delta={delta:g} does not pay for the rounding of the draws: {least:.2g}")
     kinds: dict[str, list[Deltas]] = {}
     for name in account.directions:
         kinds.setdefault(name.split()[0], []).append(account.deltas(name, delta))
@@ -61,35 +64,36 @@ def typical(account: Account, delta: float) -> Bound:
     share, each = share_of(min(sizes.values()), len(kinds))
     ranks = {kind: certified_rank(m, DOUBT / len(kinds), each) for kind, m in sizes.items()}
 
-    def suffices(index: int) -> bool:
-        """Return whether enough records of every kind pay this ε at most.
-
-        A record that fails for its rounding alone may pay less: then the answer is larger.
-        """
-        epsilon = float(EPSILONS[index])
-        rest = delta - rounding_delta(account.charged.rounding, epsilon)
+    def enough(epsilon: float, rest: float) -> bool:
+        """Return whether enough records of every kind have a δ of ``rest`` at most."""
         return all(
             int(counts[kind][torch.stack([d.at(epsilon) for d in found]).amax(0) <= rest].sum())
             >= ranks[kind]
             for kind, found in kinds.items()
         )
 
-    index = bisect_left(range(len(EPSILONS)), True, key=suffices)
-    if index == len(EPSILONS):
+    def solve(rest: float) -> float:
+        grid = EPSILONS.tolist()
+        index = bisect_left(grid, True, key=lambda epsilon: enough(epsilon, rest))
+        return float(grid[index]) if index < len(grid) else math.inf
+
+    epsilon = after_rounding(solve, delta, account.charged.rounding)
+    if not math.isfinite(epsilon):
         raise ValueError(
-            f"typical: no ε up to {float(EPSILONS[-1]):g} is one that {100 * share:g} % of the "
-            "records pay at most: single records move the posterior too far"
+            f"typical: {100 * share:g} % of the records have no finite ε, up to "
+            f"{float(EPSILONS[-1]):g}: they move the posterior too far. Fewer draws or a higher "
+            "temperature cost less"
         )
     more = (Assumption.FOUND_FROM_DATA,) * account.charged.from_data
     return Bound(
         kind=Kind.TYPICAL,
-        epsilon=float(EPSILONS[index]),
+        epsilon=epsilon,
         delta=delta,
         by="order statistics",
         relation=relation_of(kinds),
         unit=f"one {account.charged.unit}",
         assumptions=(*sampled(account.directions), *more),
-        rounding=rounding_delta(account.charged.rounding, float(EPSILONS[index])),
+        rounding=rounding_delta(account.charged.rounding, epsilon),
         share=share,
         confidence=1 - DOUBT,
     )

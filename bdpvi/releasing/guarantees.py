@@ -234,11 +234,7 @@ def _from_records(
         suffices: whether a cost is small enough.
         every: whether one in every octave is tried, and not the hottest alone.
     """
-    if (rows := fit.ledger.rows_per_unit) > 1:
-        raise ValueError(
-            f"guarantee={name} is of one row, and a unit of this table has up to {rows} "
-            "rows: ask for the worst case"
-        )
+    check_unit(fit, name)
     fit.ledger.mark(fit.kept.name)
 
     def at(place: int) -> Charge:
@@ -253,6 +249,15 @@ def _from_records(
     if high == low:
         return None
     return at(low + 1 + bisect_left(range(low + 1, high), True, key=enough))
+
+
+def check_unit(fit: Fit, name: str) -> None:
+    """Raise ValueError if a guarantee of this name is of less than a unit of the table."""
+    if (rows := fit.ledger.rows_per_unit) > 1 and name != WORST_CASE:
+        raise ValueError(
+            f"guarantee={name} is of one row, and a unit of this table has up to {rows} "
+            "rows: ask for the worst case"
+        )
 
 
 def _covariances(draws: int, hottest: Bound | None) -> str:

@@ -226,6 +226,8 @@ class Draws:
         """
         fit, asked, guarantee = self.fit, self.asked, self.guarantee
         made = before.made and before.made.charge
+        if asked.epsilon is not None:
+            guarantees.check_unit(fit, guarantee.name)
         charge = made or asked.charge(fit, guarantee)
         planned = None if made else charge
         total = _cost(fit, asked.delta, planned, asked.accounting, guarantee)
