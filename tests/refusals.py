@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial, partialmethod
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -319,7 +320,7 @@ def visits(model: Any, rows: int, **more: Any) -> Any:
 
 def kept(t: Path, model: Any) -> Any:
     if not (t / "r").exists():
-        found = fitted(program(GOOD), records=20, neighbours=FEW)
+        found = fitted(program(GOOD), records=40, neighbours=Coupled())
         bdpvi.save_release(bdpvi.release(found, temperature=1e3), t / "r")
     return bdpvi.load_release(t / "r", model)
 
@@ -759,7 +760,7 @@ CASES: dict[str, Case] = {
         lambda: (
             bdpvi.release(fitted(LOOSE, guides.Laplace), epsilon=20.0),
             bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.TypicalRecord()),
-            bdpvi.release(fitted(guide=noisy, neighbours=Optimum()), epsilon=20.0),
+            bdpvi.release(fitted(guide=partial(guides.MeanField, noise_scale=0.1), neighbours=Optimum()), epsilon=20.0),
         ),
     ),
     "releasing/received: give the one": lambda t: (
