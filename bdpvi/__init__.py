@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.recipes.recommended import recommended
     from bdpvi.recipes.routes import fit_private
-    from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
+    from bdpvi.releasing.guarantees import BayesianDP, TypicalRecord, WorstCaseDP
     from bdpvi.releasing.prepared import Prepared
     from bdpvi.releasing.released import Release
     from bdpvi.releasing.releases import calibrate, cost, preview, release
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Budget,
         BudgetExceededError,
         Dataset,
+        NotCertifiedWarning,
         PrivacyUtilityWarning,
         Split,
         TooFewRecordsError,
@@ -81,7 +82,7 @@ _WHERE = {
     "recipes.recommended": ("recommended",),
     "recipes.objective": ("ObjectivePerturbation",),
     "recipes.routes": ("fit_private",),
-    "releasing.guarantees": ("BayesianDP", "WorstCaseDP"),
+    "releasing.guarantees": ("BayesianDP", "TypicalRecord", "WorstCaseDP"),
     "releasing.prepared": ("Prepared",),
     "releasing.released": ("Release",),
     "releasing.releases": ("calibrate", "cost", "preview", "release"),
@@ -119,6 +120,7 @@ __all__ = [
     "Influence",
     "Ledger",
     "NoisyScores",
+    "NotCertifiedWarning",
     "ObjectivePerturbation",
     "Optimum",
     "Prepared",
@@ -131,6 +133,7 @@ __all__ = [
     "Table",
     "TooFewRecordsError",
     "Training",
+    "TypicalRecord",
     "WorstCaseDP",
     "calibrate",
     "check",

@@ -201,6 +201,12 @@ def fit(
             fits of one data set share it.
         progress: whether to show progress bars on standard error.
 
+    What its draws can promise is known before it trains. The first of these that applies: a
+    worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
+    :class:`bdpvi.guides.Laplace` of logistic regression; and with all other models and guides,
+    one's own among them, the statement on typical records, :class:`bdpvi.TypicalRecord`: nothing
+    is certified of the others, and a release says so by a :class:`bdpvi.NotCertifiedWarning`.
+
     Returns:
         The fit. Nothing stays in Pyro's parameter store.
 

@@ -284,6 +284,10 @@ class TooFewRecordsError(ValueError):
     """There are too few records for what was asked for; nothing more was charged or drawn."""
 
 
+class NotCertifiedWarning(UserWarning):
+    """What is released has neither a worst-case ε nor a certified Bayesian one."""
+
+
 class PrivacyUtilityWarning(UserWarning):
     """A release is as private as it says, but may be of little use: there are few records."""
 

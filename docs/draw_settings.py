@@ -29,7 +29,7 @@ from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.recipe import Recipe
-from bdpvi.releasing.guarantees import worst_case
+from bdpvi.releasing.pricing import worst_case
 
 FEW = bdpvi.Optimum(bdpvi.Remove(3))
 """A worst-case ε does not depend on the neighbours, so a few are enough."""

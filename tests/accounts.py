@@ -7,9 +7,10 @@ from typing import Any
 from bdpvi.accounting import estimators
 from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.charges import Charged
-from bdpvi.accounting.cost import Bound, Cost, Evidence
+from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.estimators import Estimator
 from bdpvi.accounting.events import Event
+from bdpvi.accounting.evidence import Evidence
 
 
 class Accountant:
@@ -57,6 +58,12 @@ def path_of(cost: Cost) -> Bound:
     assert cost.path is not None
     assert cost.bayesian is None
     return cost.path
+
+
+def typical_of(cost: Cost) -> Bound:
+    """Return the statement on typical records."""
+    assert cost.typical is not None
+    return cost.typical
 
 
 def evidence_of(bound: Bound) -> Evidence:

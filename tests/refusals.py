@@ -68,6 +68,7 @@ FILE = Path(__file__)
 
 FRAME = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
 PUBLIC = constants_of({"source": "By law.", "age": [18, 80]})
+LOOSE = BayesianLogisticRegression()
 BOUNDED = BayesianLogisticRegression(clip=0.1, prior_scale=0.1)
 SPLIT: dict[str, Any] = {"rows_per_unit": 2, "unit": "who"}
 
@@ -318,7 +319,7 @@ def visits(model: Any, rows: int, **more: Any) -> Any:
 
 def kept(t: Path, model: Any) -> Any:
     if not (t / "r").exists():
-        found = fitted(program(GOOD), records=20, neighbours=FEW)
+        found = fitted(program(GOOD), records=40, neighbours=Coupled())
         bdpvi.save_release(bdpvi.release(found, temperature=1e3), t / "r")
     return bdpvi.load_release(t / "r", model)
 
@@ -752,6 +753,17 @@ CASES: dict[str, Case] = {
     ),
     "releasing/guarantees: ask for the worst": lambda t: after(
         persons(), lambda d: guided(d, guarantee=bdpvi.BayesianDP()), guided
+    ),
+    "releasing/promised: Take guides.Laplace": lambda t: (
+        lambda: bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.BayesianDP()),
+        lambda: (
+            bdpvi.release(fitted(LOOSE, guides.Laplace), epsilon=20.0),
+            bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.TypicalRecord()),
+            bdpvi.release(
+                fitted(guide=partial(guides.MeanField, noise_scale=0.1), neighbours=Optimum()),
+                epsilon=20.0,
+            ),
+        ),
     ),
     "releasing/received: give the one": lambda t: (
         lambda: kept(t, None),

@@ -292,6 +292,15 @@ class Account:
             return found
         return replace(found, log_bound=found.log_bound.minimum(largest))
 
+    def deltas(self, direction: str, beta: float) -> Deltas:
+        """Return every record's own δ as a function of ε."""
+        if self._known is None:
+            raise ValueError(
+                "conversion='hockey-stick' needs draws from Gaussian guides, or whole runs of "
+                "SampledGaussian, and not both"
+            )
+        return self._known.deltas(direction, beta)
+
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return the ε of each record by itself, (m,)."""
         orders = self.charged.orders.values
@@ -356,12 +365,12 @@ class Account:
 
     def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, Estimate]]:
         if (beta, gamma) not in self._found:  # of one direction after the other
-            deltas = {name: self._deltas(name, beta) for name in self.directions}
+            deltas = {name: self.deltas(name, beta) for name in self.directions}
             self._found[beta, gamma] = bisected(deltas, beta, gamma)
         return self._found[beta, gamma]
 
     def _by_losses(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
-        deltas = self._deltas(direction, beta)
+        deltas = self.deltas(direction, beta)
         epsilon, estimate = smallest_epsilon(
             deltas, beta, self.estimator, self._gamma(delta), enough
         )
@@ -370,22 +379,13 @@ class Account:
     def _beta(self, direction: str, epsilon: float, rest: float, near: float) -> float:
         """Return what one direction has for δ at ε, less what the estimates take."""
         if self._by_sticks:
-            deltas = self._deltas(direction, rest)
+            deltas = self.deltas(direction, rest)
             return mean_delta(deltas, epsilon, self.estimator, self._gamma(near))
         cost, rule = self._usable(direction, near), self.accounting.conversion or CKS
         found = minimise_delta(
             lambda order: cost(order).log_bound, epsilon, self.charged.orders, rule
         )
         return found.value
-
-    def _deltas(self, direction: str, beta: float) -> Deltas:
-        """Return every record's own δ as a function of ε."""
-        if self._known is None:
-            raise ValueError(
-                "conversion='hockey-stick' needs draws from Gaussian guides, or whole runs of "
-                "SampledGaussian, and not both"
-            )
-        return self._known.deltas(direction, beta)
 
 
 def _of_path(found: Bound, worst: Bound | None) -> Bound:

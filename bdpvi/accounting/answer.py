@@ -19,16 +19,9 @@ from bdpvi.accounting.conversions import (
     position,
     split_delta,
 )
-from bdpvi.accounting.cost import (
-    Assumption,
-    Bound,
-    Cost,
-    Diagnostics,
-    Evidence,
-    Kind,
-    relation_of,
-)
+from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind, relation_of
 from bdpvi.accounting.estimators import Estimate, Estimator
+from bdpvi.accounting.evidence import Diagnostics, Evidence
 from bdpvi.accounting.losses import Deltas
 from bdpvi.accounting.reliability import predicted_miss_rate, reliable, why
 from bdpvi.accounting.rounding import cap, rounding_delta
@@ -349,11 +342,21 @@ def _settle(
         relation=relation_of(name.split()[0] for name in directions),
         reliable=trusted,
         reason=reason,
-        assumptions=(Assumption.PANEL_REPRESENTS_POPULATION,)
+        assumptions=sampled(directions)
         + (() if estimate.distribution_free else (Assumption.STUDENT_T,)),
         rounding=rounding,
         evidence=evidence,
     )
+
+
+def sampled(directions: Iterable[str]) -> tuple[Assumption, ...]:
+    """Return what it rests on that the panel's records stand for others.
+
+    >>> [one.name for one in sampled(["add D‖D′"])]
+    ['PANEL_REPRESENTS_POPULATION']
+    """
+    own = (Assumption.LEAVE_ONE_OUT,) * any(name.startswith("remove") for name in directions)
+    return (Assumption.PANEL_REPRESENTS_POPULATION, *own)
 
 
 def _bound(estimate: Estimate) -> float:
@@ -397,7 +400,7 @@ def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
         kinds: of neighbours in the panels, such as "remove"; without one there is no Bayesian ε.
 
     >>> print(nothing(1e-5, ["remove"]).bayesian)
-    Bayesian DP ε = 0 at δ = 1e-05 (reliable)
+    Bayesian DP ε = 0 at δ = 1e-05 (certified)
     """
     free = worst(0.0, delta, NOTHING, distance=0.0)
     relation = relation_of(kinds)
@@ -406,14 +409,14 @@ def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
 
 
 def implied(found: Bound | None, by: Bound, relation: str) -> Bound:
-    """Return the Bayesian bound, or that which a worst case implies, if no smaller is reliable."""
-    if found is not None and found.reliable and found.epsilon <= by.epsilon:
+    """Return the Bayesian bound, or that which a worst case implies, if no smaller is certified."""
+    if found is not None and found.certified and found.epsilon <= by.epsilon:
         return found
     return replace(
         by,
         kind=Kind.BAYESIAN,
         relation=relation,
         reason="it is the worst-case ε, whose guarantee implies this one; no smaller ε is "
-        "reliable by this conversion",
+        "certified by this conversion",
         evidence=replace(found.evidence, order=None) if found and found.evidence else None,
     )

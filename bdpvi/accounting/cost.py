@@ -1,10 +1,10 @@
-"""What something costs: bounds of three kinds that never stand in for one another."""
+"""What something costs: bounds of four kinds that never stand in for one another."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -12,12 +12,14 @@ import torch
 
 from bdpvi._runtime.outputs import several
 from bdpvi._runtime.store import json_value
+from bdpvi.accounting.evidence import Evidence
 
 ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"
 RECORD = "one record"
 GIVEN = ", given constants that were read from this table"
 """What no ε covers where means, deviations and categories of the rows are published."""
+READ_FROM_RECORDS = "temperature read from the records: no δ covers it"
 
 
 class Kind(str, Enum):
@@ -26,12 +28,14 @@ class Kind(str, Enum):
     Attributes:
         WORST_CASE: (ε, δ)-differential privacy, which holds for every conceivable record.
         BAYESIAN: for a record drawn from the distribution that the panel's records represent.
+        TYPICAL: for most records, each by itself; nothing is said of the others.
         PATH: what a random record paid on the training path that ran: a diagnostic, and no
             guarantee about the algorithm.
     """
 
     WORST_CASE = "worst-case DP"
     BAYESIAN = "Bayesian DP"
+    TYPICAL = "typical-record DP"
     PATH = "on the training path that ran"
 
 
@@ -64,6 +68,10 @@ class Assumption(Enum):
         "The records of the panel are independent draws from the distribution that a record at "
         "risk comes from"
     )
+    LEAVE_ONE_OUT = (
+        "The table's own records, each left out once, stand for fresh ones: that their costs vary "
+        "as independent ones would is assumed, and duplicates break it"
+    )
     STUDENT_T = "Means are bounded by Student's t, which costs of a heavy tail can defeat"
     FOUND_FROM_DATA = (
         "The temperature was chosen by looking at the data, on a coarse public grid, and nothing "
@@ -91,63 +99,21 @@ def sentences(*parts: str) -> str:
     return ". ".join(part.rstrip(".") for part in parts if part)
 
 
-@dataclass(frozen=True)
-class Diagnostics:
-    """How far an estimate rests on its largest records, at the order that was used.
-
-    Attributes:
-        top_share: fraction of the mean that the largest record contributes.
-        effective_size: (Σy)²/Σy², the number of records that carry the mean.
-        pareto_k: shape of the upper tail's generalised Pareto distribution; above 0.7 the sample
-            does not show the variance.
-        skewness: of the values; if it is large, a bound from mean and variance fails more often
-            than γ.
-    """
-
-    top_share: float
-    effective_size: float
-    pareto_k: float
-    skewness: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """The estimate behind a bound that was computed from a panel of records. Secret.
-
-    Attributes:
-        order: λ at which ε is smallest; None where the conversion does not go by orders.
-        direction: of the neighbours that cost most, such as "remove D‖D′".
-        conversion, estimator: names of the methods that turned costs into ε.
-        failure_probability: γ of each estimate; δ includes ``estimates`` times γ.
-        estimates: number of bounds that ε rests on.
-        sample_size: records m in the panel.
-        diagnostics: of the estimate at ``order``.
-    """
-
-    order: float | None
-    direction: str
-    conversion: str
-    estimator: str
-    failure_probability: float
-    estimates: int
-    sample_size: int
-    diagnostics: Diagnostics
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bound:
     """An ε at a δ, of one kind, with all that it speaks of and rests on.
 
     Attributes:
         kind: which promise it is.
-        epsilon, delta: its two numbers.
+        epsilon, delta: its two numbers; ε is +∞ where none is published.
         by: how ε was computed.
         relation: between neighbouring data sets: "add or remove", "remove", "replace" and so on.
             Replacing a record costs more than adding or removing one:
             :func:`bdpvi.accounting.worst_case.replace_one`.
         unit: of which one is added, removed or replaced, in words.
         observer: who sees no more than is priced; "" is everybody.
-        reliable: whether diagnostics support the estimate; a worst case needs none.
+        reliable: whether diagnostics support the estimate; a worst case needs none. See
+            :attr:`certified`.
         reason: why, in words.
         assumptions: what it rests on.
         distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
@@ -155,10 +121,12 @@ class Bound:
         rounding: of a worst case: total variation between what was released and what ε was computed
             for, which δ pays for; of others, the part of δ that pays.
         evidence: the estimate behind it, None where nothing was estimated.
+        share: of a typical-record bound, the share of the population that it speaks of.
+        confidence: of a typical-record bound, 1 − γ.
     """
 
     kind: Kind
-    epsilon: float
+    epsilon: float = field(metadata={"absent": math.inf})
     delta: float
     by: str
     relation: str = ADD_OR_REMOVE
@@ -170,6 +138,36 @@ class Bound:
     distance: float | None = None
     rounding: float = 0.0
     evidence: Evidence | None = None
+    share: float = field(default=0.0, metadata={"absent": 0.0})
+    confidence: float = field(default=0.0, metadata={"absent": 0.0})
+
+    @property
+    def certified(self) -> bool:
+        """Whether it is a Bayesian ε that holds for every population.
+
+        The mean is then bounded by betting on the proven range of any conceivable record, or a
+        worst case implies it, and no public number was read from the records.
+        """
+        return self.kind is Kind.BAYESIAN and not self.doubt
+
+    @property
+    def doubt(self) -> str:
+        """Why a Bayesian ε is not certified, "" where it is."""
+        found = {
+            Assumption.SEEDED_EXPERIMENT: "an experiment that follows a seed",
+            Assumption.FOUND_FROM_DATA: READ_FROM_RECORDS,
+            Assumption.STUDENT_T: "by Student's t",
+        }
+        doubts = [words for one, words in found.items() if one in self.assumptions]
+        return "; ".join(doubts) or ("" if self.reliable else "the estimate is not reliable")
+
+    @property
+    def mark(self) -> str:
+        """Whether a Bayesian ε is certified, in words, with the condition if there is one."""
+        if self.doubt:
+            return f"not certified: {self.doubt}"
+        stand = ", if the table's own records stand for fresh ones"
+        return "certified" + stand * (Assumption.LEAVE_ONE_OUT in self.assumptions)
 
     @property
     def neighbours(self) -> str:
@@ -220,7 +218,7 @@ class Bound:
     @property
     def meaning(self) -> str:
         """The promise in words, with every assumption."""
-        words = meaning(self.kind, self.relation, self.unit)
+        words = meaning(self.kind, self.relation, self.unit, self.share, self.confidence)
         return sentences(words, *(one.value for one in self.assumptions))
 
     def __str__(self) -> str:
@@ -241,8 +239,17 @@ class Bound:
                 f"({self.by}{seen}{seeded_}, to {self.neighbours})"
             )
         records = f"{several(self.evidence.sample_size, 'record')}, " if self.evidence else ""
-        mark = "reliable" if self.reliable else f"NOT RELIABLE: {self.reason}"
-        return f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{mark})"
+        if self.kind is Kind.TYPICAL:
+            read = f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in self.assumptions)
+            return (
+                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population pay "
+                f"at most {number} at δ = {self.delta:g}, with confidence "
+                f"{100 * self.confidence:g} % ({records}each by itself{read})"
+            )
+        why = f": {self.reason}" if self.reason and not (self.certified or self.reliable) else ""
+        return (
+            f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{self.mark}{why})"
+        )
 
 
 _MEANING = {
@@ -255,6 +262,13 @@ _MEANING = {
         "from the distribution that the panel's {noun}s represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ "
         "for every set S of outputs and either order of D and D′, where D′ has {change}. δ is a "
         "mean over such {noun}s: one that is rarer than δ may be exposed altogether"
+    ),
+    Kind.TYPICAL: (
+        "Typical-record differential privacy, neither worst-case nor Bayesian: with confidence "
+        "{confidence:g} %, at least {share:g} % of the population that the panel's {noun}s "
+        "represent have, each by itself, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs "
+        "and either order of D and D′, where D′ has {change}. It is about this table, and the "
+        "other {noun}s may be exposed altogether"
     ),
     Kind.PATH: (
         "A diagnostic of the training path that ran, and no guarantee about the algorithm: being "
@@ -274,12 +288,19 @@ _CHANGED = {
 }
 
 
-def meaning(kind: Kind, relation: str = ADD_OR_REMOVE, unit: str = RECORD) -> str:
+def meaning(
+    kind: Kind,
+    relation: str = ADD_OR_REMOVE,
+    unit: str = RECORD,
+    share: float = 0.99,
+    confidence: float = 0.95,
+) -> str:
     """Return a promise in words, without what it rests on."""
     noun = unit.removeprefix("one ") if unit.startswith("one ") else "record"
     worst = kind is Kind.WORST_CASE
     change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
-    return _MEANING[kind].format(change=change, noun=noun)
+    numbers = {"share": 100 * share, "confidence": 100 * confidence}
+    return _MEANING[kind].format(change=change, noun=noun, **numbers)
 
 
 def relation_of(kinds: Iterable[str]) -> str:
@@ -340,7 +361,8 @@ class Cost:
         worst_case: for every conceivable record, by public numbers alone; None where nothing bounds
             a record, or a number that should be public was found from the records.
         bayesian: for a record like those of the panel; None without a panel. It is the worst case
-            where no smaller ε is reliable, as that implies it.
+            where no smaller ε is certified, as that implies it.
+        typical: for most records like those of the panel, each by itself.
         path: what a random record paid on the training path that ran. A diagnostic; it never stands
             in for one of the others.
         exposure: what single records of the panel pay, where it was asked for.
@@ -348,11 +370,12 @@ class Cost:
 
     worst_case: Bound | None = None
     bayesian: Bound | None = None
+    typical: Bound | None = None
     path: Bound | None = None
     exposure: Exposure | None = None
 
     def __str__(self) -> str:
-        worst, bayesian = self.worst_case, self.bayesian
+        worst, bayesian = self.worst_case, self.bayesian or self.typical
         if worst is None and bayesian is None and self.path is None:
             return "neither a worst-case nor a Bayesian ε is known"
         found = bayesian and Assumption.FOUND_FROM_DATA in bayesian.assumptions
@@ -363,7 +386,7 @@ class Cost:
         elif bayesian is None:
             parts.append("no panel, so no Bayesian ε")
         else:
-            parts.insert(0, str(bayesian))
+            parts[:0] = [str(one) for one in (self.bayesian, self.typical) if one]
         return "; ".join(parts)
 
     @classmethod
@@ -373,8 +396,9 @@ class Cost:
 
     def each(self, change: Callable[[Bound], Bound]) -> Cost:
         """Return the cost with every bound changed."""
-        one, two, three = (b and change(b) for b in (self.worst_case, self.bayesian, self.path))
-        return replace(self, worst_case=one, bayesian=two, path=three)
+        bounds = (self.worst_case, self.bayesian, self.typical, self.path)
+        one, two, three, four = (bound and change(bound) for bound in bounds)
+        return replace(self, worst_case=one, bayesian=two, typical=three, path=four)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as JSON types, as secret as they are here.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bdpvi import Fit, Prepared, Release
     from bdpvi.releasing.guarantees import Guarantee as Promise
 
-GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
+GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP", "typical": "TypicalRecord"}
 USELESS = 10.0
 """Noise beyond this many of the prior's standard deviations drowns what the records say."""
 _AT_A_TIME = 10_000
@@ -51,7 +51,8 @@ Guarantee = Annotated[
     str,
     typer.Option(
         help=f"What ε is about: {', '.join(GUARANTEES)}. Without it worst-case where the fit can "
-        "give it: at the optimum of a clipped model, with a noise scale.",
+        "give it: at the optimum of a clipped model, with a noise scale; bayesian where it is "
+        "certified; else typical, which speaks of most records alone.",
         show_default=False,
     ),
 ]
@@ -104,9 +105,9 @@ def release(
 
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
-    noise scale, ε is a worst-case one and the temperature follows from public constants; a reliable
-    Bayesian ε stands beside it. Where rows are kept, each release is solved anew from them and
-    takes --epsilon alone.
+    noise scale, ε is a worst-case one and the temperature follows from public constants; a
+    certified Bayesian ε stands beside it. With --guarantee bayesian the temperature is 1 or public.
+    Where rows are kept, each release is solved anew from them and takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
     from the records. After an interruption the same command makes the same draws and pays nothing

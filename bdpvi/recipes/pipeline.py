@@ -28,7 +28,7 @@ from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recipe import Recipe
 from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
-from bdpvi.releasing.guarantees import BAYESIAN, Guarantee
+from bdpvi.releasing.guarantees import WORST_CASE, Guarantee
 from bdpvi.types import BudgetExceededError
 
 if TYPE_CHECKING:
@@ -118,8 +118,10 @@ class Pipeline:
             for name in ("settings", "guide"):
                 if (value := getattr(self, name)) is not None:
                     raise ValueError(f"{name}={value!r:.80}: a release for {what} takes none")
-            if self.guarantee is not None and self.guarantee.name == BAYESIAN:
-                raise ValueError(f"guarantee={BAYESIAN}: a release for {what} has a worst case")
+            if self.guarantee is not None and self.guarantee.name != WORST_CASE:
+                raise ValueError(
+                    f"guarantee={self.guarantee.name}: a release for {what} has a worst case"
+                )
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
@@ -291,7 +293,7 @@ class Pipeline:
             usual = replace(usual, route=scores.of_rows(known)) if counted else usual
             return usual if self.model is None else replace(usual, model=self.model)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
-        bayesian = self.guarantee is not None and self.guarantee.name == BAYESIAN
+        bayesian = self.guarantee is not None and self.guarantee.name != WORST_CASE
         if self.guide is None and not bayesian and rows == 1:
             recipe = recommended(
                 self.epsilon, delta=self.delta, expected_rows=self.expected_rows, **more

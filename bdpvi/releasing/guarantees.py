@@ -1,4 +1,4 @@
-"""What a release promises: worst-case or Bayesian differential privacy, and at which temperature.
+"""What a release promises, one of three statements, and at which temperature.
 
 The temperature is part of what an outsider may know. A worst-case guarantee holds only if it
 follows from public numbers alone; found from what records cost, it is one more output that was
@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, Protocol
 
 from bdpvi._fit import Fit
-from bdpvi._runtime import validate
 from bdpvi._runtime.outputs import several
 from bdpvi.accounting.accountant import Account, Accounting
-from bdpvi.accounting.answer import nothing
-from bdpvi.accounting.book import Charge, Entry, Origin, Priced
+from bdpvi.accounting.book import Charge, Origin
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
-from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
+from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.accounting.left import SPENT
-from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.releasing.basis import assumptions_of
+from bdpvi.accounting.typical import typical
+from bdpvi.releasing.pricing import (
+    account,
+    bounded,
+    own,
+    require_worst_case,
+    total,
+    usual_kind,
+    without_worst_case,
+    worst_case,
+)
 from bdpvi.types import BudgetExceededError
 
 BAYESIAN = Kind.BAYESIAN.value
+TYPICAL = Kind.TYPICAL.value
 WORST_CASE = Kind.WORST_CASE.value
 
 
@@ -117,10 +124,10 @@ class WorstCaseDP:
 
 @dataclass(frozen=True)
 class BayesianDP:
-    """Bayesian DP: the temperature is found from what the panel's records cost.
+    """Bayesian DP: certified where the fit knows the range of any conceivable record's cost.
 
-    That is a choice made by looking at the data. It is taken from a coarse public grid, eight
-    temperatures an octave, and said on the receipt; no worst-case guarantee holds for it.
+    Elsewhere, as on a temperature that was found from the records, its ε is that of an experiment,
+    and is said not to be certified.
     """
 
     name: ClassVar[str] = BAYESIAN
@@ -137,36 +144,21 @@ class BayesianDP:
     ) -> Charge:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
 
-        With ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an
-        octave is. ε is of this fit alone. That its temperatures may be known is written to the
-        ledger first.
+        For experiments: the temperature is read from the records, and no δ covers it. With
+        ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an octave is.
+        ε is of this fit alone. That its temperatures may be known is written to the ledger first.
         """
-        if (rows := fit.ledger.rows_per_unit) > 1:
-            raise ValueError(
-                f"guarantee={BAYESIAN} is of one row, and a unit of this table has up to {rows} "
-                "rows: ask for the worst case"
-            )
-        fit.ledger.mark(fit.kept.name)
 
-        def at(place: int) -> Charge:
-            return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
+        def suffices(spent: Account) -> bool:
+            return spent.get_delta(epsilon, near=delta) <= delta
 
-        def suffices(place: int) -> bool:
-            charged = account(fit, at(place), accounting)
-            return charged.get_delta(epsilon, near=delta) <= delta
-
-        low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
-        places = [high]
-        if (
-            accounting or fit.accounting
-        ).only_reliable:  # the hottest may be less reliable than a colder one
-            places += range(low + 1, high, OCTAVE)
-        high = next((place for place in places if suffices(place)), low)
-        if high == low:
-            before = str(total(fit, delta, None, accounting)) if own(fit) else None
+        # With only_reliable the hottest may be less reliable than a colder one.
+        every = (accounting or fit.accounting).only_reliable
+        found = _from_records(self.name, fit, draws, least, suffices, accounting, every)
+        if found is None:
+            before = str(total(fit, delta, None, accounting).bayesian) if own(fit) else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accounting))
-        colder = range(low + 1, high)
-        return at(low + 1 + bisect_left(colder, True, key=suffices))
+        return found
 
     def price(self, total: Cost) -> Bound:
         """Return the Bayesian guarantee."""
@@ -176,10 +168,104 @@ class BayesianDP:
 
     def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
         hottest = total(fit, delta, Charge(draws, _HOTTEST, Origin.DATA), accounting)
-        return (
-            f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
-            "lower clip or a stronger prior lower that floor"
+        return _covariances(draws, hottest.bayesian)
+
+
+@dataclass(frozen=True)
+class TypicalRecord:
+    """The statement on typical records: most of the population pay at most ε at δ, each by itself.
+
+    At least 99 % of it, with confidence 95 %, from 299 records on; 95 % from 59, 90 % from 29. It
+    is what any Pyro model can have: nothing need bound a record, and nothing is said of the others,
+    who may be exposed altogether. It is neither worst-case nor Bayesian DP.
+    """
+
+    name: ClassVar[str] = TYPICAL
+
+    def calibrated(
+        self,
+        fit: Fit,
+        draws: int,
+        *,
+        epsilon: float,
+        delta: float,
+        least: float,
+        accounting: Accounting | None,
+    ) -> Charge:
+        """Return the smallest temperature of the grid that keeps ε within ``epsilon``.
+
+        It is read from the records, and no δ covers it; that is written to the ledger first.
+        """
+        floor = typical(account(fit, Charge(draws, _HOTTEST, Origin.DATA), accounting), delta)
+
+        def suffices(spent: Account) -> bool:
+            try:
+                return typical(spent, delta).epsilon <= epsilon
+            except ValueError:  # no ε is large enough at so low a temperature
+                return False
+
+        found = _from_records(self.name, fit, draws, least, suffices, accounting)
+        if found is None:
+            before = str(typical(account(fit), delta)) if own(fit) else None
+            _unreachable(fit, epsilon, before, _covariances(draws, floor))
+        return found
+
+    def price(self, total: Cost) -> Bound:
+        """Return the statement on typical records."""
+        if total.typical is None:
+            raise ValueError(f"guarantee={TYPICAL}: these releases have none: {total}")
+        return total.typical
+
+
+def _from_records(
+    name: str,
+    fit: Fit,
+    draws: int,
+    least: float,
+    suffices: Callable[[Account], bool],
+    accounting: Accounting | None,
+    every: bool = False,
+) -> Charge | None:
+    """Return draws at the smallest temperature of the grid that suffices, if any does.
+
+    Args:
+        name: of the guarantee.
+        fit, draws, least, accounting: as for :meth:`Guarantee.calibrated`.
+        suffices: whether a cost is small enough.
+        every: whether one in every octave is tried, and not the hottest alone.
+    """
+    check_unit(fit, name)
+    fit.ledger.mark(fit.kept.name)
+
+    def at(place: int) -> Charge:
+        return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
+
+    def enough(place: int) -> bool:
+        return suffices(account(fit, at(place), accounting))
+
+    low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
+    places = [high, *range(low + 1, high, OCTAVE)] if every else [high]
+    high = next((place for place in places if enough(place)), low)
+    if high == low:
+        return None
+    return at(low + 1 + bisect_left(range(low + 1, high), True, key=enough))
+
+
+def check_unit(fit: Fit, name: str) -> None:
+    """Raise ValueError if a guarantee of this name is of less than a unit of the table."""
+    if (rows := fit.ledger.rows_per_unit) > 1 and name != WORST_CASE:
+        raise ValueError(
+            f"guarantee={name} is of one row, and a unit of this table has up to {rows} "
+            "rows: ask for the worst case"
         )
+
+
+def _covariances(draws: int, hottest: Bound | None) -> str:
+    """Return what a temperature cannot lower."""
+    return (
+        f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
+        "lower clip or a stronger prior lower that floor"
+    )
 
 
 OCTAVE = 8
@@ -199,8 +285,9 @@ def on_grid(place: int) -> float:
 
 
 def usual(fit: Fit) -> Guarantee:
-    """Return worst-case DP where the fit can give it, Bayesian DP elsewhere."""
-    return BayesianDP() if without_worst_case(fit) else WorstCaseDP()
+    """Return the strongest guarantee that the fit can give, see :func:`.pricing.usual_kind`."""
+    every: tuple[Guarantee, ...] = (WorstCaseDP(), BayesianDP(), TypicalRecord())
+    return next(one for one in every if one.name == usual_kind(fit).value)
 
 
 def by_default(fit: Fit) -> Guarantee:
@@ -219,126 +306,6 @@ def by_default(fit: Fit) -> Guarantee:
     return found
 
 
-def account(
-    fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None
-) -> Account:
-    """Return all draws from ``fit``, and ``planned`` on top, as ``accounting`` prices them.
-
-    By default that is the fit's.
-    """
-    # Where a temperature comes from decides nothing here but whether one of them is from the data.
-    counted = Counter([*own(fit), *([planned] if planned else [])])
-    events = [(_event(fit, charge), count) for charge, count in counted.items()]
-    return Account(events, accounting or fit.accounting)
-
-
-def own(fit: Fit) -> tuple[Charge, ...]:
-    """Return all draws from ``fit`` so far."""
-    return fit.ledger.charges(fit.kept.name)
-
-
-def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
-    """Return draws as the worst case has them: a function of public constants; None without one."""
-    if charge.from_data or not bounded(fit):
-        return None
-    event = _event(fit, charge)
-    variance = event.draws * max(one.largest or 0.0 for one in fit.panels) / event.temperature
-    if not variance:
-        return ()
-    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=event.rounding),)
-
-
-def constants_of(fit: Fit) -> tuple[Entry, ...]:
-    """Return what was paid for the constants that the fit's features were made with."""
-    name = fit.kept.name
-    return tuple(one for one in fit.ledger.entries() if one.kind == "constants" and one.of == name)
-
-
-def total(
-    fit: Fit,
-    delta: float,
-    planned: Charge | None = None,
-    accounting: Accounting | None = None,
-) -> Cost:
-    """Return what was spent, with ``planned`` on top.
-
-    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
-    """
-    bound = worst_case(fit, delta, planned)
-    if constants_of(fit):
-        return Cost(worst_case=bound)
-    if planned is None and not own(fit):
-        found = nothing(delta, [panel.kind for panel in fit.panels])
-        return replace(found, worst_case=bound) if fit.ledger.entries() else found
-    found = account(fit, planned, accounting).cost(delta)
-    return replace(found, worst_case=bound).each(lambda one: assuming(fit, one))
-
-
-def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound | None:
-    """Return the guarantee of everything spent on the table: a function of public constants alone.
-
-    None without any charge, or where there is no such guarantee.
-    """
-    if planned is None and not fit.ledger.entries():
-        return None
-    events = () if planned is None else priced(fit, planned)
-    found = fit.ledger.worst_case(delta, events)
-    return found and found.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
-
-
-def assuming(fit: Fit, bound: Bound) -> Bound:
-    """Return a bound of draws from ``fit`` with what it rests on."""
-    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
-    more = [Assumption.THIS_FIT_ALONE] * (bound.kind is Kind.BAYESIAN and not alone)
-    return bound.assuming(*assumptions_of(fit.preprocessing, counted(fit, bound.kind)), *more)
-
-
-def counted(fit: Fit, kind: Kind) -> tuple[Entry, ...]:
-    """Return the charges that an ε of this kind counts: a Bayesian one counts no purchase."""
-    return () if kind is Kind.BAYESIAN else fit.ledger.entries()
-
-
-def check_delta(fit: Fit, delta: float, guarantee: Guarantee) -> None:
-    """Warn of a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
-
-    A worst-case δ bounds what each record has to fear.
-    """
-    if guarantee.name == BAYESIAN:
-        validate.mean_delta(delta, fit.records)
-
-
-def without_worst_case(fit: Fit) -> str:
-    """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
-    if fit.guide.noise_scale is None:
-        return "the guide has no public noise_scale"
-    if not bounded(fit):
-        return "nothing bounds what a record does: it takes a clip or weights, and Optimum()"
-    if any(charge.from_data for charge in fit.ledger.charges()):
-        return "an earlier release had a temperature that was found from the data"
-    if fit.ledger.book().events is None:
-        return "an earlier release from this table has none"
-    return ""
-
-
-def bounded(fit: Fit) -> bool:
-    """Return whether public noise bounds what any record does to a release."""
-    return fit.guide.noise_scale is not None and all(one.largest is not None for one in fit.panels)
-
-
-def require_worst_case(fit: Fit) -> None:
-    """Raise ValueError, with the reason, if no worst-case guarantee can be given."""
-    if reason := without_worst_case(fit):
-        raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
-
-
-def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
-    reach = Reach.of(*(panel.pairs for panel in fit.panels))
-    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
-    return PosteriorDraws(
-        fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
-    )
-
-
 def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
     """Return whether what was spent leaves nothing that a draw could be worth."""
     if before.distance is None:
@@ -346,7 +313,7 @@ def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
     return before.distance**2 > (1 - SPENT) * gaussian_distance(epsilon, delta) ** 2
 
 
-def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> None:
+def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> NoReturn:
     count = sum(one.count for one in fit.ledger.entries())
     if before:
         floor = f"{several(count, 'earlier release')} cost {before}; of what is left, {floor}"

@@ -30,12 +30,11 @@ from bdpvi.accounting.cost import (
     Assumption,
     Bound,
     Cost,
-    Diagnostics,
-    Evidence,
     Kind,
     sentences,
 )
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Threshold
+from bdpvi.accounting.evidence import Diagnostics, Evidence
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.accounting.transaction import Before, Transaction

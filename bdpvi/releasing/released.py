@@ -13,7 +13,7 @@ from torch import Tensor
 from bdpvi._runtime import schema, validate
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.outputs import several
-from bdpvi.accounting.cost import GIVEN, Assumption, Bound, Cost, Kind, sentences
+from bdpvi.accounting.cost import GIVEN, READ_FROM_RECORDS, Assumption, Bound, Cost, Kind, sentences
 from bdpvi.models.contract import Model, class_probabilities, predictive_means
 from bdpvi.releasing.estimate import Estimate, Gaussian
 from bdpvi.releasing.summary import Summary, summarised
@@ -25,17 +25,21 @@ if TYPE_CHECKING:
 AIMED = "aimed at"
 PUBLIC = "computed from public constants"
 COMPUTED = "computed from the data, rounded up to two digits"
+OWNERS = "not published: it is the owner's certificate"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a release promises, in public words and numbers: one of the two guarantees.
+    """What a release promises, in public words and numbers: one of the three statements.
 
     Attributes:
         worst_case: of everything spent on the table up to this release, this one included.
-        bayesian: of all releases from the fit up to this one.
+        bayesian: of all releases from the fit up to this one; its ε is +∞ where it is certified and
+            was not aimed at, as it was then read from the records.
+        typical: of all releases from the fit up to this one, on most records.
         about: what D is, and where the constants of the encoding come from.
-        source: whether ε was aimed at, computed from public constants or from the data.
+        source: whether ε was aimed at, computed from public constants or from the data, or is not
+            published.
         draws: number of samples k.
         temperature: τ; on a coarse grid if it was found from the data. None where the noise was
             in the fit itself.
@@ -51,11 +55,13 @@ class Receipt:
     temperature: float | None
     noise_scale: float | None
     step: float | None
+    typical: Bound | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
-        if (self.worst_case is None) == (self.bayesian is None):
-            raise ValueError("a receipt has worst_case or bayesian, one of the two")
-        for name, kind in (("worst_case", Kind.WORST_CASE), ("bayesian", Kind.BAYESIAN)):
+        if (self.worst_case, self.bayesian, self.typical).count(None) != 2:
+            raise ValueError("a receipt has worst_case, bayesian or typical, one of the three")
+        for kind in (Kind.WORST_CASE, Kind.BAYESIAN, Kind.TYPICAL):
+            name = kind.name.lower()
             one: Bound | None = getattr(self, name)
             if one is not None and one.kind is not kind:
                 raise ValueError(f"{name}.kind must be {kind.value!r}, got {one.kind.value!r}")
@@ -65,7 +71,7 @@ class Receipt:
     @property
     def bound(self) -> Bound:
         """The guarantee that is promised, whichever it is."""
-        found = self.worst_case or self.bayesian
+        found = self.worst_case or self.bayesian or self.typical
         assert found is not None
         return found
 
@@ -84,11 +90,21 @@ class Receipt:
         if self.experiment:
             return "an EXPERIMENT: it follows a seed, so nothing is promised"
         bound = self.bound
-        trust = ", reliable" if bound.reliable else ", NOT RELIABLE"
         given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in bound.assumptions)
+        trust, number = "", f"ε = {bound.epsilon:.4g} ({self.source})"
+        if self.source == OWNERS:
+            number = f"(ε {self.source})"
+        if self.bayesian:
+            trust = f", {bound.mark}"
+        elif self.typical:
+            trust = (
+                f", for at least {100 * bound.share:g} % of the population, each by itself, with "
+                f"confidence {100 * bound.confidence:g} %"
+            )
+            trust += f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in bound.assumptions)
         return (
-            f"{bound.kind.value} ε = {bound.epsilon:.4g} ({self.source}) at δ = {bound.delta:g}, "
-            f"to {bound.neighbours}{given}{trust if self.bayesian else ''}"
+            f"{bound.kind.value} {number} at δ = {bound.delta:g}, "
+            f"to {bound.neighbours}{given}{trust}"
         )
 
     def to_dict(self) -> dict[str, Any]:

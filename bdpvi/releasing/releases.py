@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Context
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +13,12 @@ from bdpvi._runtime.host import on_host
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
+from bdpvi.accounting.cost import Assumption, Cost, Kind
 from bdpvi.accounting.transaction import Before, Plan, Transaction
-from bdpvi.releasing import basis, guarantees, receipts
+from bdpvi.releasing import basis, guarantees, pricing, promised, receipts
 from bdpvi.releasing.guarantees import Guarantee
 from bdpvi.releasing.prepared import Prepared
-from bdpvi.releasing.released import AIMED, COMPUTED, PUBLIC, Receipt, Release
+from bdpvi.releasing.released import Release
 from bdpvi.types import Budget, BudgetExceededError
 
 ADVICE = (
@@ -30,7 +26,7 @@ ADVICE = (
     "--clip and --noise-scale: they bound the cost of every record. Models other than a logistic "
     "regression need a higher temperature"
 )
-"""What to do about an ε that is not reliable."""
+"""What to do about an ε whose estimate is not reliable."""
 
 
 def release(
@@ -58,12 +54,15 @@ def release(
             data, every number counts as found from them. S is the guide's covariance, or what its
             ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
         epsilon: the ε that may be reached, this release included, by everything that is spent on
-            the table where it is a worst-case ε, by all releases from ``fit`` where it is a
-            Bayesian one. The temperature is found by :func:`calibrate`; one that is given stays as
-            it is, and the release is refused beyond ε.
-        guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
-            :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
-            give it: at the optimum of a model with bounded scores, with a public noise scale. After
+            the table where it is a worst-case ε, by all releases from ``fit`` elsewhere. The
+            temperature is found by :func:`calibrate`, but for a Bayesian guarantee, where it is
+            1 or public; one that is given stays as it is. A release beyond ε is refused, and so is
+            a Bayesian one that is not certified.
+        guarantee: the first of these that the fit can give:
+            :class:`~bdpvi.releasing.guarantees.WorstCaseDP` at the optimum of a model with bounded scores, with
+            a public noise scale; :class:`~bdpvi.releasing.guarantees.BayesianDP` where the cost of
+            any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
+            :class:`~bdpvi.releasing.guarantees.TypicalRecord` for any other model and guide. After
             a release that has none it must be said.
         delta: δ at which the cost is reported.
         accounting: how a Bayesian ε is computed; by default as the fit says.
@@ -81,6 +80,10 @@ def release(
     Warns:
         UserWarning: of a δ of 1/N or more for a Bayesian guarantee, which then leaves room for one
             record to be exposed altogether.
+        NotCertifiedWarning: if there is neither a worst-case ε nor a certified Bayesian one.
+
+    What is certified is published without any number that was read from the records: ε as it was
+    asked for, and without ``epsilon`` none: it is the owner's, in ``release.cost``.
     """
     return carried_out(
         fit,
@@ -115,15 +118,15 @@ class Asked:
     generator: torch.Generator | None = None
     work: Transaction | None = None
 
-    @property
-    def limit(self) -> Budget | None:
-        """What a temperature that was given must keep to."""
+    def limit(self, guarantee: Guarantee) -> Budget | None:
+        """Return what a temperature that is not sought must keep to."""
         fixed = self.temperature is not None or isinstance(self.draws, Charge)
+        fixed = fixed or guarantee.name == guarantees.BAYESIAN
         return Budget(self.epsilon, self.delta) if fixed and self.epsilon is not None else None
 
     def charge(self, fit: Fit, guarantee: Guarantee) -> Charge:
         """Return the draws and their temperature."""
-        if self.epsilon is None or self.limit is not None:
+        if self.epsilon is None or self.limit(guarantee) is not None:
             return fit.ledger.as_it_is(_asked(self.draws, self.temperature))
         assert not isinstance(self.draws, Charge)
         return calibrate(
@@ -168,13 +171,15 @@ def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
     """Return the release of draws that were charged."""
     fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
     samples = draws.draw(plan, key)
-    bound = draws.guarantee.price(total)
-    aimed = None if asked.limit else asked.epsilon
-    noted = basis.published(fit.preprocessing, guarantees.counted(fit, bound.kind))
+    bound = draws.guarantee.price(total).assuming(*plan.assumptions)
+    aimed = asked.epsilon
+    if bound.kind is Kind.WORST_CASE and asked.limit(draws.guarantee):
+        aimed = None
+    noted = basis.published(fit.preprocessing, pricing.counted(fit, bound.kind))
     return Release(
         samples=samples,
         latents=_unpack(fit, samples),
-        receipt=_receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
+        receipt=promised.receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=noted,
@@ -221,26 +226,32 @@ class Draws:
         """
         fit, asked, guarantee = self.fit, self.asked, self.guarantee
         made = before.made and before.made.charge
+        if asked.epsilon is not None:
+            guarantees.check_unit(fit, guarantee.name)
         charge = made or asked.charge(fit, guarantee)
         planned = None if made else charge
-        total = cost(fit, delta=asked.delta, planned=planned, accounting=asked.accounting)
-        guarantee.price(total)  # refuses what has none
+        total = _cost(fit, asked.delta, planned, asked.accounting, guarantee)
+        price = guarantee.price(total)  # refuses what has none
+        if asked.generator is None:
+            promised.warn(total, price)
         if not made:
-            for limit in filter(None, (asked.limit, fit.ledger.budget)):
+            if asked.epsilon is not None:
+                promised.check(price, asked.epsilon)
+            for limit in filter(None, (asked.limit(guarantee), fit.ledger.budget)):
                 _check(limit, guarantee, fit, charge, asked.accounting)
             if asked.generator is not None:
                 fit.kept.use_once(asked.generator)
         read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
-        read = read and guarantee.name == guarantees.BAYESIAN
+        read = read and guarantee.name != guarantees.WORST_CASE
         return Plan(
             kind="draws",
             what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
-            events=guarantees.priced(fit, charge),
+            events=pricing.priced(fit, charge),
             settings=(charge, total),
             charge=charge,
             within=True,
             assumptions=(
-                *guarantee.price(total).assumptions,
+                *price.assumptions,
                 *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,
             ),
         )
@@ -270,7 +281,8 @@ def cost(
 ) -> Cost:
     """Return what was spent, with ``planned`` on top. Charges nothing.
 
-    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
+    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone,
+    and so is the ε of typical records, which is there where it is what the fit can promise.
 
     Args:
         fit: which was released from, or not yet: then every ε is 0.
@@ -283,14 +295,25 @@ def cost(
         if planned is not None:
             raise ValueError(f"planned={planned}: {SOLVED}")
         return fit.of_records(delta)
-    guarantees.check_delta(fit, delta, guarantees.usual(fit))
-    if planned is not None:
-        planned = fit.ledger.as_it_is(planned)
-    found = guarantees.total(fit, delta, planned, accounting)
+    return _cost(fit, delta, None if planned is None else fit.ledger.as_it_is(planned), accounting)
+
+
+def _cost(
+    fit: Fit,
+    delta: float,
+    planned: Charge | None,
+    accounting: Accounting | None,
+    guarantee: Guarantee | None = None,
+) -> Cost:
+    """Return :func:`cost`, with the statement that is asked for."""
+    kind = None if guarantee is None else Kind(guarantee.name)
+    mean = Kind.BAYESIAN if pricing.usual_kind(fit) is not Kind.WORST_CASE else Kind.WORST_CASE
+    pricing.check_delta(fit, delta, kind or mean)
+    found = pricing.total(fit, delta, planned, accounting, kind)
     bayesian = found.bayesian
     if bayesian is None or bayesian.evidence is None:
         return found
-    exposure = guarantees.account(fit, planned, accounting).exposure(delta)
+    exposure = pricing.account(fit, planned, accounting).exposure(delta)
     if not bayesian.reliable:
         bayesian = replace(bayesian, reason=f"{bayesian.reason}. {ADVICE}")
     return replace(found, bayesian=bayesian, exposure=exposure)
@@ -343,8 +366,9 @@ def calibrate(
     Args:
         fit: where the samples will be drawn from; what was released before counts.
         draws: number of samples.
-        epsilon: target, met from below: within 0.1 % by worst-case DP, within 4.5 % by Bayesian DP,
-            whose temperature was found from the records and is therefore taken from a coarse grid.
+        epsilon: target, met from below: within 0.1 % by worst-case DP, within 4.5 % elsewhere,
+            where the temperature is read from the records, on a coarse grid: no δ covers it, and
+            what is released at it is an experiment and never certified.
         delta: δ of the target.
         guarantee: as for :func:`release`.
         least: lowest temperature to consider. Below 1, the posterior itself, samples lie closer to
@@ -366,7 +390,7 @@ def calibrate(
     if isinstance(fit, Prepared):
         raise ValueError(f"fit: nothing is to be calibrated. {SOLVED}")
     guarantee = guarantee or guarantees.by_default(fit)
-    guarantees.check_delta(fit, delta, guarantee)
+    pricing.check_delta(fit, delta, Kind(guarantee.name))
     return guarantee.calibrated(
         fit, draws, epsilon=epsilon, delta=delta, least=least, accounting=accounting
     )
@@ -401,66 +425,34 @@ def _asked(draws: int | Charge | None, temperature: float | None) -> Charge:
     return draws
 
 
+_CHEAPER = {
+    guarantees.WORST_CASE: "",
+    guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public, more records, fewer "
+    "columns or a stronger prior cost less; so does what objective perturbation releases at small ε",
+    guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
+}
+"""What an ε that is too large can be lowered by."""
+
+
 def _check(
     limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accounting: Accounting | None
 ) -> None:
     """Raise unless everything together, ``charge`` included, is within the limit."""
     ledger = fit.ledger
-    total = guarantees.total(fit, limit.delta, charge, accounting)
+    total = pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))
     price = guarantee.price(total)
     what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
     alone = all(one.of == fit.kept.name for one in ledger.entries())
-    if guarantee.name == guarantees.BAYESIAN and limit == ledger.budget and not alone:
+    if guarantee.name != guarantees.WORST_CASE and limit == ledger.budget and not alone:
         raise BudgetExceededError(
-            f"{what}: of its Bayesian ε and what else was spent on the table no total is known, so "
-            f"it cannot be said to be within the budget of ε = {limit.epsilon:g}; {ledger.said()}"
+            f"{what}: of its {guarantee.name} ε and what else was spent on the table no total is "
+            f"known, so it cannot be said to be within the budget of ε = {limit.epsilon:g}; {ledger.said()}"
         )
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
             f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
-            f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
+            f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}{_CHEAPER[guarantee.name]}"
         )
-
-
-def _receipt(
-    fit: Fit,
-    charge: Charge,
-    bound: Bound,
-    aimed: float | None,
-    seeded: bool,
-    noted: Mapping[str, Any],
-) -> Receipt:
-    public = bound.kind is Kind.WORST_CASE
-    source, epsilon = (AIMED, aimed) if aimed is not None else (PUBLIC, bound.epsilon)
-    if aimed is None and not public:
-        source, epsilon = COMPUTED, _two_digits(bound.epsilon)
-    assert epsilon is not None
-    said = bound.public(epsilon)
-    if seeded or fit.experiment:
-        said = said.seeded()
-    noise_scale = fit.guide.noise_scale
-    return Receipt(
-        worst_case=said if public else None,
-        bayesian=None if public else said,
-        about=basis.about(noted),
-        source=source,
-        draws=charge.draws,
-        temperature=charge.temperature,
-        noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
-        step=fit.guide.lattice(charge.temperature).step,
-    )
-
-
-def _two_digits(value: float) -> float:
-    """Return the number rounded up to two digits.
-
-    >>> _two_digits(0.12345), _two_digits(0.2), _two_digits(1234.0), _two_digits(0.0)
-    (0.13, 0.2, 1300.0, 0.0)
-    >>> _two_digits(0.2000000000001)
-    0.21
-    """
-    # In decimal, as binary products round: never down, and 0.2 stays 0.2.
-    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))
 
 
 def _unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:

@@ -166,23 +166,24 @@ ORIGINS = {
     "latents": "the samples, as the model's latent variables",
     "receipt.about": "the owner's words on constants, what was declared, where the number of rows "
     "that settings are for comes from, and of which part of a table",
-    "receipt.source": "how ε was found: one of three constants",
+    "receipt.source": "how ε was found: one of four constants",
     "receipt.draws": "the owner's choice",
     "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
     "receipt.noise_scale": "the guide's public number and the temperature",
     "receipt.step": "public constants and the temperature",
     **{
         f"receipt.{bound}.{name}": origin
-        for bound in ("worst_case", "bayesian")
+        for bound in ("worst_case", "bayesian", "typical")
         for name, origin in {
             "kind": "a constant",
-            "epsilon": "aimed at; or from public constants; or from the data, up to two digits",
+            "epsilon": "aimed at; or from public constants; or, if not certified, from the data, up "
+            "to two digits",
             "delta": "the owner's choice",
             "by": "names of methods: constants",
             "relation": "the neighbours that were asked for",
             "unit": "the owner's choice, who is protected",
             "observer": "a constant",
-            "reliable": "from the data, one bit, for a Bayesian ε only",
+            "reliable": "from the data, one bit, for a Bayesian ε that is not certified only",
             "reason": "empty",
             "assumptions": "constants: which of them hold follows from how the table was read",
             "distance": "empty",
@@ -190,6 +191,8 @@ ORIGINS = {
             "evidence": "empty",
         }.items()
     },
+    "receipt.typical.share": "from the number of records: one of three constants",
+    "receipt.typical.confidence": "a constant",
     "estimate": "the mechanism's output, or null",
     "guide": "the mechanism's output, or null",
     "parameters": "the mechanism's output; none for most models",

@@ -72,7 +72,7 @@ def test_arviz_reads_a_release(released: Release, tmp_path: Path) -> None:
             values[0].numel() for values in one.latents.values()
         )
         attributes, bound = found["posterior"].attrs, one.receipt.bound
-        name = "bayesian" if one.receipt.bayesian else "worst_case"
+        name = bound.kind.name.lower()
         assert attributes[f"{name}_epsilon"] == bound.epsilon
         assert attributes["draws"] == DRAWS
         assert all(x.value in attributes[f"{name}_assumptions"] for x in bound.assumptions)

@@ -37,7 +37,7 @@ from bdpvi.datasets import Encoding, Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing import saved, storage
-from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP, on_grid
+from bdpvi.releasing.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP, on_grid
 from bdpvi.types import People
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
@@ -111,8 +111,11 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
     assert charge.origin is Origin.DATA
     temperature = charge.temperature
     assert temperature == on_grid(round(8 * math.log2(temperature)))
-    released = bdpvi.release(fit, epsilon=0.3, guarantee=BayesianDP())
+    released = bdpvi.release(fit, charge, guarantee=BayesianDP())
     assert released.receipt.bound.kind.value == "Bayesian DP"
+    assert "not certified: temperature read from the records: no δ covers it" in str(
+        released.receipt
+    )
     assert released.cost.worst_case is None
     assert "chosen by looking at the data" in released.receipt.meaning
     assert "none, as a temperature was found from the records" in str(released.cost)
@@ -275,8 +278,8 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
     fitted = bounded(data, noise_scale=None)
     for call in (
         lambda: bdpvi.cost(fitted, delta=0.02, planned=Charge(1, 5.0)),
-        lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02),
-        lambda: bdpvi.calibrate(fitted, epsilon=3.0, delta=0.02),
+        lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02, guarantee=BayesianDP()),
+        lambda: bdpvi.calibrate(fitted, epsilon=3.0, delta=0.02, guarantee=BayesianDP()),
     ):
         with pytest.warns(UserWarning, match=r"delta=0\.02 is at least 1/N"):
             call()
@@ -300,14 +303,14 @@ def fields(value: object, path: str = "") -> list[str]:
 
 
 def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: Path) -> None:
-    both: list[Guarantee] = [WorstCaseDP(), BayesianDP()]
+    every: list[Guarantee] = [WorstCaseDP(), BayesianDP(), TypicalRecord()]
     found: set[str] = set()
-    for number, guarantee in enumerate(both):
+    for number, guarantee in enumerate(every):
         released = bdpvi.release(fit, epsilon=0.3 + number, guarantee=guarantee)
         storage.save_release(released, tmp_path / f"{number}.json")
         content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
-        del content["receipt"]["worst_case" if number else "bayesian"]
-        found |= set(fields(content))
+        promised = {name: one for name, one in content["receipt"].items() if one is not None}
+        found |= set(fields({**content, "receipt": promised}))
     assert found == set(saved.ORIGINS)
 
 
@@ -353,7 +356,7 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
         (lambda c: c["receipt"]["worst_case"].update(epsilon=True), "receipt.worst_case.epsilon"),
         (lambda c: c["receipt"]["worst_case"].pop("delta"), "worst_case.delta is missing"),
         (lambda c: c["receipt"]["worst_case"].update(kind="Bayesian DP"), "worst_case.kind must"),
-        (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of the two"),
+        (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of the three"),
         (lambda c: c.update(feature_names=[1]), "feature_names"),
         (lambda c: c.update(preprocessing=3), "preprocessing"),
     ],

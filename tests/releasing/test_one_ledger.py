@@ -110,7 +110,7 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
         data.ledger.settle(budget=Budget(2.0))
     # Of Bayesian prices of two fits no total is known.
     with pytest.raises(BudgetExceededError, match="no total is known"):
-        bdpvi.release(two, epsilon=0.01, guarantee=BayesianDP())
+        bdpvi.release(two, epsilon=0.5, guarantee=BayesianDP())
 
 
 def test_a_bayesian_price_is_of_one_fit_and_says_so(data: Dataset) -> None:
@@ -119,6 +119,8 @@ def test_a_bayesian_price_is_of_one_fit_and_says_so(data: Dataset) -> None:
     assert "of this fit alone" not in first.receipt.meaning
     second = bdpvi.release(two, epsilon=0.5, guarantee=BayesianDP())
     assert "of this fit alone" in second.receipt.meaning
+    found = bdpvi.calibrate(two, epsilon=3.0, guarantee=BayesianDP())
+    bdpvi.release(two, found, guarantee=BayesianDP())
     with pytest.raises(ValueError, match="found from the data"):
         bdpvi.release(two, epsilon=3.0, guarantee=WorstCaseDP())
 

@@ -16,7 +16,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from accounts import Accountant, bayes, evidence_of
+from accounts import Accountant, bayes, evidence_of, typical_of
 from pyro.optim import Adam
 from simulated import logistic_data
 
@@ -28,6 +28,7 @@ from bdpvi.accounting.book import Charge, Entry
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.releasing import releases
+from bdpvi.releasing.guarantees import BayesianDP
 from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
 from bdpvi.types import People
 
@@ -132,7 +133,7 @@ def poisson(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
 
 
 def test_a_target_that_is_not_binary_has_a_mean_and_no_probability() -> None:
-    data = logistic_data(20, 2)
+    data = logistic_data(30, 2)
     guide = MeanField(poisson)
     fitted = bdpvi.fit(
         poisson,
@@ -153,15 +154,24 @@ def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 1, temperature=5.0)
     before = bayes(bdpvi.cost(fit)).epsilon
     target = before * 1.3
-    found = bdpvi.calibrate(fit, 1, epsilon=target)
+    found = bdpvi.calibrate(fit, 1, epsilon=target, guarantee=BayesianDP())
     reached = bayes(bdpvi.cost(fit, planned=found)).epsilon
     assert 0.95 * target <= reached <= target
     temperature = found.temperature
     colder = temperature / 2 ** (1 / 8)  # the next of the public grid
     assert bayes(bdpvi.cost(fit, planned=Charge(1, colder))).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    hotter = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature)
-    assert hotter.temperature >= 2.0 * temperature
+    again = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature, guarantee=BayesianDP())
+    assert again.temperature >= 2.0 * temperature
+
+
+def test_a_temperature_of_typical_records_is_the_smallest(fit: bdpvi.Fit) -> None:
+    found = bdpvi.calibrate(fit, 2, epsilon=1.0)
+    assert found.from_data
+    reached = [bdpvi.cost(fit, planned=Charge(2, found.temperature / f)) for f in (1, 2**0.125)]
+    assert [one.typical is not None and one.typical.epsilon <= 1.0 for one in reached] == [1, 0]
+    hotter = bdpvi.calibrate(fit, 2, epsilon=1.0, least=2.0 * found.temperature)
+    assert hotter.temperature >= 2.0 * found.temperature
 
 
 def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:
@@ -170,7 +180,7 @@ def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> No
 
 
 def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
-    budget = bdpvi.Budget(epsilon=bayes(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
+    budget = bdpvi.Budget(epsilon=typical_of(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
     fit.ledger.settle(budget=budget)
     bdpvi.release(fit, 2, temperature=5.0)
     with pytest.raises(bdpvi.BudgetExceededError, match="draws=1"):
@@ -179,7 +189,7 @@ def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
 
 
 def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
-    budget = bdpvi.Budget(epsilon=bayes(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
+    budget = bdpvi.Budget(epsilon=typical_of(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
     fit.ledger.settle(budget=budget)
 
     def attempt(_: int) -> bool:

@@ -22,14 +22,8 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes.recipe import NAMED, Recipe
-from bdpvi.releasing.guarantees import (
-    BAYESIAN,
-    WORST_CASE,
-    BayesianDP,
-    WorstCaseDP,
-    account,
-    worst_case,
-)
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
+from bdpvi.releasing.pricing import account, worst_case
 from bdpvi.releasing.releases import calibrate, preview
 from bdpvi.types import Dataset
 

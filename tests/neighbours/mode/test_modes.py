@@ -93,7 +93,9 @@ def test_neighbours_are_those_of_refits(kind: str) -> None:
                 other = refit(MODEL, data.x[keep], data.y[keep])
             else:
                 other = refit(
-                    MODEL, torch.cat([data.x, more.x[i : i + 1]]), torch.cat([data.y, more.y[i : i + 1]])
+                    MODEL,
+                    torch.cat([data.x, more.x[i : i + 1]]),
+                    torch.cat([data.y, more.y[i : i + 1]]),
                 )
             truth = pair(whole, other)
             for epsilon in (0.05, 0.5):
@@ -177,9 +179,7 @@ def test_the_mean_over_fresh_records_is_within_a_certificate(kind: str) -> None:
     delta, data, fresh = 1e-2, table(400, 3, 5, kind), table(300, 3, 6, kind)
     fresh = replace(fresh, ids=fresh.ids + 10_000)
     epsilon = certified(data, delta)
-    fit = bdpvi.fit(
-        MODEL, guides.Laplace(MODEL), data, neighbours=Mode(Add(fresh)), progress=False
-    )
+    fit = bdpvi.fit(MODEL, guides.Laplace(MODEL), data, neighbours=Mode(Add(fresh)), progress=False)
     pairs = fit.panels[0].pairs
     for one in (pairs, pairs.reverse()):
         own = one.hockey_stick(epsilon)

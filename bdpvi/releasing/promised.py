@@ -1,0 +1,103 @@
+"""What a release says that it promises, and which releases are refused or warned of for it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+from bdpvi._fit import Fit
+from bdpvi.accounting.book import Charge
+from bdpvi.accounting.cost import Bound, Cost, Kind
+from bdpvi.releasing import basis
+from bdpvi.releasing.released import AIMED, COMPUTED, OWNERS, PUBLIC, Receipt
+from bdpvi.types import NotCertifiedWarning
+
+
+def receipt(
+    fit: Fit,
+    charge: Charge,
+    bound: Bound,
+    aimed: float | None,
+    seeded: bool,
+    noted: Mapping[str, Any],
+) -> Receipt:
+    """Return the receipt of draws from a fit.
+
+    What is certified has no number that was read from the records: a table with a record less has
+    the same receipt, word for word.
+
+    Args:
+        fit, charge: what was drawn, from where.
+        bound: what is promised.
+        aimed: the ε that was asked for.
+        seeded: whether noise follows a seed.
+        noted: what is said of how the records were made.
+    """
+    public = bound.kind is Kind.WORST_CASE
+    if aimed is not None:
+        source, epsilon = AIMED, aimed
+    elif public:
+        source, epsilon = PUBLIC, bound.epsilon
+    elif bound.certified:
+        source, epsilon = OWNERS, math.inf
+    else:
+        source, epsilon = COMPUTED, two_digits(bound.epsilon)
+    said = bound.public(epsilon)
+    if seeded or fit.experiment:
+        said = said.seeded()
+    noise_scale = fit.guide.noise_scale
+    return Receipt(
+        worst_case=said if public else None,
+        bayesian=said if bound.kind is Kind.BAYESIAN else None,
+        typical=said if bound.kind is Kind.TYPICAL else None,
+        about=basis.about(noted),
+        source=source,
+        draws=charge.draws,
+        temperature=charge.temperature,
+        noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
+        step=fit.guide.lattice(charge.temperature).step,
+    )
+
+
+def check(price: Bound, epsilon: float) -> None:
+    """Refuse a Bayesian ε that is not certified, where one was asked for.
+
+    Raises:
+        ValueError: saying why, and what else there is.
+    """
+    if price.kind is Kind.BAYESIAN and price.doubt:
+        raise ValueError(
+            f"epsilon={epsilon:g}: the Bayesian ε is {price.mark}. Nothing was charged. Take "
+            "guides.Laplace, or the worst case with a clip and a noise scale, or "
+            "guarantee=TypicalRecord(), which speaks of most records alone"
+        )
+
+
+def warn(total: Cost, price: Bound) -> None:
+    """Warn where nothing is certified of what is released."""
+    bayesian = total.bayesian
+    what = f"a {price.kind.value} ε"
+    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", which speaks of most records"
+    if total.worst_case is None and not (bayesian and bayesian.certified):
+        warnings.warn(
+            f"the release has no worst-case ε and no certified Bayesian one: it has {what}. Draws "
+            "from guides.Laplace of logistic regression have a certified one, and releases by "
+            "bdpvi.fit_private a worst-case one",
+            NotCertifiedWarning,
+            stacklevel=2,
+        )
+
+
+def two_digits(value: float) -> float:
+    """Return the number rounded up to two digits.
+
+    >>> two_digits(0.12345), two_digits(0.2), two_digits(1234.0), two_digits(0.0)
+    (0.13, 0.2, 1300.0, 0.0)
+    >>> two_digits(0.2000000000001)
+    0.21
+    """
+    # In decimal, as binary products round: never down, and 0.2 stays 0.2.
+    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))
