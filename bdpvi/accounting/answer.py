@@ -157,9 +157,9 @@ def bisected(
     def at(index: int) -> dict[str, Estimate] | None:
         epsilon, found, last = float(EPSILONS[index]), {}, index == len(EPSILONS) - 1
         for name, one in deltas.items():
-            if not last and one.guide is not None:
-                if float(one.guide(epsilon).mean()) > _HOPELESS * beta:
-                    return None
+            quick = None if last or one.guide is None else float(one.guide(epsilon).mean())
+            if quick is not None and quick > _HOPELESS * beta:
+                return None
             found[name] = _tested(one, epsilon, beta, failure_probability)
             if not last and float(found[name].log_bound) > math.log(beta):
                 return None
@@ -180,7 +180,7 @@ def bisected(
 
 
 def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> Estimate:
-    """Return the bound on the mean of δ(ε), by the quicker range where that will do, or may as well.
+    """Return the bound on the mean of δ(ε), by the quicker range where that is enough to know.
 
     If not even the largest δ that was seen, in the place of the range, leads below β, a closer look
     at the range is spared.

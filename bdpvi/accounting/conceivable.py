@@ -5,12 +5,12 @@ In units of the first Gaussian the pair is P = N(0, I) and Q = N(β, K⁻¹) in 
 curvature of everything else by factors from lo = e^{−s} to hi = e^{s}, and it brings or takes its
 own curvature, a matrix of rank one (:mod:`bdpvi.neighbours.mode.influence` has b, s and a).
 
-*Structure.* Take e₁ along β and reveal x_⊥, all other coordinates, first. Their means are 0 in both;
-the precision of Q's is K's Schur complement, whose eigenvalues lie between lo and hi but for one, by
-interlacing up to k_x (added) or down to it (removed). A coordinate N(0, 1) against N(0, 1/k) with k
-between lo and hi is what a channel makes of one with k = lo or k = hi, so these extremes are no
-easier to tell apart than the truth (Blackwell 1953). Given x_⊥ the first coordinate is N(0, 1)
-against N(b + w·x_⊥, 1/K₁₁). Write x₂ for x_⊥ along w; then
+*Structure.* Take e₁ along β and reveal x_⊥, all other coordinates, first. Their means are 0 in
+both; the precision of Q's is K's Schur complement, whose eigenvalues lie between lo and hi but for
+one, by interlacing up to k_x (added) or down to it (removed). A coordinate N(0, 1) against
+N(0, 1/k) with k between lo and hi is what a channel makes of one with k = lo or k = hi, so that the
+truth is no easier to tell apart than these extremes (Blackwell 1953). Given x_⊥ the first
+coordinate is N(0, 1) against N(b + w·x_⊥, 1/K₁₁). Write x₂ for x_⊥ along w; then
 
     δ(ε) ≤ max E[δ₁(ε − L(y), b + w x₂, 1/K₁₁)],   L(y) = Σ ½((k_i − 1) y_i² − ln k_i),
 

@@ -81,7 +81,8 @@ def bayesian_epsilon(
     """Return ε at ``delta`` of Bayesian DP, for records like those given.
 
     The mean of their δ is bounded by :func:`~bdpvi.accounting.betting.betting` at each ε that a
-    bisection tries (:func:`~bdpvi.accounting.answer.bisected`); whatever their distribution is, if they are independent draws from it.
+    bisection tries (:func:`~bdpvi.accounting.answer.bisected`); whatever their distribution is, if
+    they are independent draws from it.
 
     Args:
         event, lengths, bends: see :func:`record_deltas`.

@@ -21,6 +21,9 @@ from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.accounting.left import SPENT
 from bdpvi.accounting.typical import typical
+from bdpvi.dp.objective_plan import magnitude
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.plan import planned_temperature
 from bdpvi.releasing.pricing import (
     account,
     bounded,
@@ -128,9 +131,29 @@ class BayesianDP:
 
     Elsewhere, as on a temperature that was found from the records, its ε is that of an experiment,
     and is said not to be certified.
+
+    Args:
+        rows: N as the owner declares it, within a factor of 3, from 10 to 1e12: the temperature of
+            draws from :class:`bdpvi.guides.Laplace` then follows from N and the ε that is asked
+            for (:mod:`bdpvi.neighbours.mode.plan`). Without it, it is 1. It counts as public.
     """
 
+    rows: float | None = None
+
     name: ClassVar[str] = BAYESIAN
+
+    def planned(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
+        """Return the temperature of draws for ε, from public numbers alone."""
+        if self.rows is None or not isinstance(fit.model, BayesianLogisticRegression):
+            return 1.0
+        return planned_temperature(
+            fit.model,
+            len(fit.parameters["loc"]),
+            rows=magnitude(self.rows),
+            epsilon=epsilon,
+            delta=delta,
+            draws=draws,
+        )
 
     def calibrated(
         self,

@@ -16,7 +16,7 @@ from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Assumption, Cost, Kind
 from bdpvi.accounting.transaction import Before, Plan, Transaction
 from bdpvi.releasing import basis, guarantees, pricing, promised, receipts
-from bdpvi.releasing.guarantees import Guarantee
+from bdpvi.releasing.guarantees import BayesianDP, Guarantee
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
 from bdpvi.types import Budget, BudgetExceededError
@@ -56,12 +56,12 @@ def release(
         epsilon: the ε that may be reached, this release included, by everything that is spent on
             the table where it is a worst-case ε, by all releases from ``fit`` elsewhere. The
             temperature is found by :func:`calibrate`, but for a Bayesian guarantee, where it is
-            1 or public; one that is given stays as it is. A release beyond ε is refused, and so is
-            a Bayesian one that is not certified.
+            1 or planned from a declared N; one that is given stays as it is. A release beyond ε is
+            refused, and so is a Bayesian one that is not certified.
         guarantee: the first of these that the fit can give:
-            :class:`~bdpvi.releasing.guarantees.WorstCaseDP` at the optimum of a model with bounded scores, with
-            a public noise scale; :class:`~bdpvi.releasing.guarantees.BayesianDP` where the cost of
-            any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
+            :class:`~bdpvi.releasing.guarantees.WorstCaseDP` at the optimum of a model with bounded
+            scores, with a public noise scale; :class:`~bdpvi.releasing.guarantees.BayesianDP` where
+            the cost of any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
             :class:`~bdpvi.releasing.guarantees.TypicalRecord` for any other model and guide. After
             a release that has none it must be said.
         delta: δ at which the cost is reported.
@@ -127,7 +127,12 @@ class Asked:
     def charge(self, fit: Fit, guarantee: Guarantee) -> Charge:
         """Return the draws and their temperature."""
         if self.epsilon is None or self.limit(guarantee) is not None:
-            return fit.ledger.as_it_is(_asked(self.draws, self.temperature))
+            found = _asked(self.draws, self.temperature)
+            free = self.temperature is None and not isinstance(self.draws, Charge)
+            if free and self.epsilon is not None and isinstance(guarantee, BayesianDP):
+                tau = guarantee.planned(fit, found.draws, self.epsilon, self.delta)
+                found = replace(found, temperature=tau)
+            return fit.ledger.as_it_is(found)
         assert not isinstance(self.draws, Charge)
         return calibrate(
             fit,
@@ -428,7 +433,7 @@ def _asked(draws: int | Charge | None, temperature: float | None) -> Charge:
 _CHEAPER = {
     guarantees.WORST_CASE: "",
     guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public, more records, fewer "
-    "columns or a stronger prior cost less; so does what objective perturbation releases at small ε",
+    "columns or a stronger prior cost less; so does objective perturbation at small ε",
     guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
 }
 """What an ε that is too large can be lowered by."""
@@ -446,7 +451,8 @@ def _check(
     if guarantee.name != guarantees.WORST_CASE and limit == ledger.budget and not alone:
         raise BudgetExceededError(
             f"{what}: of its {guarantee.name} ε and what else was spent on the table no total is "
-            f"known, so it cannot be said to be within the budget of ε = {limit.epsilon:g}; {ledger.said()}"
+            f"known, so it cannot be said to be within the budget of ε = {limit.epsilon:g}; "
+            f"{ledger.said()}"
         )
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(

@@ -1,4 +1,4 @@
-"""Three statements, each with words of its own, and nothing read from records in what is certified."""
+"""Three statements, each with words of its own; what is certified tells nothing of records."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_share_is_what_the_number_of_records_allows(m: int) -> None:
 
 
 def test_few_records_are_refused_with_how_many_there_must_be() -> None:
-    with pytest.raises(ValueError, match="28 records says nothing about 90 %.* it takes 29"):
+    with pytest.raises(ValueError, match=r"28 records says nothing about 90 %.* it takes 29"):
         typical(Account([PosteriorDraws((panel(torch.rand(28)),))]), 1e-5)
 
 

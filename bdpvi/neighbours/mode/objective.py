@@ -1,9 +1,9 @@
 """The negative log posterior of logistic regression, its mode, and a proven distance from it.
 
-F(w) = Σ ωᵢ ℓ(zᵢᵀw) + ½ λ‖w − w₀‖², ℓ(a) = ln(1 + e^{−a}), the rows zᵢ times 2y − 1. Every derivative
-of ℓ from the second to the sixth is at most ℓ″ in size, as each is ℓ″ times a polynomial in
-p(1 − p) and 1 − 2p that is at most 1; so F″ changes slowly: with h the largest ‖zᵢ‖ in the norm of
-F″(m)⁻¹ and t a distance in that of F″(m), F″ lies between e^{−ht} and e^{ht} of F″(m) within t
+F(w) = Σ ωᵢ ℓ(zᵢᵀw) + ½ λ‖w − w₀‖², ℓ(a) = ln(1 + e^{−a}), the rows zᵢ times 2y − 1. Every
+derivative of ℓ from the second to the sixth is at most ℓ″ in size, as each is ℓ″ times a polynomial
+in p(1 − p) and 1 − 2p that is at most 1; so F″ changes slowly: with h the largest ‖zᵢ‖ in the norm
+of F″(m)⁻¹ and t a distance in that of F″(m), F″ lies between e^{−ht} and e^{ht} of F″(m) within t
 (Bach, "Self-concordant analysis for logistic regression", EJS 4, 2010, Proposition 1).
 """
 

@@ -223,9 +223,9 @@ def test_odd_tables_have_a_fit_and_a_price(name: str) -> None:
 def test_other_models_and_guides_are_told_of_their_routes() -> None:
     data = table(30, 3, 0)
     clipped = BayesianLogisticRegression(clip=0.5)
-    with pytest.raises(ValueError, match=r"neighbours=Mode\(\) is for guides.Laplace"):
+    with pytest.raises(ValueError, match=r"neighbours=Mode\(\) is for guides\.Laplace"):
         bdpvi.fit(MODEL, guides.FullRank(MODEL), data, neighbours=Mode(), progress=False)
-    with pytest.raises(ValueError, match="without\\s+clip"):
+    with pytest.raises(ValueError, match=r"without\s+clip"):
         bdpvi.fit(clipped, guides.Laplace(clipped), data, neighbours=Mode(), progress=False)
 
 
