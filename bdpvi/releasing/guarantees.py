@@ -7,22 +7,28 @@ computed from them.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from bisect import bisect_left
-from collections import Counter
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi._runtime.outputs import several
-from bdpvi.accounting.accountant import Account, Accounting
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
-from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
+from bdpvi.accounting.cost import Bound, Cost, Kind
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.kept import RecordLosses, keep, kept
 from bdpvi.accounting.left import SPENT
+from bdpvi.accounting.table import Table
+from bdpvi.accounting.table import total as of_table
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.models.kinds import Known
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing.basis import assumptions_of
 from bdpvi.types import BudgetExceededError
@@ -138,8 +144,8 @@ class BayesianDP:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
 
         With ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an
-        octave is. ε is of this fit alone. That its temperatures may be known is written to the
-        ledger first.
+        octave is. ε is of everything that was spent on the table. That the fit's temperatures may
+        be known is written to the ledger first.
         """
         if (rows := fit.ledger.rows_per_unit) > 1:
             raise ValueError(
@@ -152,8 +158,7 @@ class BayesianDP:
             return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
 
         def suffices(place: int) -> bool:
-            charged = account(fit, at(place), accounting)
-            return charged.get_delta(epsilon, near=delta) <= delta
+            return table(fit, at(place), accounting).get_delta(epsilon, near=delta) <= delta
 
         low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
         places = [high]
@@ -163,7 +168,7 @@ class BayesianDP:
             places += range(low + 1, high, OCTAVE)
         high = next((place for place in places if suffices(place)), low)
         if high == low:
-            before = str(total(fit, delta, None, accounting)) if own(fit) else None
+            before = str(total(fit, delta, None, accounting)) if fit.ledger.entries() else None
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accounting))
         colder = range(low + 1, high)
         return at(low + 1 + bisect_left(colder, True, key=suffices))
@@ -219,17 +224,41 @@ def by_default(fit: Fit) -> Guarantee:
     return found
 
 
-def account(
-    fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None
-) -> Account:
-    """Return all draws from ``fit``, and ``planned`` on top, as ``accounting`` prices them.
+def table(fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None) -> Table:
+    """Return everything that was spent on the table, and ``planned`` on top.
 
-    By default that is the fit's.
+    Args:
+        fit: of the table.
+        planned: draws from ``fit``.
+        accounting: how it is priced, by default as the fit says.
+
+    Raises:
+        ValueError: if no Bayesian total is known.
     """
-    # Where a temperature comes from decides nothing here but whether one of them is from the data.
-    counted = Counter([*own(fit), *([planned] if planned else [])])
-    events = [(_event(fit, charge), count) for charge, count in counted.items()]
-    return Account(events, accounting or fit.accounting)
+    return Table.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
+
+
+def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:
+    """Return draws that may be charged, and what those from ``fit`` cost each record."""
+    name, losses = fit.kept.name, losses_of(fit, planned)
+    if planned is None:
+        return None, {name: losses}
+    entry = Entry(kind="draws", of=name, charge=planned, events=priced(fit, planned))
+    return entry, {name: losses}
+
+
+def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
+    """Return what draws from ``fit`` cost each record, at all temperatures so far."""
+    taus = {one.temperature for one in (*own(fit), *([planned] if planned else []))}
+    made = f"{fit.model!r} {type(fit.guide)} {fit.guide.noise_scale} {fit.fingerprint}"
+    written = fit.preprocessing.get("encoding")
+    return RecordLosses(
+        fit.panels,
+        fit.records,
+        {tau: _rounding(fit, Charge(1, tau)) for tau in taus},
+        hashlib.sha256(made.encode()).hexdigest() if isinstance(fit.model, Known) else "",
+        Encoding.from_dict(written).purchases if written else (),
+    )
 
 
 def own(fit: Fit) -> tuple[Charge, ...]:
@@ -237,21 +266,26 @@ def own(fit: Fit) -> tuple[Charge, ...]:
     return fit.ledger.charges(fit.kept.name)
 
 
+def keep_again(fit: Fit) -> None:
+    """Write what draws from ``fit`` cost each record, if it is not with their charges any more."""
+    taus = {one.temperature for one in own(fit)}
+    try:
+        if taus:
+            kept(fit.ledger, fit.kept.name, *taus)
+    except ValueError:
+        with suppress(OSError), fit.ledger.locked():  # who may not write there asks all the same
+            keep(fit.ledger, fit.kept.name, losses_of(fit))
+
+
 def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     """Return draws as the worst case has them: a function of public constants; None without one."""
     if charge.from_data or not bounded(fit):
         return None
-    event = _event(fit, charge)
-    variance = event.draws * max(one.largest or 0.0 for one in fit.panels) / event.temperature
+    variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
     if not variance:
         return ()
-    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=event.rounding),)
-
-
-def constants_of(fit: Fit) -> tuple[Entry, ...]:
-    """Return what was paid for the constants that the fit's features were made with."""
-    name = fit.kept.name
-    return tuple(one for one in fit.ledger.entries() if one.kind == "constants" and one.of == name)
+    rounding = _rounding(fit, charge)
+    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=rounding),)
 
 
 def total(
@@ -260,18 +294,12 @@ def total(
     planned: Charge | None = None,
     accounting: Accounting | None = None,
 ) -> Cost:
-    """Return what was spent, with ``planned`` on top.
-
-    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
-    """
-    bound = worst_case(fit, delta, planned)
-    if constants_of(fit):
-        return Cost(worst_case=bound)
-    if planned is None and not own(fit):
-        found = nothing(delta, [panel.kind for panel in fit.panels])
-        return replace(found, worst_case=bound) if fit.ledger.entries() else found
-    found = account(fit, planned, accounting).cost(delta)
-    return replace(found, worst_case=bound).each(lambda one: assuming(fit, one))
+    """Return what everything on the table has cost, with ``planned`` on top."""
+    if planned is None and not fit.ledger.entries():
+        return nothing(delta, [panel.kind for panel in fit.panels])
+    bound, entry = worst_case(fit, delta, planned), _with(fit, planned)
+    found = of_table(fit.ledger, delta, bound, accounting or fit.accounting, *entry)
+    return found.each(lambda one: assuming(fit, one))
 
 
 def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound | None:
@@ -287,15 +315,8 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
 
 
 def assuming(fit: Fit, bound: Bound) -> Bound:
-    """Return a bound of draws from ``fit`` with what it rests on."""
-    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
-    more = [Assumption.THIS_FIT_ALONE] * (bound.kind is Kind.BAYESIAN and not alone)
-    return bound.assuming(*assumptions_of(fit.preprocessing, counted(fit, bound.kind)), *more)
-
-
-def counted(fit: Fit, kind: Kind) -> tuple[Entry, ...]:
-    """Return the charges that an ε of this kind counts: a Bayesian one counts no purchase."""
-    return () if kind is Kind.BAYESIAN else fit.ledger.entries()
+    """Return a bound of everything on the table of ``fit`` with what it rests on."""
+    return bound.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
 
 
 def check_delta(fit: Fit, delta: float, guarantee: Guarantee) -> None:
@@ -331,12 +352,9 @@ def require_worst_case(fit: Fit) -> None:
         raise ValueError(f"guarantee={WORST_CASE} cannot be given: {reason}")
 
 
-def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
+def _rounding(fit: Fit, charge: Charge) -> float:
     reach = Reach.of(*(panel.pairs for panel in fit.panels))
-    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
-    return PosteriorDraws(
-        fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
-    )
+    return rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
 
 
 def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:

@@ -57,10 +57,9 @@ def release(
             be chosen by looking at what the records cost. Once a temperature was found from the
             data, every number counts as found from them. S is the guide's covariance, or what its
             ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
-        epsilon: the ε that may be reached, this release included, by everything that is spent on
-            the table where it is a worst-case ε, by all releases from ``fit`` where it is a
-            Bayesian one. The temperature is found by :func:`calibrate`; one that is given stays as
-            it is, and the release is refused beyond ε.
+        epsilon: the ε that may be reached by everything that is spent on the table, this release
+            included. The temperature is found by :func:`calibrate`; one that is given stays as it
+            is, and the release is refused beyond ε.
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
             give it: at the optimum of a clipped model, with a public noise scale. After a release
@@ -170,7 +169,7 @@ def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
     samples = draws.draw(plan, key)
     bound = draws.guarantee.price(total)
     aimed = None if asked.limit else asked.epsilon
-    noted = basis.published(fit.preprocessing, guarantees.counted(fit, bound.kind))
+    noted = basis.published(fit.preprocessing, fit.ledger.entries())
     return Release(
         samples=samples,
         latents=_unpack(fit, samples),
@@ -239,6 +238,7 @@ class Draws:
             settings=(charge, total),
             charge=charge,
             within=True,
+            losses=guarantees.losses_of(fit, charge),
             assumptions=(
                 *guarantee.price(total).assumptions,
                 *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,
@@ -268,15 +268,19 @@ def cost(
     planned: Charge | None = None,
     accounting: Accounting | None = None,
 ) -> Cost:
-    """Return what was spent, with ``planned`` on top. Charges nothing.
+    """Return what everything on the table has cost, with ``planned`` on top. Charges nothing.
 
-    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone.
+    The Bayesian ε follows each record through all fits (:mod:`bdpvi.accounting.table`), whose
+    losses are kept with the ledger. Where it is not known and a worst case is, ``why`` says so.
 
     Args:
         fit: which was released from, or not yet: then every ε is 0.
         delta: δ.
         planned: a further release.
         accounting: as for :func:`release`.
+
+    Raises:
+        ValueError: if there is neither a worst case nor a Bayesian ε, saying why.
     """
     validate.probability("delta", delta)
     if isinstance(fit, Prepared):
@@ -290,7 +294,7 @@ def cost(
     bayesian = found.bayesian
     if bayesian is None or bayesian.evidence is None:
         return found
-    exposure = guarantees.account(fit, planned, accounting).exposure(delta)
+    exposure = guarantees.table(fit, planned, accounting).exposure(delta)
     if not bayesian.reliable:
         bayesian = replace(bayesian, reason=f"{bayesian.reason}. {ADVICE}")
     return replace(found, bayesian=bayesian, exposure=exposure)
@@ -409,12 +413,6 @@ def _check(
     total = guarantees.total(fit, limit.delta, charge, accounting)
     price = guarantee.price(total)
     what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
-    alone = all(one.of == fit.kept.name for one in ledger.entries())
-    if guarantee.name == guarantees.BAYESIAN and limit == ledger.budget and not alone:
-        raise BudgetExceededError(
-            f"{what}: of its Bayesian ε and what else was spent on the table no total is known, so "
-            f"it cannot be said to be within the budget of ε = {limit.epsilon:g}; {ledger.said()}"
-        )
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
             f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
