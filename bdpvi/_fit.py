@@ -254,11 +254,14 @@ def fit(
     problem = Problem(model, guide, moved, plan, optim or default_optimiser(plan.steps))
     trained = neighbours.train(problem, track)
     guide.parameters = dict(trained.parameters)
+    panels = trained.panels
+    if isinstance(data, Dataset):
+        panels = tuple(one.marked(data.ids, data.x, data.y) for one in panels)
     return Fit(
         model=model,
         guide=guide,
         parameters=trained.parameters,
-        panels=trained.panels,
+        panels=panels,
         convergence=trained.convergence,
         plan=plan,
         data_name=data.name,

@@ -74,6 +74,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "_runtime/chain: put the file back",
         "accounting/ledger: Put it back",
     ),
+    "accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
+        "accounting/kept: Put it back",
+        "accounting/kept: Put the newest",
+    ),
     "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all of it",),
     "_runtime/test_checkpoint.py::"
     "test_interrupted_command_goes_on_when_given_again_and_leaves_nothing": (

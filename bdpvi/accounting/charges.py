@@ -141,8 +141,10 @@ def _panel(event: Event, direction: str) -> Panel | None:
 def _check_counted(before: Event, now: Event) -> None:
     """Raise ValueError if one of the events has counts of records, and they are of two fits."""
     for name in now.records:
-        two = [_panel(one, name) for one in (before, now)]
-        if two[0] is not two[1] and any(one and one.counts is not None for one in two):
+        one, two = (_panel(event, name) for event in (before, now))
+        if one is two or not any(panel and panel.counts is not None for panel in (one, two)):
+            continue
+        if not (one and two and one.counts is two.counts and (one.constant or two.constant)):
             raise ValueError(
                 "event: counts of records do not know who is who, so they price releases of one "
                 "fit; for two together there is the worst case"

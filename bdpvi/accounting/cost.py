@@ -77,10 +77,6 @@ class Assumption(Enum):
         "The temperature was chosen by looking at the data, on a coarse public grid, and nothing "
         "is charged for that choice"
     )
-    THIS_FIT_ALONE = (
-        "It is of this fit alone: what else was released from the table costs besides, and what "
-        "all of it costs together is known of worst-case guarantees only"
-    )
     RELEASE_AFTER_CERTIFICATE = (
         "That there is a release, and at which temperature, was decided by a Bayesian ε that was "
         "read from the records; no ε covers what that tells"
@@ -366,6 +362,7 @@ class Cost:
         path: what a random record paid on the training path that ran. A diagnostic; it never stands
             in for one of the others.
         exposure: what single records of the panel pay, where it was asked for.
+        why: there is no Bayesian ε, in words, if not for want of a panel alone.
     """
 
     worst_case: Bound | None = None
@@ -373,18 +370,19 @@ class Cost:
     typical: Bound | None = None
     path: Bound | None = None
     exposure: Exposure | None = None
+    why: str = ""
 
     def __str__(self) -> str:
         worst, bayesian = self.worst_case, self.bayesian or self.typical
         if worst is None and bayesian is None and self.path is None:
-            return "neither a worst-case nor a Bayesian ε is known"
+            return sentences("neither a worst-case nor a Bayesian ε is known", self.why)
         found = bayesian and Assumption.FOUND_FROM_DATA in bayesian.assumptions
         none = "worst-case DP: none" + ", as a temperature was found from the records" * bool(found)
         parts = [str(worst or none)]
         if self.path is not None:
             parts.append(str(self.path))
         elif bayesian is None:
-            parts.append("no panel, so no Bayesian ε")
+            parts.append(self.why or "no panel, so no Bayesian ε")
         else:
             parts[:0] = [str(one) for one in (self.bayesian, self.typical) if one]
         return "; ".join(parts)

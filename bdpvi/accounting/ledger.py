@@ -90,6 +90,7 @@ class Ledger:
         self._content = b""
         self._state: tuple[int, int, int] | None = None
         self._heads: tuple[Path, ...] = ()
+        self.losses: dict[str, Any] = {}  # of records, see bdpvi.accounting.kept
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 

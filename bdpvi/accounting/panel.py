@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Panel:
         error: total variation of each pair's Gaussians from the true ones, at most, (m,).
         counts: how many records each pair stands for, (m,) int64; None is one each. Secret. Counts
             do not know who is who: they price releases of one fit.
+        marks: of each record's features and of its target, (m, 2) int64, by which two tables show
+            whether one id is one record in both; None where it is not known. Secret.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Panel:
     counts: Tensor | None = None
     influence: Influence | None = None
     error: Tensor | None = None
+    marks: Tensor | None = None
 
     def __post_init__(self) -> None:
         validate.same_length("ids", self.ids, "pairs.r", self.pairs.r)
@@ -65,9 +68,40 @@ class Panel:
         return self.largest is not None or self.influence is not None
 
     @property
+    def constant(self) -> bool:
+        """Whether all records cost the same, so that it does not matter who is who."""
+        return all(bool((value == value[:1]).all()) for value in (self.pairs.r, self.pairs.b2))
+
+    @property
     def records(self) -> int:
         """The number of records."""
         return len(self.ids) if self.counts is None else int(self.counts.sum())
+
+    def marked(self, ids: Tensor, x: Tensor, y: Tensor) -> Panel:
+        """Return the panel with :attr:`marks` of its records, which are among these.
+
+        Args:
+            ids, x, y: of the training data, (N,), (N, …) and (N, …).
+        """
+        ids, order = ids.cpu().sort()
+        at = torch.searchsorted(ids, self.ids).clamp(max=max(len(ids) - 1, 0))
+        if self.kind != "remove" or self.counts is not None or not torch.equal(ids[at], self.ids):
+            return self
+        rows = order[at].to(x.device)
+        return replace(self, marks=torch.stack([_mark(x[rows]), _mark(y[rows])], 1))
+
+    def select(self, ids: Tensor) -> Panel:
+        """Return the panel of these records, which are in it: itself, if they are all in order."""
+        if torch.equal(ids, self.ids):
+            return self
+        known, order = self.ids.sort()
+        at = order[torch.searchsorted(known, ids)]
+        counts, error, marks = (
+            None if one is None else one[at] for one in (self.counts, self.error, self.marks)
+        )
+        return replace(
+            self, ids=ids, pairs=self.pairs.select(at), counts=counts, error=error, marks=marks
+        )
 
     @classmethod
     def counted(cls, kind: str, counts: Tensor, largest: float | None = None) -> Panel:
@@ -98,6 +132,14 @@ def on_levels(b2: Tensor) -> Tensor:
     if len(level) and int(level.max()) >= LEVELS:
         raise FloatingPointError(f"Σb² = {b2.max().item():.3g} is more than 2^{_MOST}")
     return torch.bincount(level, minlength=LEVELS)
+
+
+def _mark(values: Tensor) -> Tensor:
+    """Return a number for each row, (m,) int64, that other rows do not have by chance."""
+    rows = values.reshape(len(values), math.prod(values.shape[1:]))
+    bits = (rows.cpu().double() + 0.0).view(torch.int64)
+    odd = torch.randint(2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0))
+    return (bits * (2 * odd + 1)).sum(1)
 
 
 def _grid(level: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.book import ENDED, RESERVED, Book, Charge, Entry, Priced
 from bdpvi.accounting.cost import Assumption, Bound
+from bdpvi.accounting.kept import RecordLosses, keep
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.left import gaussian, together
 
@@ -41,6 +42,7 @@ class Plan(Generic[S]):
         count: how often, each time at this price.
         charge: the draws from a guide, if that is what it is.
         within: whether the mechanism held the budget itself, in another currency.
+        losses: what the draws of the work cost each record, to be kept with the charge.
         assumptions: what the guarantee rests on.
     """
 
@@ -51,6 +53,7 @@ class Plan(Generic[S]):
     count: int = 1
     charge: Charge | None = None
     within: bool = False
+    losses: RecordLosses | None = None
     assumptions: tuple[Assumption, ...] = ()
 
 
@@ -164,6 +167,8 @@ class Transaction:
             if made is None:
                 if not plan.within:
                     ledger.check_budget(entry, plan.what)
+                if plan.losses is not None:
+                    keep(ledger, self.name, plan.losses)
                 ledger.charge(entry)
             elif made != entry:
                 raise ValueError(

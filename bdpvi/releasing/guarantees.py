@@ -15,20 +15,19 @@ from typing import ClassVar, NoReturn, Protocol
 
 from bdpvi._fit import Fit
 from bdpvi._runtime.outputs import several
-from bdpvi.accounting.accountant import Account, Accounting
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.book import Charge, Origin
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.accounting.left import SPENT
-from bdpvi.accounting.typical import typical
+from bdpvi.accounting.table import Table
 from bdpvi.dp.objective_plan import magnitude
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.plan import planned_temperature
 from bdpvi.releasing.pricing import (
-    account,
     bounded,
-    own,
     require_worst_case,
+    table,
     total,
     usual_kind,
     without_worst_case,
@@ -169,17 +168,20 @@ class BayesianDP:
 
         For experiments: the temperature is read from the records, and no δ covers it. With
         ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an octave is.
-        ε is of this fit alone. That its temperatures may be known is written to the ledger first.
+        ε is of everything that was spent on the table. That the fit's temperatures may be known is
+        written to the ledger first.
         """
 
-        def suffices(spent: Account) -> bool:
+        def suffices(spent: Table) -> bool:
             return spent.get_delta(epsilon, near=delta) <= delta
 
         # With only_reliable the hottest may be less reliable than a colder one.
         every = (accounting or fit.accounting).only_reliable
         found = _from_records(self.name, fit, draws, least, suffices, accounting, every)
         if found is None:
-            before = str(total(fit, delta, None, accounting).bayesian) if own(fit) else None
+            before = (
+                str(total(fit, delta, None, accounting).bayesian) if fit.ledger.entries() else None
+            )
             _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accounting))
         return found
 
@@ -219,17 +221,17 @@ class TypicalRecord:
 
         It is read from the records, and no δ covers it; that is written to the ledger first.
         """
-        floor = typical(account(fit, Charge(draws, _HOTTEST, Origin.DATA), accounting), delta)
+        floor = table(fit, Charge(draws, _HOTTEST, Origin.DATA), accounting).typical(delta)
 
-        def suffices(spent: Account) -> bool:
+        def suffices(spent: Table) -> bool:
             try:
-                return typical(spent, delta).epsilon <= epsilon
+                return spent.typical(delta).epsilon <= epsilon
             except ValueError:  # no ε is large enough at so low a temperature
                 return False
 
         found = _from_records(self.name, fit, draws, least, suffices, accounting)
         if found is None:
-            before = str(typical(account(fit), delta)) if own(fit) else None
+            before = str(table(fit).typical(delta)) if fit.ledger.entries() else None
             _unreachable(fit, epsilon, before, _covariances(draws, floor))
         return found
 
@@ -245,7 +247,7 @@ def _from_records(
     fit: Fit,
     draws: int,
     least: float,
-    suffices: Callable[[Account], bool],
+    suffices: Callable[[Table], bool],
     accounting: Accounting | None,
     every: bool = False,
 ) -> Charge | None:
@@ -264,7 +266,7 @@ def _from_records(
         return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
 
     def enough(place: int) -> bool:
-        return suffices(account(fit, at(place), accounting))
+        return suffices(table(fit, at(place), accounting))
 
     low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
     places = [high, *range(low + 1, high, OCTAVE)] if every else [high]

@@ -37,6 +37,7 @@ from bdpvi.accounting.events import PerturbedObjective, SampledGaussian, Thresho
 from bdpvi.accounting.evidence import Diagnostics, Evidence
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.perturbed_records import bayesian_epsilon
+from bdpvi.accounting.table import total as of_table
 from bdpvi.accounting.transaction import Before, Transaction
 from bdpvi.models.contract import Model, fitting
 from bdpvi.releasing import basis, receipts
@@ -138,6 +139,9 @@ class Prepared:
         total = self.cost(delta)
         book, name = self.ledger.book(), self.kept.name
         worst, own = total.worst_case, [e for e in book.charges if e.of.split("-")[0] == name]
+        if len(own) < len(book.charges):
+            more = basis.assumptions_of(self.preprocessing, book.entries)
+            return of_table(self.ledger, delta, worst).each(lambda one: one.assuming(*more))
         events = [event for entry in own for event in entry.events or ()]
         solved = [e for e in events if isinstance(e, PerturbedObjective)]
         rows, route = self.kept.rows, self.route
@@ -175,8 +179,6 @@ class Prepared:
         if paid:
             return replace(total, path=replace(found, epsilon=min(epsilon, worst.epsilon)))
         found = found.assuming(Assumption.PANEL_REPRESENTS_POPULATION, Assumption.PUBLIC_SIZE)
-        if len(own) < len(book.charges):
-            found = found.assuming(Assumption.THIS_FIT_ALONE)
         return replace(total, bayesian=implied(found, worst, ADD_OR_REMOVE))
 
     def release(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+from contextlib import suppress
 from dataclasses import replace
 
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
-from bdpvi.accounting.accountant import Account, Accounting
+from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Priced
-from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
-from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
-from bdpvi.accounting.typical import typical
+from bdpvi.accounting.cost import Bound, Cost, Kind
+from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.kept import RecordLosses, keep, kept
+from bdpvi.accounting.table import Table
+from bdpvi.accounting.table import total as of_table
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.models.kinds import Known
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing.basis import assumptions_of
 
@@ -28,17 +33,41 @@ def usual_kind(fit: Fit) -> Kind:
     return Kind.BAYESIAN if all(panel.ranged for panel in fit.panels) else Kind.TYPICAL
 
 
-def account(
-    fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None
-) -> Account:
-    """Return all draws from ``fit``, and ``planned`` on top, as ``accounting`` prices them.
+def table(fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None) -> Table:
+    """Return everything that was spent on the table, and ``planned`` on top.
 
-    By default that is the fit's.
+    Args:
+        fit: of the table.
+        planned: draws from ``fit``.
+        accounting: how it is priced, by default as the fit says.
+
+    Raises:
+        ValueError: if no total of single records is known.
     """
-    # Where a temperature comes from decides nothing here but whether one of them is from the data.
-    counted = Counter([*own(fit), *([planned] if planned else [])])
-    events = [(_event(fit, charge), count) for charge, count in counted.items()]
-    return Account(events, accounting or fit.accounting)
+    return Table.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
+
+
+def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:
+    """Return draws that may be charged, and what those from ``fit`` cost each record."""
+    name, losses = fit.kept.name, losses_of(fit, planned)
+    if planned is None:
+        return None, {name: losses}
+    entry = Entry(kind="draws", of=name, charge=planned, events=priced(fit, planned))
+    return entry, {name: losses}
+
+
+def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
+    """Return what draws from ``fit`` cost each record, at all temperatures so far."""
+    taus = {one.temperature for one in (*own(fit), *([planned] if planned else []))}
+    made = f"{fit.model!r} {type(fit.guide)} {fit.guide.noise_scale} {fit.fingerprint}"
+    written = fit.preprocessing.get("encoding")
+    return RecordLosses(
+        fit.panels,
+        fit.records,
+        {tau: _rounding(fit, Charge(1, tau)) for tau in taus},
+        hashlib.sha256(made.encode()).hexdigest() if isinstance(fit.model, Known) else "",
+        Encoding.from_dict(written).purchases if written else (),
+    )
 
 
 def own(fit: Fit) -> tuple[Charge, ...]:
@@ -46,21 +75,26 @@ def own(fit: Fit) -> tuple[Charge, ...]:
     return fit.ledger.charges(fit.kept.name)
 
 
+def keep_again(fit: Fit) -> None:
+    """Write what draws from ``fit`` cost each record, if it is not with their charges any more."""
+    taus = {one.temperature for one in own(fit)}
+    try:
+        if taus:
+            kept(fit.ledger, fit.kept.name, *taus)
+    except ValueError:
+        with suppress(OSError), fit.ledger.locked():  # who may not write there asks all the same
+            keep(fit.ledger, fit.kept.name, losses_of(fit))
+
+
 def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     """Return draws as the worst case has them: a function of public constants; None without one."""
     if charge.from_data or not bounded(fit):
         return None
-    event = _event(fit, charge)
-    variance = event.draws * max(one.largest or 0.0 for one in fit.panels) / event.temperature
+    variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
     if not variance:
         return ()
-    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=event.rounding),)
-
-
-def constants_of(fit: Fit) -> tuple[Entry, ...]:
-    """Return what was paid for the constants that the fit's features were made with."""
-    name = fit.kept.name
-    return tuple(one for one in fit.ledger.entries() if one.kind == "constants" and one.of == name)
+    rounding = _rounding(fit, charge)
+    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=rounding),)
 
 
 def total(
@@ -70,33 +104,30 @@ def total(
     accounting: Accounting | None = None,
     kind: Kind | None = None,
 ) -> Cost:
-    """Return what was spent, with ``planned`` on top.
+    """Return what everything on the table has cost, with ``planned`` on top.
 
-    The worst case is that of everything spent on the table; the others are of this fit alone. The
-    statement on typical records is there if it is the ``kind``, or without one the usual kind.
+    The statement on typical records is there if it is the ``kind``, or without one the usual kind.
 
     Raises:
         ValueError: if there is no such guarantee, or none at all.
     """
-    bound = worst_case(fit, delta, planned)
-    if constants_of(fit):
-        return Cost(worst_case=bound)
-    if planned is None and not own(fit):
-        found = nothing(delta, [panel.kind for panel in fit.panels])
-        return replace(found, worst_case=bound) if fit.ledger.entries() else found
-    spent, found, most = account(fit, planned, accounting), Cost(), None
+    if planned is None and not fit.ledger.entries():
+        return nothing(delta, [panel.kind for panel in fit.panels])
+    bound, most = worst_case(fit, delta, planned), None
     if (kind or usual_kind(fit)) is Kind.TYPICAL:
         try:
-            most = typical(spent, delta)
+            most = table(fit, planned, accounting).typical(delta)
         except ValueError:
             if kind is not None:
                 raise
     try:
-        found = spent.cost(delta)
+        of = (accounting or fit.accounting, *_with(fit, planned))
+        found = of_table(fit.ledger, delta, bound, *of)
     except ValueError:
         if most is None or kind is Kind.BAYESIAN:
             raise
-    return replace(found, worst_case=bound, typical=most).each(lambda one: assuming(fit, one))
+        found = Cost(worst_case=bound)
+    return replace(found, typical=most).each(lambda one: assuming(fit, one))
 
 
 def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound | None:
@@ -112,15 +143,8 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
 
 
 def assuming(fit: Fit, bound: Bound) -> Bound:
-    """Return a bound of draws from ``fit`` with what it rests on."""
-    alone = all(one.of == fit.kept.name for one in fit.ledger.entries())
-    more = [Assumption.THIS_FIT_ALONE] * (bound.kind is not Kind.WORST_CASE and not alone)
-    return bound.assuming(*assumptions_of(fit.preprocessing, counted(fit, bound.kind)), *more)
-
-
-def counted(fit: Fit, kind: Kind) -> tuple[Entry, ...]:
-    """Return the charges that an ε of this kind counts: only a worst case counts purchases."""
-    return fit.ledger.entries() if kind is Kind.WORST_CASE else ()
+    """Return a bound of everything on the table of ``fit`` with what it rests on."""
+    return bound.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
 
 
 def check_delta(fit: Fit, delta: float, kind: Kind) -> None:
@@ -156,9 +180,6 @@ def require_worst_case(fit: Fit) -> None:
         raise ValueError(f"guarantee={Kind.WORST_CASE.value} cannot be given: {reason}")
 
 
-def _event(fit: Fit, charge: Charge) -> PosteriorDraws:
+def _rounding(fit: Fit, charge: Charge) -> float:
     reach = Reach.of(*(panel.pairs for panel in fit.panels))
-    error = rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)
-    return PosteriorDraws(
-        fit.panels, charge.draws, charge.temperature, rounding=error, from_data=charge.from_data
-    )
+    return rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)

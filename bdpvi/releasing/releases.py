@@ -53,9 +53,8 @@ def release(
             be chosen by looking at what the records cost. Once a temperature was found from the
             data, every number counts as found from them. S is the guide's covariance, or what its
             ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
-        epsilon: the ε that may be reached, this release included, by everything that is spent on
-            the table where it is a worst-case ε, by all releases from ``fit`` elsewhere. The
-            temperature is found by :func:`calibrate`, but for a Bayesian guarantee, where it is
+        epsilon: the ε that may be reached by everything that is spent on the table, this release
+            included. The temperature is found by :func:`calibrate`, but for a Bayesian guarantee, where it is
             1 or planned from a declared N; one that is given stays as it is. A release beyond ε is
             refused, and so is a Bayesian one that is not certified.
         guarantee: the first of these that the fit can give:
@@ -180,7 +179,7 @@ def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
     aimed = asked.epsilon
     if bound.kind is Kind.WORST_CASE and asked.limit(draws.guarantee):
         aimed = None
-    noted = basis.published(fit.preprocessing, pricing.counted(fit, bound.kind))
+    noted = basis.published(fit.preprocessing, fit.ledger.entries())
     return Release(
         samples=samples,
         latents=_unpack(fit, samples),
@@ -255,6 +254,7 @@ class Draws:
             settings=(charge, total),
             charge=charge,
             within=True,
+            losses=pricing.losses_of(fit, charge),
             assumptions=(
                 *price.assumptions,
                 *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,
@@ -284,16 +284,20 @@ def cost(
     planned: Charge | None = None,
     accounting: Accounting | None = None,
 ) -> Cost:
-    """Return what was spent, with ``planned`` on top. Charges nothing.
+    """Return what everything on the table has cost, with ``planned`` on top. Charges nothing.
 
-    The worst case is that of everything spent on the table; the Bayesian ε is of this fit alone,
-    and so is the ε of typical records, which is there where it is what the fit can promise.
+    The Bayesian ε follows each record through all fits (:mod:`bdpvi.accounting.table`), whose
+    losses are kept with the ledger. Where it is not known and a worst case is, ``why`` says so.
+    The ε of typical records is there where it is what the fit can promise.
 
     Args:
         fit: which was released from, or not yet: then every ε is 0.
         delta: δ.
         planned: a further release.
         accounting: as for :func:`release`.
+
+    Raises:
+        ValueError: if there is neither a worst case nor a Bayesian ε, saying why.
     """
     validate.probability("delta", delta)
     if isinstance(fit, Prepared):
@@ -318,7 +322,7 @@ def _cost(
     bayesian = found.bayesian
     if bayesian is None or bayesian.evidence is None:
         return found
-    exposure = pricing.account(fit, planned, accounting).exposure(delta)
+    exposure = pricing.table(fit, planned, accounting).exposure(delta)
     if not bayesian.reliable:
         bayesian = replace(bayesian, reason=f"{bayesian.reason}. {ADVICE}")
     return replace(found, bayesian=bayesian, exposure=exposure)
@@ -447,13 +451,6 @@ def _check(
     total = pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))
     price = guarantee.price(total)
     what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
-    alone = all(one.of == fit.kept.name for one in ledger.entries())
-    if guarantee.name != guarantees.WORST_CASE and limit == ledger.budget and not alone:
-        raise BudgetExceededError(
-            f"{what}: of its {guarantee.name} ε and what else was spent on the table no total is "
-            f"known, so it cannot be said to be within the budget of ε = {limit.epsilon:g}; "
-            f"{ledger.said()}"
-        )
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
             f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "

@@ -12,9 +12,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from bdpvi._runtime import schema, validate
+from bdpvi.accounting import kept
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.conceivable import Influence
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
@@ -221,9 +221,7 @@ class Numbers:
         assert about.guide is not None
         tensors, kinds = _tensors(file), about.guide.largest
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
-        wanted |= {f"panels.{kind}.{name}" for kind in kinds for name in ("ids", "r", "b2")}
-        some = {f"panels.{kind}.{name}" for kind in kinds for name in ("counts", "error")}
-        wanted |= some & set(tensors)
+        wanted |= kept.names_of(kinds, tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -231,7 +229,10 @@ class Numbers:
             )
         parameters = _parameters(tensors, about, guide)
         width = 2 * len(parameters["loc"]) + 1  # of pairs with proven errors, at most
-        panels = tuple(_panel(tensors, kind, width, about.guide) for kind in kinds)
+        panels = tuple(
+            kept.panel_of(tensors, kind, kinds[kind], about.guide.influence.get(kind), width)
+            for kind in kinds
+        )
         course = [tensors[name] for name in ("elbo", "gradient_norm")]
         floating = all(one.is_floating_point() for one in course)
         shapes = [tuple(one.shape) for one in course]
@@ -287,42 +288,3 @@ def _parameters(tensors: Mapping[str, Tensor], about: About, guide: Guide) -> di
         if not bool(guide.constraints[name].check(value).all()):
             raise ValueError(f"parameters.{name} is not {guide.constraints[name]}")
     return parameters
-
-
-def _panel(tensors: Mapping[str, Tensor], kind: str, width: int, known: OfGuide) -> Panel:
-    ids, r, b2 = (tensors[f"panels.{kind}.{name}"] for name in ("ids", "r", "b2"))
-    if ids.dtype != torch.int64 or ids.ndim != 1:
-        raise ValueError(
-            f"panels.{kind}.ids must be int64 (m,), got {ids.dtype} {tuple(ids.shape)}"
-        )
-    if len(ids.unique()) != len(ids) or bool((ids < 0).any()):
-        raise ValueError(f"panels.{kind}.ids must be unique and at least 0")
-    for name, value in (("r", r), ("b2", b2)):
-        if value.dtype != torch.float64 or value.ndim != 2 or not 1 <= value.shape[1] <= width:
-            raise ValueError(
-                f"panels.{kind}.{name} must be float64 (m, 1 … {width}), got {value.dtype} "
-                f"{tuple(value.shape)}"
-            )
-    counts = tensors.get(f"panels.{kind}.counts")
-    if counts is not None and counts.dtype != torch.int64:
-        raise ValueError(f"panels.{kind}.counts must be int64, got {counts.dtype}")
-    error = tensors.get(f"panels.{kind}.error")
-    if error is not None:
-        if error.dtype != torch.float64 or error.shape != ids.shape:
-            raise ValueError(
-                f"panels.{kind}.error must be float64 {tuple(ids.shape)}, got {error.dtype} "
-                f"{tuple(error.shape)}"
-            )
-        validate.every(f"panels.{kind}.error", error, (error >= 0) & (error <= 1), "lie in [0, 1]")
-    influence = known.influence.get(kind)
-    if influence is not None and influence.columns != r.shape[1]:
-        raise ValueError(f"influence.{kind}.columns must be {r.shape[1]}, got {influence.columns}")
-    return Panel(
-        kind,
-        ids,
-        GaussianPairs(r, b2),
-        known.largest[kind],
-        counts,
-        influence=influence,
-        error=error,
-    )

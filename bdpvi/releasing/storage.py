@@ -17,11 +17,12 @@ from bdpvi._fit import Fit, Kept
 from bdpvi._runtime import chain, schema, store, validate
 from bdpvi._runtime.host import on_host
 from bdpvi._runtime.outputs import visible
+from bdpvi.accounting import kept
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known
-from bdpvi.releasing import intent, receipts
+from bdpvi.releasing import intent, pricing, receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.received import release_of
 from bdpvi.releasing.released import Release
@@ -112,6 +113,7 @@ def _write(fit: Fit | Prepared, folder: Path, numbers: bytes, about: bytes) -> N
     store.write(folder / _ABOUT, about)
     fit.ledger.bind(_digest(about))
     if fit.ledger.path is None:
+        kept.keep_beside(fit.ledger, folder / _LEDGER)
         chain.save(folder / _LEDGER, fit.ledger.content())
 
 
@@ -152,14 +154,7 @@ def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
     """Return the tensors of a fit of a guide, and what its file says of it."""
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
-    for panel in fit.panels:
-        tensors[f"panels.{panel.kind}.ids"] = panel.ids
-        tensors[f"panels.{panel.kind}.r"] = panel.pairs.r
-        tensors[f"panels.{panel.kind}.b2"] = panel.pairs.b2
-        if panel.counts is not None:
-            tensors[f"panels.{panel.kind}.counts"] = panel.counts
-        if panel.error is not None:
-            tensors[f"panels.{panel.kind}.error"] = panel.error
+    tensors |= kept.tensors_of(fit.panels)
     return tensors, OfGuide(
         plan=fit.plan,
         fingerprint=fit.fingerprint,
@@ -233,10 +228,12 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
     content = _read(file)
     if _digest(content) != about.sha256:
         raise ValueError(f"{file} was changed: it is not what {folder / _ABOUT} was written for")
-    kept = Kept(People(ledger), about.name, folder)
+    where = Kept(People(ledger), about.name, folder)
     try:
         if not isinstance(guide, Route):
-            return _fit(folder, about, model, guide, content, kept)
+            fit = _fit(folder, about, model, guide, content, where)
+            pricing.keep_again(fit)
+            return fit
         x, y = rows(content, about)
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
@@ -246,14 +243,16 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
         feature_names=about.feature_names,
         name=about.data_name,
         preprocessing=about.preprocessing,
-        people=kept.people,
+        people=where.people,
     )
     model = getattr(model, "plain", model)
-    return Prepared(model, data, guide.suited(model, data, None), kept)
+    return Prepared(model, data, guide.suited(model, data, None), where)
 
 
 @on_host
-def _fit(folder: Path, about: About, model: Model, guide: Guide, content: bytes, kept: Kept) -> Fit:
+def _fit(
+    folder: Path, about: About, model: Model, guide: Guide, content: bytes, where: Kept
+) -> Fit:
     """Return a fit of a guide."""
     assert about.guide is not None
     made, now = ({n: getattr(one, n) for n in _OF_GUIDE} for one in (about.guide, guide))
@@ -273,7 +272,7 @@ def _fit(folder: Path, about: About, model: Model, guide: Guide, content: bytes,
         fingerprint=about.guide.fingerprint,
         records=about.records,
         accounting=about.guide.accounting,
-        kept=kept,
+        kept=where,
     )
 
 

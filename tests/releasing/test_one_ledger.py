@@ -108,19 +108,25 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
         bdpvi.release(two, temperature=0.001)
     with pytest.raises(ValueError, match="need a ledger of their own"):
         data.ledger.settle(budget=Budget(2.0))
-    # Of Bayesian prices of two fits no total is known.
-    with pytest.raises(BudgetExceededError, match="no total is known"):
-        bdpvi.release(two, epsilon=0.5, guarantee=BayesianDP())
+    # A Bayesian ε of two fits is held against the budget too: it is below the worst case.
+    with pytest.raises(ValueError, match=r"epsilon=0.01 cannot be reached: 1 earlier release"):
+        bdpvi.release(two, epsilon=0.01, guarantee=BayesianDP())
+    with pytest.raises(BudgetExceededError, match=r"over the budget of Bayesian DP ε = 1"):
+        bdpvi.release(two, temperature=0.02, guarantee=BayesianDP())
+    bdpvi.release(two, temperature=2.0, guarantee=BayesianDP())
+    assert 0.8 < bayes(bdpvi.cost(one)).epsilon <= 1.0
 
 
-def test_a_bayesian_price_is_of_one_fit_and_says_so(data: Dataset) -> None:
+def test_a_bayesian_price_is_of_all_fits_of_the_table(data: Dataset) -> None:
     one, two = fitted(data), fitted(data)
     first = bdpvi.release(one, epsilon=0.5, guarantee=BayesianDP())
-    assert "of this fit alone" not in first.receipt.meaning
+    alone = bayes(bdpvi.cost(one)).epsilon
+    assert bayes(bdpvi.cost(two)).epsilon == alone
     second = bdpvi.release(two, epsilon=0.5, guarantee=BayesianDP())
-    assert "of this fit alone" in second.receipt.meaning
-    found = bdpvi.calibrate(two, epsilon=3.0, guarantee=BayesianDP())
-    bdpvi.release(two, found, guarantee=BayesianDP())
+    assert first.receipt.temperature is not None
+    assert second.receipt.temperature is not None
+    assert second.receipt.temperature > 10 * first.receipt.temperature
+    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon <= 0.5
     with pytest.raises(ValueError, match="found from the data"):
         bdpvi.release(two, epsilon=3.0, guarantee=WorstCaseDP())
 

@@ -149,19 +149,25 @@ def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
 def test_where_the_head_finds_no_room_the_charge_stands_and_nothing_is_drawn(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    write = store.write
     fit, secret = loaded(folder), Key(bytes(32))
     asked = releases.Asked(work=releases.work_of(fit, secret, "facts"))
     drawn = Mock(side_effect=secure.sample)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "write", full)
-        patch.setattr(secure, "sample", drawn)
-        with pytest.raises(OSError, match="No space left"):
-            releases.carried_out(fit, asked)
-    assert not drawn.called
-    assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
+    # What draws cost each record is on the disk before they are charged, and the head after that.
+    for without_room, charged in ((fit.kept.name, [2]), ("ledger.jsonl.head", [2, 1])):
+
+        def full(path: Path, content: bytes, name: str = without_room) -> None:
+            if path.name == name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(path, content)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write", full)
+            patch.setattr(secure, "sample", drawn)
+            with pytest.raises(OSError, match="No space left"):
+                releases.carried_out(fit, asked)
+        assert not drawn.called
+        assert [one.draws for one in open_ledger(folder).charges()] == charged
     # The same work goes on, pays nothing, and the head says it.
     assert releases.carried_out(fit, asked).samples.shape == (1, 2)
     assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]

@@ -23,7 +23,7 @@ from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes.recipe import NAMED, Recipe
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
-from bdpvi.releasing.pricing import account, worst_case
+from bdpvi.releasing.pricing import table, worst_case
 from bdpvi.releasing.releases import calibrate, preview
 from bdpvi.types import Dataset
 
@@ -61,7 +61,7 @@ class PosteriorRelease(Recipe):
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(self.records)), progress=False)
 
         def charged(temperature: float) -> Account:
-            return account(fitted, Charge(self.draws, temperature, Origin.DATA))
+            return table(fitted, Charge(self.draws, temperature, Origin.DATA)).accounts[0]
 
         @cache
         def price(temperature: float) -> Cost:
