@@ -54,9 +54,9 @@ def release(
             data, every number counts as found from them. S is the guide's covariance, or what its
             ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
         epsilon: the ε that may be reached by everything that is spent on the table, this release
-            included. The temperature is found by :func:`calibrate`, but for a Bayesian guarantee, where it is
-            1 or planned from a declared N; one that is given stays as it is. A release beyond ε is
-            refused, and so is a Bayesian one that is not certified.
+            included. The temperature is found by :func:`calibrate`, but for a Bayesian guarantee,
+            where it is 1 or planned from a declared N; one that is given stays as it is. A release
+            beyond ε is refused, and so is a Bayesian one that is not certified.
         guarantee: the first of these that the fit can give:
             :class:`~bdpvi.releasing.guarantees.WorstCaseDP` at the optimum of a model with bounded
             scores, with a public noise scale; :class:`~bdpvi.releasing.guarantees.BayesianDP` where

@@ -43,7 +43,7 @@ def trained() -> bdpvi.Fit:
     return bdpvi.fit(
         MODEL,
         FullRank(MODEL),
-        logistic_data(20, 2),
+        logistic_data(40, 2),
         training=bdpvi.Training(steps=5, rate=0.5, seed=Key(bytes(32))),
         progress=False,
     )
@@ -52,7 +52,7 @@ def trained() -> bdpvi.Fit:
 @pytest.fixture
 def fit(trained: bdpvi.Fit) -> bdpvi.Fit:
     """Return the fit with a ledger of its own."""
-    return replace(trained, kept=Kept(People(Ledger(budget=bdpvi.Budget(2.0, 1e-6)))))
+    return replace(trained, kept=Kept(People(Ledger(budget=bdpvi.Budget(9.0, 1e-6)))))
 
 
 def charge(fit: bdpvi.Fit, draws: Charge) -> None:
@@ -77,7 +77,7 @@ def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
     charge(fit, Charge(2, 3.0))
     back = loaded(tmp_path / "fit")
     assert back.ledger.charges() == (Charge(1, 9.0, Origin.DATA), Charge(2, 3.0))
-    assert back.ledger.budget == fit.ledger.budget == bdpvi.Budget(2.0, 1e-6)
+    assert back.ledger.budget == fit.ledger.budget == bdpvi.Budget(9.0, 1e-6)
     assert back.plan == fit.plan
     for panel, saved in zip(fit.panels, back.panels, strict=True):
         assert torch.equal(panel.pairs.b2, saved.pairs.b2)
@@ -85,7 +85,7 @@ def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
 
 
 def test_a_fit_has_the_budget_of_its_ledger() -> None:
-    data, budget = logistic_data(20, 2), bdpvi.Budget(0.5)
+    data, budget = logistic_data(40, 2), bdpvi.Budget(0.5)
     with pytest.raises(ValueError, match=r"budget must be a Budget or None, got 2\.0"):
         Ledger(budget=2.0)  # type: ignore[arg-type]
     fit = bdpvi.fit(
@@ -119,7 +119,7 @@ def test_the_secret_receipt_is_valid_json(folder: Path) -> None:
 
     total = bdpvi.release(loaded(folder)).cost
     assert total.exposure is not None
-    assert total.exposure.certified == math.inf  # 20 records certify nothing
+    assert total.exposure.certified == math.inf  # 40 records certify nothing
     printed = json.loads(store.json_text(total.to_dict()), parse_constant=refused)
     written = (folder / "release-2.json").read_text(encoding="utf-8")
     for one in (printed, json.loads(written, parse_constant=refused)["cost"]):
@@ -310,7 +310,7 @@ def test_a_flipped_bit_in_any_file_is_an_error_that_names_it(folder: Path, name:
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_files_of_two_fits_cannot_be_exchanged(folder: Path, tmp_path: Path, name: str) -> None:
-    data = logistic_data(20, 2, seed=1)
+    data = logistic_data(40, 2, seed=1)
     other = bdpvi.fit(
         MODEL, FullRank(MODEL), data, training=bdpvi.Training(steps=5, rate=0.5), progress=False
     )
