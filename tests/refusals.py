@@ -57,6 +57,7 @@ from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import fit_federated
 from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.rounds import OTHER_CLIENT, SERVER_OF_SUMS, Rounds
+from bdpvi.neighbours.mode.route import Mode
 from bdpvi.recipes import files
 from bdpvi.recipes.metrics import check_classes
 from bdpvi.sklearn import PrivateLogisticRegression
@@ -225,6 +226,12 @@ def persons() -> Dataset:
 def guided(data: Dataset, **more: Any) -> Any:
     found = bdpvi.recommended(1.0, guide=guides.MeanField).fit(data, progress=False)
     return bdpvi.release(found, epsilon=1.0, **more)
+
+
+def fit_with(t: Path, *more: object) -> None:
+    FRAME[:200].to_csv(t / "t.csv", index=False)
+    given = ("--data", t / "t.csv", "--target", "sick", "--positive", "yes")
+    run("fit", *given, "--out", t / "fit", *more)
 
 
 def predicted(t: Path, name: str) -> None:
@@ -532,10 +539,22 @@ CASES: dict[str, Case] = {
         lambda: calibrate(replace(SOLVED, curvature=9.0), epsilon=0.1, delta=1e-5),
         lambda: calibrate(replace(SOLVED, curvature=0.01), epsilon=0.1, delta=1e-5),
     ),
-    "commands/options: give --ledger FILE": lambda t: after(
+    "recipes/private: give another file (--ledger)": lambda t: after(
         WholeTable(data=str(FILE / "t.csv")),
         lambda one: one.ledger(None),
         lambda one: one.ledger(t / "l"),
+    ),
+    "commands/fit: choose another place": lambda t: (
+        lambda: fit_with(t, "--ledger", t / "fit" / "l"),
+        lambda: fit_with(t, "--ledger", t / "l"),
+    ),
+    "models/logistic: give one of them": lambda t: (
+        lambda: BayesianLogisticRegression(clip=0.5, weight_norm=1.0),
+        lambda: BayesianLogisticRegression(weight_norm=1.0),
+    ),
+    "neighbours/mode/route: use Coupled() or Optimum()": lambda t: (
+        lambda: fitted(guide=guides.MeanField, neighbours=Mode()),
+        lambda: fitted(guide=guides.MeanField, neighbours=Optimum()),
     ),
     "commands/release: rename it in": lambda t: (
         lambda: predicted(t, "class"),

@@ -22,13 +22,32 @@ MAY_IMPORT = {
     "inference": PLAIN | {"models"},
     "accounting": PLAIN,
     "neighbours": PLAIN | {"accounting", "guides", "inference", "models"},
-    "neighbours.optimum": PLAIN | {"accounting", "inference", "models", "neighbours"},
+    "neighbours.mode": PLAIN
+    | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
+    "neighbours.optimum": PLAIN | {"accounting", "guides", "inference", "models", "neighbours"},
     "dp": PLAIN | {"accounting", "inference", "models"},
     "dp.networks": PLAIN | {"accounting", "dp"},
     "dp.programs": PLAIN | {"accounting", "dp", "inference", "models"},
     "_fit": PLAIN
-    | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
-    "releasing": PLAIN | {"_fit", "accounting", "datasets", "inference", "models", "neighbours"},
+    | {
+        "accounting",
+        "guides",
+        "inference",
+        "models",
+        "neighbours",
+        "neighbours.mode",
+        "neighbours.optimum",
+    },
+    "releasing": PLAIN
+    | {
+        "_fit",
+        "accounting",
+        "datasets",
+        "inference",
+        "models",
+        "neighbours",
+        "neighbours.mode",
+    },
     "recipes": PLAIN
     | {
         "_fit",

@@ -119,7 +119,7 @@ def cost_of(
     >>> run = SampledGaussian(noise_multiplier=4, rate=0.01, steps=1000, norms=norms)
     >>> cost = cost_of([run], delta=1e-5)
     >>> round(cost.bayesian.epsilon, 3), round(cost.worst_case.epsilon, 3)
-    (0.256, 0.272)
+    (0.253, 0.272)
     """
     return Account(events, accounting).cost(delta)
 

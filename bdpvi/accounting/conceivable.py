@@ -80,7 +80,7 @@ class Influence:
 
     >>> one = Influence(added=True, columns=3, shift=0.1, spread=0.02, share=0.01)
     >>> f"{one.delta(0.3):.1e}"
-    '5.3e-04'
+    '7.7e-04'
     """
 
     added: bool

@@ -21,7 +21,6 @@ from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.accounting.left import SPENT
 from bdpvi.accounting.table import Table
-from bdpvi.dp.objective_plan import magnitude
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.plan import planned_temperature
 from bdpvi.releasing.pricing import (
@@ -132,9 +131,10 @@ class BayesianDP:
     and is said not to be certified.
 
     Args:
-        rows: N as the owner declares it, within a factor of 3, from 10 to 1e12: the temperature of
-            draws from :class:`bdpvi.guides.Laplace` then follows from N and the ε that is asked
-            for (:mod:`bdpvi.neighbours.mode.plan`). Without it, it is 1. It counts as public.
+        rows: N as the owner declares it: the temperature of draws from
+            :class:`bdpvi.guides.Laplace` then follows from N and the ε that is asked for
+            (:mod:`bdpvi.neighbours.mode.plan`). Without it, it is 1. It counts as public, and the
+            temperature tells about two digits of it: declare a round number.
     """
 
     rows: float | None = None
@@ -148,7 +148,7 @@ class BayesianDP:
         return planned_temperature(
             fit.model,
             len(fit.parameters["loc"]),
-            rows=magnitude(self.rows),
+            rows=self.rows,
             epsilon=epsilon,
             delta=delta,
             draws=draws,
@@ -180,7 +180,9 @@ class BayesianDP:
         found = _from_records(self.name, fit, draws, least, suffices, accounting, every)
         if found is None:
             before = total(fit, delta, None, accounting).bayesian if fit.ledger.entries() else None
-            _unreachable(fit, epsilon, before and str(before), self._floor(fit, draws, delta, accounting))
+            _unreachable(
+                fit, epsilon, before and str(before), self._floor(fit, draws, delta, accounting)
+            )
         return found
 
     def price(self, total: Cost) -> Bound:

@@ -230,11 +230,11 @@ def price(panel: Panel, delta: float, **options: float) -> tuple[float, float, b
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-5])
 def test_the_rule_for_failures_moves_a_price_by_less_than_three_percent(delta: float) -> None:
-    (now, _, _), (before, _, _) = (
+    (now, _, _), (large, _, _) = (
         price(bounded(), delta),
-        price(bounded(), delta, failure_probability=1e-10),
+        price(bounded(), delta, failure_probability=1e-3 * delta),
     )
-    assert before <= now <= 1.03 * before
+    assert 0.93 * now <= large <= 1.03 * now
     without = bounded(None)
     assert price(without, delta) == price(without, delta, failure_probability=1e-30)
 
@@ -244,8 +244,8 @@ def test_a_tiny_delta_still_gains_over_the_worst_case(delta: float) -> None:
     found, worst, reliable = price(bounded(), delta)
     assert reliable
     assert found < 0.95 * worst
-    if delta < 8.2e-7:  # where 8,194 times 1e-10 was more than δ
-        assert price(bounded(), delta, failure_probability=1e-10)[0] == worst
+    if delta < 2.6e-7:  # where 26 times 1e-8 is more than δ
+        assert price(bounded(), delta, failure_probability=1e-8)[0] == worst
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
@@ -255,5 +255,5 @@ def test_all_estimates_by_betting_cost_a_thousandth_of_delta(delta: float) -> No
     found = bayes(accountant.cost(delta))
     known = evidence_of(found)
     assert known.failure_probability * known.estimates <= 1e-3 * delta * (1 + 1e-12)
-    assert known.failure_probability <= 1e-12
+    assert known.failure_probability <= 1e-9
     assert accountant.get_delta(found.epsilon, near=delta) <= delta

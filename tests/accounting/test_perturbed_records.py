@@ -104,7 +104,7 @@ def test_several_draws_and_other_mechanisms_are_added_record_by_record() -> None
         (lambda: record_deltas(EVENT, torch.tensor([1.1]), torch.ones(1)), "lengths"),
         (lambda: record_deltas(EVENT, torch.ones(1), torch.tensor([-0.1])), "bends"),
         (lambda: record_deltas(EVENT, torch.ones(2), torch.ones(1)), "bends"),
-        (lambda: bayesian_epsilon(EVENT, torch.ones(9), torch.ones(9), 1e-15), "delta"),
+        (lambda: bayesian_epsilon(EVENT, torch.ones(9), torch.ones(9), 0.0), "delta"),
     ],
 )
 def test_bad_arguments(call: Callable[[], object], name: str) -> None:

@@ -83,7 +83,7 @@ class Mode:
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
-                f"mode, more than {EXACT:g}; rescale the features or use a smaller prior_scale"
+                f"mode, more than {EXACT:g}, because of rounding: a smaller prior_scale helps"
             )
         kinds = self.kinds or (Remove(MOST if len(data) > MOST else None),)
         panels = tuple(self._panel(model, peak, kind.rows(data)) for kind in kinds)
