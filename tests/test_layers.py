@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "dp.programs": PLAIN | {"accounting", "dp", "inference", "models"},
     "_fit": PLAIN
     | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
-    "releasing": PLAIN | {"_fit", "accounting", "datasets", "inference", "models", "neighbours"},
+    "releasing": PLAIN
+    | {"_fit", "accounting", "datasets", "inference", "models", "neighbours", "neighbours.mode"},
     "recipes": PLAIN
     | {
         "_fit",

@@ -20,10 +20,13 @@ from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Origin, Priced
 from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.cost import Assumption, Bound, Cost, Kind
-from bdpvi.accounting.events import PosteriorDraws, SampledGaussian
+from bdpvi.accounting.events import ModeDraws, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.left import SPENT
-from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.influence import of_any_table
+from bdpvi.neighbours.rounding import Reach, public_rounding_error, rounding_error
 from bdpvi.releasing.basis import assumptions_of
 from bdpvi.types import BudgetExceededError
 
@@ -62,9 +65,11 @@ class Guarantee(Protocol):
 class WorstCaseDP:
     """Worst-case DP: the temperature follows from public constants, the same for every data set.
 
-    For a fit at the optimum of a clipped model whose guide releases a public noise scale. The
-    constants are clip, prior scale, noise scale, draws, δ, and what was released before, which must
-    have been at public temperatures too.
+    For a fit at the optimum of a clipped model whose guide releases a public noise scale, where the
+    constants are clip, prior scale, noise scale, draws and δ; and for ``guides.Laplace``, where
+    they are the number of weights, weight norm, limit, prior scale, draws and δ, and the covariance
+    costs something at every temperature. What was released before counts too, and must have been at
+    public temperatures.
     """
 
     name: ClassVar[str] = WORST_CASE
@@ -101,8 +106,10 @@ class WorstCaseDP:
         if suffices(low):
             return at(low)
         if not suffices(high):
-            words = None if before is None else str(before)
-            _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
+            words, floor = None if before is None else str(before), "rounding leaves nothing of δ"
+            if found := of_any(fit) and worst_case(fit, delta, at(high)):
+                floor = f"with {several(draws, 'draw')} the covariances alone bring it to {found}"
+            _unreachable(fit, epsilon, words, floor)
         while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
             middle = (low + high) / 2
             low, high = (low, middle) if suffices(middle) else (middle, high)
@@ -199,8 +206,12 @@ def on_grid(place: int) -> float:
 
 
 def usual(fit: Fit) -> Guarantee:
-    """Return worst-case DP where the fit can give it, Bayesian DP elsewhere."""
-    return BayesianDP() if without_worst_case(fit) else WorstCaseDP()
+    """Return worst-case DP where the fit can give it, Bayesian DP elsewhere.
+
+    Draws from ``guides.Laplace`` have a certified Bayesian ε, and a worst case beside it.
+    """
+    bayesian = fit.guide.noise_scale is None or without_worst_case(fit)
+    return BayesianDP() if bayesian else WorstCaseDP()
 
 
 def by_default(fit: Fit) -> Guarantee:
@@ -241,6 +252,11 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     """Return draws as the worst case has them: a function of public constants; None without one."""
     if charge.from_data or not bounded(fit):
         return None
+    if influence := of_any(fit):
+        assert isinstance(fit.model, BayesianLogisticRegression)
+        n, (k, tau) = influence.columns, (charge.draws, charge.temperature)
+        error = public_rounding_error(fit.guide, n, fit.model.precision(n), k, tau)
+        return (ModeDraws(influence=influence, draws=k, temperature=tau, rounding=error),)
     event = _event(fit, charge)
     variance = event.draws * max(one.largest or 0.0 for one in fit.panels) / event.temperature
     if not variance:
@@ -309,8 +325,13 @@ def check_delta(fit: Fit, delta: float, guarantee: Guarantee) -> None:
 
 def without_worst_case(fit: Fit) -> str:
     """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
-    if fit.guide.noise_scale is None:
+    mode = any(panel.error is not None for panel in fit.panels)  # proven modes alone have one
+    if fit.guide.noise_scale is None and not mode:
         return "the guide has no public noise_scale"
+    if mode and (rows := fit.ledger.rows_per_unit) > 1:
+        return f"draws at a posterior's mode have none for {rows} rows of one unit"
+    if mode and not bounded(fit):
+        return "nothing bounds a record's influence: it takes a strong prior, and neighbours=Mode()"
     if not bounded(fit):
         return "nothing bounds a record's influence: it takes a clip, and neighbours=Optimum()"
     if any(charge.from_data for charge in fit.ledger.charges()):
@@ -321,8 +342,24 @@ def without_worst_case(fit: Fit) -> str:
 
 
 def bounded(fit: Fit) -> bool:
-    """Return whether public noise bounds what any record does to a release."""
-    return fit.guide.noise_scale is not None and all(one.largest is not None for one in fit.panels)
+    """Return whether public numbers bound what any record does to a release."""
+    public = fit.guide.noise_scale is not None and all(p.largest is not None for p in fit.panels)
+    return public or of_any(fit) is not None
+
+
+def of_any(fit: Fit) -> Influence | None:
+    """Return how far any added record moves the mode of any table, where draws are priced by that.
+
+    It is where fits are proven modes, which have an influence in each panel, for units of one row.
+    Whether a removed record's is bounded too is asked so that panels have one for every table.
+    """
+    model, known = fit.model, [panel.influence for panel in fit.panels]
+    if not isinstance(model, BayesianLogisticRegression) or fit.ledger.rows_per_unit > 1:
+        return None
+    if not known or known[0] is None or None in known:
+        return None
+    added, removed = (of_any_table(model, known[0].columns, added=a) for a in (True, False))
+    return removed and added
 
 
 def require_worst_case(fit: Fit) -> None:

@@ -64,7 +64,9 @@ def release(
         guarantee: :class:`~bdpvi.releasing.guarantees.WorstCaseDP` or
             :class:`~bdpvi.releasing.guarantees.BayesianDP`. By default the first where the fit can
             give it: at the optimum of a clipped model, with a public noise scale. After a release
-            that has none it must be said.
+            that has none it must be said. Draws from ``guides.Laplace`` have the second, and a
+            worst case beside it unless records decided that there is a release: by its temperature,
+            or by a Bayesian ε that was held against ``epsilon`` or a budget.
         delta: δ at which the cost is reported.
         accounting: how a Bayesian ε is computed; by default as the fit says.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
@@ -223,19 +225,21 @@ class Draws:
         made = before.made and before.made.charge
         charge = made or asked.charge(fit, guarantee)
         planned = None if made else charge
+        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
+        read = read and guarantee.name == guarantees.BAYESIAN
         total = cost(fit, delta=asked.delta, planned=planned, accounting=asked.accounting)
         guarantee.price(total)  # refuses what has none
+        if read:  # what decides that there is a release is bounded by no public number
+            total = replace(total, worst_case=None)
         if not made:
             for limit in filter(None, (asked.limit, fit.ledger.budget)):
                 _check(limit, guarantee, fit, charge, asked.accounting)
             if asked.generator is not None:
                 fit.kept.use_once(asked.generator)
-        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
-        read = read and guarantee.name == guarantees.BAYESIAN
         return Plan(
             kind="draws",
             what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
-            events=guarantees.priced(fit, charge),
+            events=None if read else guarantees.priced(fit, charge),
             settings=(charge, total),
             charge=charge,
             within=True,
