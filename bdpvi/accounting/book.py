@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
 from bdpvi._runtime.outputs import several
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.cost import RECORD
 from bdpvi.accounting.events import (
     ExponentialMechanism,
@@ -168,7 +169,7 @@ def digest_of(seal: str) -> str:
 def _fields(event: Priced) -> dict[str, Any]:
     """Return an event's fields but for the panel's norms, which are secret and nothing here."""
     found = {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
-    return {name: asdict(v) if is_dataclass(v) else v for name, v in found.items()}
+    return {name: asdict(v) if isinstance(v, Influence) else v for name, v in found.items()}
 
 
 def _events(content: Sequence[Mapping[str, Any]]) -> tuple[Priced, ...]:
