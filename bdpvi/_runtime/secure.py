@@ -7,6 +7,11 @@ fine beside what it is used for. Rounding is post-processing and costs no privac
 that the rounded sample is the exact one's only up to a total variation θ, which
 :func:`total_variation` bounds and accountants add to δ.
 
+The mean is not added to the noise as it is, but its place between two points of the lattice,
+measured from the nearest boundary between cells. That leaves no error for a large mean, and none
+for little noise either: a sum's sign is exact, so the error at that boundary is none, and at the
+others the noise is at least as large as what it is added to.
+
 Private sums (:func:`gaussian_sum`) have so many coordinates and steps that no δ could pay for the
 arithmetic of that. There the sum is rounded first, and the noise is whole numbers of the lattice
 from :mod:`bdpvi._runtime.whole_normals`: adding is exact, and θ is 6e-34 a coordinate.
@@ -77,15 +82,20 @@ def total_variation(
     Couple both by their uniform random numbers. They are rounded to the same point unless a
     boundary between two points of the lattice lies between them. (1) A uniform of b bits is within
     2⁻ᵇ⁻¹ of the exact one, so a boundary separates them with probability at most 2⁻ᵇ; a coordinate
-    meets 16.6 σ/g boundaries within ± 8.3 σ, √d times as many where it is a sum of d normals, and
-    1.5 times that is charged, for the quantile function's own rounding. (2) Everything after that
-    moves a coordinate by at most η, which crosses a boundary with probability at most
-    (2η/g)(1 + g/σ√2π), as the density summed over the lattice is at most 1/g plus its maximum.
+    meets 16.6 σ/g + 1 boundaries within ± 8.3 σ, √d times as many and d where it is a sum of d
+    normals, and 1.5 times that is charged, for the quantile function's own rounding. (2) Everything
+    after that moves a coordinate by at most η. Of the mean's part, a number, that crosses a
+    boundary with probability at most (2η/g)(1 + g/σ√2π), as the density summed over the lattice is
+    at most 1/g plus its maximum. The noise's part is at most (d + 12) 2⁻⁵³ σ times the norm of all
+    normals, at most |ξ| + r, ξ the coordinate over σ and r, of a mean up to (d − 1)^½, independent
+    of it. Where |ξ| is between k − 1 and k that is a number again, given r; summed over k, with
+    E⌈|ξ|⌉ < 1.4, it crosses with probability at most 2⁻⁵² (d + 12)(1.4 + (d − 1)^½)(σ/g + 1.3).
     (3) What a draw cannot reach, beyond ± 8.2 σ, has the probability 2⁻ᵇ.
 
     Args:
         lattice: the lattice.
-        mean: size of the means, (d,): an upper bound on |μ|, before the box.
+        mean: size of the means, (d,): an upper bound on |μ|, before the box. 0 will do where |μ| is
+            below 2⁵⁰ g: 12 units cover :func:`sample`'s sum, which is off by 3 of the noise's.
         deviation: σ of each coordinate, at the temperature of the draw, (d,).
         dense: whether coordinates are sums of d normals (a Cholesky factor) or of one.
         bits: b.
@@ -95,17 +105,16 @@ def total_variation(
 
     >>> one = torch.ones(1, dtype=torch.float64)
     >>> f"{total_variation(Lattice.beside(1.0), one, one, dense=False):.1e}"
-    '9.7e-13'
+    '3.3e-13'
     """
     d = len(deviation) if dense else 1
     unit = 2.0**-53
     size = mean.abs().clamp(max=lattice.box)
-    noise = _REACH * math.sqrt(d) * deviation
+    noise, steps = (d + 12) * (1.4 + math.sqrt(d - 1)), deviation / lattice.step
     # The mean's own rounding and the sum's; the quantile's, the product's and the d additions'.
-    error = unit * (2 * size + (d + 12) * noise)
-    density = 1 + lattice.step / (deviation * math.sqrt(2 * math.pi))
-    crossed = 2 * error / lattice.step * density
-    boundaries = 2 * noise / lattice.step + 1
+    of_mean = 2 * size / lattice.step * (1 + 1 / (steps * math.sqrt(2 * math.pi)))
+    crossed = 2 * unit * (of_mean + noise * (steps + 1.3))
+    boundaries = 2 * _REACH * math.sqrt(d) * steps + d
     return float((crossed + 1.5 * 2.0**-bits * boundaries + 2.0**-bits).sum())
 
 
@@ -156,9 +165,15 @@ def sample(
         scaled = noise * posterior.stddev.cpu().double()
     else:
         scaled = noise @ posterior.scale_tril.cpu().double().T  # type: ignore[attr-defined]
-    samples = mean + math.sqrt(temperature) * scaled
-    # A division by a power of two is exact; adding 0 turns -0, whose sign would stay, into 0.
-    return samples if lattice is None else (samples / lattice.step).round() * lattice.step + 0.0
+    scaled = math.sqrt(temperature) * scaled
+    if lattice is None:
+        return mean + scaled
+    # A division by a power of two is exact, and so is the place in the cell, unless it is ¼ or more
+    # from its boundary; adding 0 turns -0, whose sign would stay, into 0.
+    place = mean / lattice.step
+    above = (place - 0.5).round() + 1.0
+    cells = (place - (above - 0.5) + scaled / lattice.step).floor() + above
+    return cells * lattice.step + 0.0
 
 
 def sum_step(deviation: Amount) -> Amount:

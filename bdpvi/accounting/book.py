@@ -16,9 +16,11 @@ from typing import Any
 from bdpvi._runtime import validate
 from bdpvi._runtime.chain import Chain, chained, proven
 from bdpvi._runtime.outputs import several
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.cost import RECORD
 from bdpvi.accounting.events import (
     ExponentialMechanism,
+    ModeDraws,
     PerturbedObjective,
     SampledGaussian,
     Threshold,
@@ -27,9 +29,9 @@ from bdpvi.types import Budget
 
 FORMAT = 3
 ROW = "row"
-Priced = SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
+Priced = SampledGaussian | PerturbedObjective | ModeDraws | ExponentialMechanism | Threshold
 """What a ledger writes of what was done, as far as the worst case needs it."""
-_EVENTS = (SampledGaussian, PerturbedObjective, ExponentialMechanism, Threshold)
+_EVENTS = (SampledGaussian, PerturbedObjective, ModeDraws, ExponentialMechanism, Threshold)
 RESERVED, ENDED = "reserved", "ended"
 KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
 _TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
@@ -166,7 +168,8 @@ def digest_of(seal: str) -> str:
 
 def _fields(event: Priced) -> dict[str, Any]:
     """Return an event's fields but for the panel's norms, which are secret and nothing here."""
-    return {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
+    found = {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
+    return {name: asdict(v) if isinstance(v, Influence) else v for name, v in found.items()}
 
 
 def _events(content: Sequence[Mapping[str, Any]]) -> tuple[Priced, ...]:
@@ -368,6 +371,13 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
             steps, noise = count * one.steps, one.noise_multiplier / rows
             rounding = count * one.rounding
             yield replace(one, noise_multiplier=noise, steps=steps, rounding=rounding, norms=None)
+        elif isinstance(one, ModeDraws):
+            if rows > 1:
+                raise ValueError(
+                    f"rows_per_unit={rows}: draws at a posterior's mode have no worst-case price "
+                    f"for {rows} rows of one unit"
+                )
+            yield replace(one, draws=count * one.draws, rounding=count * one.rounding)
         elif isinstance(one, PerturbedObjective) and rows > 1:
             raise ValueError(
                 f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "

@@ -9,6 +9,7 @@ from typing import Any
 from bdpvi.accounting.cost import ADD_OR_REMOVE, RECORD
 from bdpvi.accounting.events import (
     ExponentialMechanism,
+    ModeDraws,
     PerturbedObjective,
     PosteriorDraws,
     SampledGaussian,
@@ -32,8 +33,8 @@ def unsampled(event: SampledGaussian) -> bool:
 
 
 def variance_of(event: object) -> float | None:
-    """Return μ² of a Gaussian mechanism that is no better than the event, 0 where δ or sampling
-    have the price, None where nothing bounds it."""
+    """Return μ² of a Gaussian mechanism that is no better than the event, 0 where another formula
+    has the price, None where nothing bounds it."""
     if isinstance(event, PosteriorDraws):
         bounds = [one.largest for one in event.panels]
         if event.from_data or any(bound is None for bound in bounds):
@@ -44,7 +45,7 @@ def variance_of(event: object) -> float | None:
         return event.steps * (event.largest / event.noise_multiplier) ** 2 * unsampled(event)
     if isinstance(event, ExponentialMechanism):
         return (_OF_RANGE * event.range) ** 2
-    return 0.0 if isinstance(event, Threshold | PerturbedObjective) else None
+    return 0.0 if isinstance(event, Threshold | PerturbedObjective | ModeDraws) else None
 
 
 _OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi.accounting.conceivable import WITHOUT as WITHOUT
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
@@ -366,7 +367,44 @@ class PerturbedObjective:
         return self.draws * self.hiding**2
 
 
-Priced = PosteriorDraws | SampledGaussian | PerturbedObjective | ExponentialMechanism | Threshold
+@dataclass(frozen=True, kw_only=True)
+class ModeDraws:
+    """Samples from N(m, τH⁻¹) at the mode of a posterior, whatever the table is.
+
+    Attributes:
+        influence: how far any record that is added moves m and H of any table. With every table
+            that is each pair of neighbours, in both orders; public.
+        draws: number of samples k.
+        temperature: τ.
+        rounding: total variation between the samples and exact ones, of all k together.
+
+    Raises:
+        ValueError: if a number is out of range, or the influence is of a record that is removed.
+    """
+
+    influence: Influence
+    draws: int = 1
+    temperature: float = 1.0
+    rounding: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.influence, Influence):  # as a ledger has it
+            object.__setattr__(self, "influence", Influence(**self.influence))
+        if self.influence.added is not True:
+            raise ValueError(f"influence must be of an added record, got {self.influence}")
+        validate.positive_int("draws", self.draws)
+        validate.positive("temperature", self.temperature)
+        validate.non_negative("rounding", self.rounding)
+
+
+Priced = (
+    PosteriorDraws
+    | SampledGaussian
+    | PerturbedObjective
+    | ModeDraws
+    | ExponentialMechanism
+    | Threshold
+)
 """What has a price in the worst case."""
 
 

@@ -8,7 +8,7 @@ of steps, q and σ decide ε alone. Neighbours differ by one record added or rem
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -17,13 +17,14 @@ import torch
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.host import on_host
-from bdpvi.accounting import perturbed_objective
+from bdpvi.accounting import mode_draws, perturbed_objective
 from bdpvi.accounting.cost import ADD_OR_REMOVE, REPLACE, Bound, Kind
 from bdpvi.accounting.distances import common_neighbours, unsampled, variance_of
 from bdpvi.accounting.events import (
     WITH,
     WITHOUT,
     Event,
+    ModeDraws,
     PerturbedObjective,
     Priced,
     SampledGaussian,
@@ -194,8 +195,8 @@ def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
     compose by privacy loss distributions; steps that an unseen coin decides about by those of
     :mod:`bdpvi.accounting.loss_distribution`. Objective perturbation is no Gaussian mechanism: its
     losses' bound is added to the others' by :mod:`bdpvi.accounting.perturbed_objective`, and coins
-    count as seen there. Thresholds are paid out of δ, and so is the rounding of what was drawn
-    (:func:`rounding_delta`).
+    count as seen there. Draws at a posterior's mode go by :mod:`bdpvi.accounting.mode_draws`.
+    Thresholds are paid out of δ, and so is the rounding of what was drawn (:func:`rounding_delta`).
 
     Args:
         events: in any order.
@@ -227,33 +228,42 @@ def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
         if isinstance(one, SampledGaussian) and not unsampled(one)
     )
     perturbed = tuple(one for one in flat if isinstance(one, PerturbedObjective))
+    modes = tuple(one for one in flat if isinstance(one, ModeDraws))
     if not rest > 0:
         return None
-    if perturbed:
-        solve = partial(_perturbed_epsilon, perturbed, sampled, variance)
-        found_epsilon = after_rounding(solve, rest, rounding)
-        if not math.isfinite(found_epsilon):
-            return None
-        name = "objective perturbation"
-        return worst(found_epsilon, delta, name, **whose, rounding=rounding)
-    if not sampled:
+    if not (sampled or perturbed or modes):
         if not variance:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
         if found is not None and rest < delta:  # with a threshold it is no Gaussian mechanism
             found = replace(found, distance=None)
         return found and replace(found, delta=delta, **whose)
-    if variance:
-        sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
-    name = PrivacyLossAccountant.name
-    found_epsilon = after_rounding(partial(_sampled_epsilon, sampled), rest, rounding)
+    name, solve = PrivacyLossAccountant.name, partial(_sampled_epsilon, sampled, variance)
+    if perturbed:
+        name = "objective perturbation"
+        solve = partial(_perturbed_epsilon, perturbed, sampled, variance)
+    alone = partial(mode_draws.epsilon, modes)
+    if modes and (sampled or perturbed):
+        name, solve = f"{mode_draws.NAME} and {name}", partial(_in_halves, alone, solve)
+    elif modes:
+        name, solve = mode_draws.NAME, partial(alone, variance=variance)
+    found_epsilon = after_rounding(solve, rest, rounding)
     if not math.isfinite(found_epsilon):
         return None
     return worst(found_epsilon, delta, name, **whose, rounding=rounding)
 
 
+def _in_halves(
+    one: Callable[[float], float], other: Callable[[float], float], delta: float
+) -> float:
+    """Return ε by basic composition."""
+    return one(delta / 2) + other(delta / 2)
+
+
 @lru_cache(maxsize=256)
-def _sampled_epsilon(runs: tuple[SampledGaussian, ...], delta: float) -> float:
+def _sampled_epsilon(runs: tuple[SampledGaussian, ...], variance: float, delta: float) -> float:
+    if variance:
+        runs += (SampledGaussian(noise_multiplier=variance**-0.5),)
     if all(run.presence == 1 for run in runs):
         return PrivacyLossAccountant().together(runs, delta)
     counts = torch.tensor([[run.steps for run in runs]])

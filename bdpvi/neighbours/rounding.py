@@ -61,3 +61,24 @@ def rounding_error(
         total_variation(lattice, mean, deviation * f, dense=dense) for f in (ratio, 1 / ratio)
     )
     return draws * (wide + narrow)
+
+
+def public_rounding_error(
+    guide: Guide, columns: int, precision: float, draws: int = 1, temperature: float = 1.0
+) -> float:
+    """Bound the total variation of :func:`rounding_error` for every table: by public numbers.
+
+    Of samples from N(m, τH⁻¹) with H ≥ λI, so that no deviation is above (τ/λ)^½; θ grows with
+    deviations. Means may be as large as √N, but θ does not depend on them
+    (:func:`~bdpvi._runtime.secure.total_variation`).
+
+    Args:
+        guide: its lattice is the one that samples are rounded to.
+        columns: d.
+        precision: λ.
+        draws: number of samples k.
+        temperature: τ.
+    """
+    deviation = torch.full((columns,), math.sqrt(temperature / precision), dtype=torch.float64)
+    lattice, mean = guide.lattice(temperature), torch.zeros_like(deviation)
+    return draws * total_variation(lattice, mean, deviation, dense=True)

@@ -25,6 +25,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.plan import planned_temperature
 from bdpvi.releasing.pricing import (
     bounded,
+    of_any,
     require_worst_case,
     table,
     total,
@@ -71,8 +72,10 @@ class WorstCaseDP:
     """Worst-case DP: the temperature follows from public constants, the same for every data set.
 
     For a fit at the optimum of a model with a clip or weights of records, whose guide releases a
-    public noise scale. The constants are these, prior scale, noise scale, draws, δ, and what was
-    released before, which must have been at public temperatures too.
+    public noise scale, where the constants are these, prior scale, noise scale, draws and δ; and
+    for ``guides.Laplace``, where they are the number of weights, weight norm, limit, prior scale,
+    draws and δ, and the covariance costs something at every temperature. What was released before
+    counts too, and must have been at public temperatures.
     """
 
     name: ClassVar[str] = WORST_CASE
@@ -109,8 +112,10 @@ class WorstCaseDP:
         if suffices(low):
             return at(low)
         if not suffices(high):
-            words = None if before is None else str(before)
-            _unreachable(fit, epsilon, words, "rounding leaves nothing of δ")
+            words, floor = None if before is None else str(before), "rounding leaves nothing of δ"
+            if found := of_any(fit) and worst_case(fit, delta, at(high)):
+                floor = f"with {several(draws, 'draw')} the covariances alone bring it to {found}"
+            _unreachable(fit, epsilon, words, floor)
         while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
             middle = (low + high) / 2
             low, high = (low, middle) if suffices(middle) else (middle, high)

@@ -11,14 +11,17 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Priced
+from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.cost import Bound, Cost, Kind
-from bdpvi.accounting.events import SampledGaussian
+from bdpvi.accounting.events import ModeDraws, SampledGaussian
 from bdpvi.accounting.kept import RecordLosses, keep, kept
 from bdpvi.accounting.table import Table
 from bdpvi.accounting.table import total as of_table
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.kinds import Known
-from bdpvi.neighbours.rounding import Reach, rounding_error
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.influence import of_any_table
+from bdpvi.neighbours.rounding import Reach, public_rounding_error, rounding_error
 from bdpvi.releasing.basis import assumptions_of
 
 
@@ -26,9 +29,10 @@ def usual_kind(fit: Fit) -> Kind:
     """Return the strongest statement that the fit can give.
 
     Worst-case DP where it can, Bayesian DP where the range of any conceivable record's cost is
-    known, and the statement on typical records elsewhere.
+    known, and the statement on typical records elsewhere. Draws from ``guides.Laplace`` have a
+    worst case beside their Bayesian ε.
     """
-    if not without_worst_case(fit):
+    if fit.guide.noise_scale is not None and not without_worst_case(fit):
         return Kind.WORST_CASE
     return Kind.BAYESIAN if all(panel.ranged for panel in fit.panels) else Kind.TYPICAL
 
@@ -90,6 +94,11 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     """Return draws as the worst case has them: a function of public constants; None without one."""
     if charge.from_data or not bounded(fit):
         return None
+    if influence := of_any(fit):
+        assert isinstance(fit.model, BayesianLogisticRegression)
+        n, (k, tau) = influence.columns, (charge.draws, charge.temperature)
+        error = public_rounding_error(fit.guide, n, fit.model.precision(n), k, tau)
+        return (ModeDraws(influence=influence, draws=k, temperature=tau, rounding=error),)
     variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
     if not variance:
         return ()
@@ -158,8 +167,13 @@ def check_delta(fit: Fit, delta: float, kind: Kind) -> None:
 
 def without_worst_case(fit: Fit) -> str:
     """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
-    if fit.guide.noise_scale is None:
+    mode = any(panel.error is not None for panel in fit.panels)  # proven modes alone have one
+    if fit.guide.noise_scale is None and not mode:
         return "the guide has no public noise_scale"
+    if mode and (rows := fit.ledger.rows_per_unit) > 1:
+        return f"draws at a posterior's mode have none for {rows} rows of one unit"
+    if mode and not bounded(fit):
+        return "nothing bounds what a record does: it takes a strong prior, and Mode()"
     if not bounded(fit):
         return "nothing bounds what a record does: it takes a clip or weights, and Optimum()"
     if any(charge.from_data for charge in fit.ledger.charges()):
@@ -170,8 +184,24 @@ def without_worst_case(fit: Fit) -> str:
 
 
 def bounded(fit: Fit) -> bool:
-    """Return whether public noise bounds what any record does to a release."""
-    return fit.guide.noise_scale is not None and all(one.largest is not None for one in fit.panels)
+    """Return whether public numbers bound what any record does to a release."""
+    public = fit.guide.noise_scale is not None and all(p.largest is not None for p in fit.panels)
+    return public or of_any(fit) is not None
+
+
+def of_any(fit: Fit) -> Influence | None:
+    """Return how far any added record moves the mode of any table, where draws are priced by that.
+
+    It is where fits are proven modes, which have an influence in each panel, for units of one row.
+    Whether a removed record's is bounded too is asked so that panels have one for every table.
+    """
+    model, known = fit.model, [panel.influence for panel in fit.panels]
+    if not isinstance(model, BayesianLogisticRegression) or fit.ledger.rows_per_unit > 1:
+        return None
+    if not known or known[0] is None or None in known:
+        return None
+    added, removed = (of_any_table(model, known[0].columns, added=a) for a in (True, False))
+    return removed and added
 
 
 def require_worst_case(fit: Fit) -> None:

@@ -62,7 +62,9 @@ def release(
             scores, with a public noise scale; :class:`~bdpvi.releasing.guarantees.BayesianDP` where
             the cost of any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
             :class:`~bdpvi.releasing.guarantees.TypicalRecord` for any other model and guide. After
-            a release that has none it must be said.
+            a release that has none it must be said. Draws from ``guides.Laplace`` have a worst case
+            beside it, unless records decided that there is a release: by its temperature, or by a
+            Bayesian ε that was held against ``epsilon`` or a budget.
         delta: δ at which the cost is reported.
         accounting: how a Bayesian ε is computed; by default as the fit says.
         generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
@@ -234,8 +236,12 @@ class Draws:
             guarantees.check_unit(fit, guarantee.name)
         charge = made or asked.charge(fit, guarantee)
         planned = None if made else charge
+        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
+        read = read and guarantee.name != guarantees.WORST_CASE
         total = _cost(fit, asked.delta, planned, asked.accounting, guarantee)
         price = guarantee.price(total)  # refuses what has none
+        if read:  # what decides that there is a release is bounded by no public number
+            total = replace(total, worst_case=None)
         if asked.generator is None:
             promised.warn(total, price)
         if not made:
@@ -245,12 +251,10 @@ class Draws:
                 _check(limit, guarantee, fit, charge, asked.accounting)
             if asked.generator is not None:
                 fit.kept.use_once(asked.generator)
-        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
-        read = read and guarantee.name != guarantees.WORST_CASE
         return Plan(
             kind="draws",
             what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
-            events=pricing.priced(fit, charge),
+            events=None if read else pricing.priced(fit, charge),
             settings=(charge, total),
             charge=charge,
             within=True,

@@ -14,7 +14,14 @@ from torch.distributions import Independent, Normal
 
 from bdpvi._runtime import secure
 from bdpvi._runtime.keys import Key
-from bdpvi._runtime.secure import SumNoise, gaussian_sum, sum_rounding, sum_slack, sum_step
+from bdpvi._runtime.secure import (
+    Lattice,
+    SumNoise,
+    gaussian_sum,
+    sum_rounding,
+    sum_slack,
+    sum_step,
+)
 from bdpvi._runtime.whole_normals import BLOCK, LAW, WholeNormals
 
 CHANCE = 1e-6
@@ -129,3 +136,17 @@ def test_draws_have_all_bits_of_their_normals() -> None:
 def test_posteriors_have_their_own_lattice() -> None:
     assert secure.Lattice.beside(1.0).step > 1e6 * float(sum_step(1.0))
     assert np.isfinite(sum_step(1e-300))
+
+
+@pytest.mark.parametrize("deviation", [1e-9, 1e-4, 0.3, 40.0])
+@pytest.mark.parametrize("mean", [0.0, 1e-20, 0.12499, 0.375, -0.875000001, 1e6 + 0.06251, -3e12])
+def test_a_sum_errs_by_no_more_than_its_noise_allows(mean: float, deviation: float) -> None:
+    """Cells of exact sums: another one only within three roundings of the noise, if that."""
+    lattice = Lattice.of(0.125)
+    posterior = Independent(Normal(torch.tensor([mean], dtype=torch.float64), deviation), 1)
+    drawn = secure.sample(posterior, 400, lattice=lattice, key=KEY)[:, 0]
+    noise = secure.standard_normal((400, 1), KEY)[:, 0] * posterior.stddev
+    for found, own in zip(drawn.tolist(), noise.tolist(), strict=True):
+        exact = (Fraction(mean) + Fraction(own)) / Fraction(lattice.step)
+        away = abs(exact - Fraction(found) / Fraction(lattice.step)) - Fraction(1, 2)
+        assert away <= 3 * Fraction(abs(own)) / Fraction(lattice.step) / 2**53

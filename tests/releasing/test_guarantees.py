@@ -467,9 +467,11 @@ def by_hand(
         g, half, total = mpmath.mpf(lattice.step), mpmath.mpf(2) ** -53, mpmath.mpf(0)
         for mu, sigma in zip(mean.tolist(), deviation.tolist(), strict=True):
             reach = mpmath.mpf("8.3") * mpmath.sqrt(normals) * sigma  # of the noise
-            moved = half * (2 * min(abs(mu), lattice.box) + (normals + 12) * reach)
+            moved = half * 2 * min(abs(mu), lattice.box)
             total += 2 * moved / g + 2 * moved / (sigma * mpmath.sqrt(2 * mpmath.pi))
-            total += mpmath.mpf(2) ** -bits * (mpmath.mpf("1.5") * (2 * reach / g + 1) + 1)
+            size = half * (normals + 12) * (mpmath.mpf("1.4") + mpmath.sqrt(normals - 1))
+            total += 2 * size * (sigma / g + mpmath.mpf("1.3"))
+            total += mpmath.mpf(2) ** -bits * (mpmath.mpf("1.5") * (2 * reach / g + normals) + 1)
         return total
 
 

@@ -8,11 +8,22 @@ import torch
 
 from bdpvi.accounting.conceivable import Influence
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.mode.objective import Peak, distance
+from bdpvi.neighbours.mode.objective import EXACT, Peak, distance
+
+_ROOM, _WIDEST = 10 * EXACT, 4.0
+"""What two fits that end within :data:`EXACT` of their modes add to a record's pull, and the spread
+up to which it is enough: F′ at one is EXACT in its own norm, at the other (e^s + a)^½ < 9 times."""
 
 
 def of_any_record(
-    longest: float, least: float, score: float, row: float, columns: int, *, added: bool
+    longest: float,
+    least: float,
+    score: float,
+    row: float,
+    columns: int,
+    *,
+    added: bool,
+    room: float = 0.0,
 ) -> Influence | None:
     """Return how far any conceivable record moves a mode.
 
@@ -28,6 +39,7 @@ def of_any_record(
         row: B, the bound on ‖z‖.
         columns: n.
         added: whether the record is added.
+        room: what else F′ may differ by between the two fits, in the norm of F″(m)⁻¹.
 
     Returns:
         None where nothing is proven: a record's pull is too strong for the ridge.
@@ -36,7 +48,7 @@ def of_any_record(
     >>> round(found.shift, 4), round(found.spread, 4), found.share
     (0.101, 0.0202, 0.005)
     """
-    pull, share = score / math.sqrt(least), score * row / (4 * least)
+    pull, share = score / math.sqrt(least) + room, score * row / (4 * least)
     if not added:
         pull = pull / (1 - share) if share < 1 else math.inf
     shift = distance(longest, pull)
@@ -58,7 +70,18 @@ def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> In
 def of_any_table(
     model: BayesianLogisticRegression, columns: int, *, added: bool
 ) -> Influence | None:
-    """Return how far any conceivable record moves the mode of any table: from public numbers.
+    """Return how far any conceivable record moves the fit to any table: from public numbers.
+
+    The fit is what is computed: N(m, H⁻¹) with H the Hessian at m, where m may be :data:`EXACT`
+    standard deviations from the mode; rounding in F′ and H takes far less.
+
+    Args:
+        model: with weighted records; without, or with a weak prior, nothing is proven.
+        columns: n, the number of weights.
+        added: whether the record is added.
+
+    Returns:
+        None where nothing is proven.
 
     >>> round(of_any_table(BayesianLogisticRegression(), 6, added=True).shift, 3)
     0.318
@@ -66,4 +89,5 @@ def of_any_table(
     least, row = model.precision(columns), model.longest(columns)
     longest = row / math.sqrt(least)
     score = model.score_bound(columns)
-    return of_any_record(longest, least, score, row, columns, added=added)
+    found = of_any_record(longest, least, score, row, columns, added=added, room=_ROOM)
+    return found if found and found.spread < _WIDEST else None

@@ -19,6 +19,8 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.packed import indices
 from bdpvi.types import Dataset
 
+EXACT = 1e-6
+"""Distance from the mode, in standard deviations, that a fit must end within."""
 _STEPS = 200
 _ENTRIES = 1 << 23
 

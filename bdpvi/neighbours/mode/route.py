@@ -17,14 +17,12 @@ from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.expansion import FAR, Expansion, first_steps
 from bdpvi.neighbours.mode.influence import of_mode
-from bdpvi.neighbours.mode.objective import Posterior, Weighted, climbed
+from bdpvi.neighbours.mode.objective import EXACT, Posterior, Weighted, climbed
 from bdpvi.neighbours.route import Add, Remove, Trained
 from bdpvi.neighbours.rows import Rows
 
 MOST = 200_000
 """Records of a panel by default: more make ε no smaller to speak of."""
-EXACT = 1e-6
-"""Distance from the mode, in standard deviations, that a fit must end within."""
 
 
 class Mode:
