@@ -37,6 +37,7 @@ from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.recipes.metrics import expected_calibration_error, log_score
 
 EPSILONS = (0.05, 0.2, 1.0)
@@ -68,8 +69,9 @@ class Released:
 
     def integrated(self, data: Dataset, draws: int = 200) -> Tensor:
         """Return the chances of 1 with the noise integrated, (R, N)."""
-        kept = self.model.prior_scale**2 / (self.model.prior_scale**2 + self.variance)
         design = self.model.design(data.x.double())
+        assert isinstance(self.model, BayesianLogisticRegression)
+        kept = 1 / (1 + self.model.precision(design.shape[1]) * self.variance)
         spread = math.sqrt(kept * self.variance) * torch.linalg.vector_norm(design, dim=1)
         normal = torch.distributions.Normal(0.0, 1.0)
         points = normal.icdf((torch.arange(draws).double() + 0.5) / draws)

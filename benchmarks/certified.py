@@ -68,10 +68,9 @@ def split(frame: pd.DataFrame, y: np.ndarray) -> Table:
     x = pd.get_dummies(frame).astype(float).to_numpy()
     x = x[:, x.std(0) > 0]
     x = (x - x.mean(0)) / x.std(0)
-    order = np.random.default_rng(0).permutation(len(y))
-    x, y = torch.tensor(x[order]), torch.tensor(y[order].astype(float))
-    cut = int(0.8 * len(y))
-    return x[:cut], y[:cut], x[cut:], y[cut:]
+    order, cut = np.random.default_rng(0).permutation(len(y)), int(0.8 * len(y))
+    rows, target = torch.tensor(x[order]), torch.tensor(y[order].astype(float))
+    return rows[:cut], target[:cut], rows[cut:], target[cut:]
 
 
 def table(name: str) -> Table:
@@ -84,7 +83,7 @@ def table(name: str) -> Table:
         target = frame.pop(frame.columns[-1]).astype(str)
         return split(frame, (target == target.mode()[0]).to_numpy())
     if name == "fair":
-        from statsmodels.datasets import fair
+        from statsmodels.datasets import fair  # type: ignore[import-not-found]
 
         frame = fair.load_pandas().data
         return split(frame.drop(columns="affairs"), (frame["affairs"] > 0).to_numpy())
@@ -206,7 +205,7 @@ def main() -> None:
         rule(given.delta)
         return
     if given.speed:
-        speed(*given.speed, given.delta)
+        speed(given.speed[0], given.speed[1], given.delta)
         return
     names = " | ".join(f"ε of {k}" for k in given.draws)
     print(f"| table | N | d | {names} | ε for all tables | share | CPU s |")

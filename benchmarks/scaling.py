@@ -120,7 +120,7 @@ def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
 def optimum(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
     model = BayesianLogisticRegression(clip=0.5)
     records, route = Records.of(model, data), Optimum()
-    objective = Objective(records, model.prior_scale**-2, guide is MeanField)
+    objective = Objective(records, model.precision(records.x.shape[1]), guide is MeanField)
     point, fit = timed(lambda: climb(start(objective), route.tolerance)[-1])
 
     def every() -> GaussianPairs:

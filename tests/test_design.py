@@ -102,7 +102,7 @@ def test_every_route_sees_the_same_design() -> None:
 )  # fmt: skip
 def test_bad_arguments(argument: str, value: object) -> None:
     with pytest.raises(ValueError, match=argument):
-        BayesianLogisticRegression.unweighted(**{argument: value})  # type: ignore[arg-type]
+        BayesianLogisticRegression.unweighted(**{argument: value})
 
 
 def test_a_group_with_a_feature_that_is_not_there() -> None:

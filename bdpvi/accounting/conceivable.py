@@ -303,24 +303,21 @@ def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMg
     )
 
     def of(rows: Tensor | slice) -> LogMgf:
-        x, means = (r[rows] - 1).T, b2[rows].T
-        others = [((k[rows] - 1), k[rows].log(), count[rows]) for k, count in many]
+        own, means = (r[rows] - 1).T, b2[rows].T
+        one, none = torch.ones_like(own[0]), torch.zeros_like(own[0])
+        parts = [(x, one, b) for x, b in zip(own, means, strict=True)]
+        parts += [(k[rows] - 1, count[rows], none) for k, count in many]
 
         def log_mgf(s: Tensor) -> Tensor:
             s = s if s.ndim == 2 else s.unsqueeze(-1)
             total = torch.zeros((), dtype=s.dtype)
             exists = torch.ones((), dtype=torch.bool)
-            parts = [(x_j, (1 + x_j).log(), None, b2_j) for x_j, b2_j in zip(x, means, strict=True)]
-            parts += [(x_j, log_r, count, None) for x_j, log_r, count in others]
-            for x_j, log_r, count, b2_j in parts:
-                weight = 1 - s * x_j
-                held = weight.real > 0 if count is None else (weight.real > 0) | (count == 0)
-                exists = exists & held
-                safe = torch.where(held & (weight.real > 0), weight, 1.0)
-                value = -0.5 * (safe.log() + s * log_r)
-                if b2_j is not None:
-                    value = value + 0.5 * s * (s + 1) * b2_j / safe
-                total = total + (value if count is None else count * value)
+            for x, count, b in parts:
+                weight = 1 - s * x
+                exists = exists & ((weight.real > 0) | (count == 0))
+                safe = torch.where(weight.real > 0, weight, 1.0)
+                logs = count * (safe.log() + s * (1 + x).log())
+                total = total + 0.5 * (s * (s + 1) * b / safe - logs)
             return torch.where(exists, total, math.inf)
 
         return log_mgf

@@ -151,8 +151,8 @@ class Table:
         if not self.rest:
             return largest
         by = f"{largest.by}; and the worst case of the rest"
-        more = {"by": by, "delta": delta, "distance": None}
-        return replace(largest, epsilon=largest.epsilon + epsilon, **more)
+        both = largest.epsilon + epsilon
+        return replace(largest, epsilon=both, delta=delta, by=by, distance=None)
 
     def typical(self, delta: float) -> Bound:
         """Return what most records pay at most, each by itself; see :func:`.typical.typical`.
@@ -284,7 +284,7 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
         for kind in every[0]:
             _check_same(fits, [panels[kind] for panels in every])
         return [[(fit, fit.losses.panels) for fit in fits]]
-    found = []
+    found: list[list[tuple[Drawn, tuple[Panel, ...]]]] = []
     for kind in every[0]:
         panels = [one[kind] for one in every]
         _check_same(fits, panels)

@@ -184,10 +184,9 @@ class BayesianDP:
         every = (accounting or fit.accounting).only_reliable
         found = _from_records(self.name, fit, draws, least, suffices, accounting, every)
         if found is None:
-            before = total(fit, delta, None, accounting).bayesian if fit.ledger.entries() else None
-            _unreachable(
-                fit, epsilon, before and str(before), self._floor(fit, draws, delta, accounting)
-            )
+            known = total(fit, delta, None, accounting).bayesian if fit.ledger.entries() else None
+            before = None if known is None else str(known)
+            _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accounting))
         return found
 
     def price(self, total: Cost) -> Bound:

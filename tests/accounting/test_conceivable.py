@@ -65,7 +65,7 @@ def test_no_pair_within_reach_costs_more(one: Influence, direction: str) -> None
     for epsilon in (0.05, 0.3, 1.0):
         found, bound = float(largest(pairs, direction, epsilon)), one.delta(epsilon, direction)
         assert found <= bound
-        if bound > 1e-6:  # and it is not far off
+        if bound > 1e-6 and one.columns > 1:  # and it is not far off
             assert bound <= 2.5 * found
 
 

@@ -232,6 +232,6 @@ def test_a_price_of_constants_follows_from_no_noisy_kind() -> None:
     assert len(set(found)) == 1
     assert found[0] is not None
     assert Threshold(1e-6) in found[0]
-    hashed = Purchase.of(["a", "t"], target="t", categorical=["a"], hashed=True)
-    step = EstimateConstants(None, hashed, hashed, price)  # type: ignore[arg-type]
+    texts = Purchase.of(["a", "t"], target="t", categorical=["a"], hashed=True)
+    step = EstimateConstants(None, texts, texts, price)  # type: ignore[arg-type]
     assert step.plan(Before(Book(""))).events == ()

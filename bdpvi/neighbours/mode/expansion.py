@@ -182,7 +182,8 @@ class Expansion:
 
 def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
     """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
-    return torch.linalg.vector_norm(_own(mode, records, sign).first(), dim=1)
+    length: Tensor = torch.linalg.vector_norm(_own(mode, records, sign).first(), dim=1)
+    return length
 
 
 def _own(mode: Peak, records: Weighted, sign: float) -> _Own:

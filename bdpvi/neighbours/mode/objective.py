@@ -57,8 +57,14 @@ def slopes(logit: Tensor, degree: int) -> list[Tensor]:
     if degree == 1:
         return [first]
     v, odd = -first * logit.sigmoid(), -1 - 2 * first
-    every = (lambda: v * odd, lambda: v * (1 - 6 * v), lambda: v * odd * (1 - 12 * v))
-    return [first, v, *(make() for make in every[: degree - 2])]
+    found = [first, v]
+    if degree > 2:
+        found.append(v * odd)
+    if degree > 3:
+        found.append(v * (1 - 6 * v))
+    if degree > 4:
+        found.append(v * odd * (1 - 12 * v))
+    return found
 
 
 @dataclass(frozen=True, eq=False)

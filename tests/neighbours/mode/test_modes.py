@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,10 +54,10 @@ def refit(model: BayesianLogisticRegression, x: Tensor, y: Tensor) -> tuple[Tens
         data = weight @ (np.logaddexp(0, rows @ w) - target * (rows @ w))
         return float(data + precision / 2 * w @ w)
 
-    def gradient(w: np.ndarray) -> np.ndarray:
+    def gradient(w: np.ndarray) -> Any:
         return rows.T @ (weight * (expit(rows @ w) - target)) + precision * w
 
-    def hessian(w: np.ndarray) -> np.ndarray:
+    def hessian(w: np.ndarray) -> Any:
         p = expit(rows @ w)
         return (rows.T * (weight * p * (1 - p))) @ rows + precision * np.eye(len(w))
 
@@ -196,7 +197,7 @@ def test_more_records_cost_less_and_more_draws_cost_more() -> None:
     assert costs[0].epsilon < costs[1].epsilon < 4 * costs[0].epsilon
 
 
-ODD = {
+ODD: dict[str, Any] = {
     "separable": lambda x, y: (x, (x[:, 0] > 0).double()),
     "one class": lambda x, y: (x, torch.ones_like(y)),
     "constant column": lambda x, y: (torch.cat([x, torch.ones(len(x), 1).double()], 1), y),
