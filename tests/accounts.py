@@ -8,9 +8,9 @@ from bdpvi.accounting import estimators
 from bdpvi.accounting.accountant import Account, Accounting
 from bdpvi.accounting.charges import Charged
 from bdpvi.accounting.cost import Bound, Cost
-from bdpvi.accounting.evidence import Evidence
 from bdpvi.accounting.estimators import Estimator
 from bdpvi.accounting.events import Event
+from bdpvi.accounting.evidence import Evidence
 
 
 class Accountant:

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial, partialmethod
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -760,7 +759,10 @@ CASES: dict[str, Case] = {
         lambda: (
             bdpvi.release(fitted(LOOSE, guides.Laplace), epsilon=20.0),
             bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.TypicalRecord()),
-            bdpvi.release(fitted(guide=partial(guides.MeanField, noise_scale=0.1), neighbours=Optimum()), epsilon=20.0),
+            bdpvi.release(
+                fitted(guide=partial(guides.MeanField, noise_scale=0.1), neighbours=Optimum()),
+                epsilon=20.0,
+            ),
         ),
     ),
     "releasing/received: give the one": lambda t: (

@@ -313,7 +313,8 @@ class Work:
         encoded.check(self.pipeline, purchase, self.pipeline.distance)
         if self.bayesian and not purchase.empty:
             raise ValueError(
-                f"guarantee: {BayesianDP.name} or less, asked for or all that settings without clip and "
+                f"guarantee: {BayesianDP.name} or less, asked for or all that settings without "
+                "clip and "
                 "noise_scale can have, needs public constants for all columns, as bought ones are "
                 "an output too; give --constants, or leave guarantee and settings out"
             )

@@ -428,7 +428,7 @@ def _asked(draws: int | Charge | None, temperature: float | None) -> Charge:
 _CHEAPER = {
     guarantees.WORST_CASE: "",
     guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public, more records, fewer "
-    "columns or a stronger prior cost less; so does what objective perturbation releases at small ε",
+    "columns or a stronger prior cost less; at small ε so does objective perturbation",
     guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
 }
 """What an ε that is too large can be lowered by."""
@@ -446,7 +446,8 @@ def _check(
     if guarantee.name != guarantees.WORST_CASE and limit == ledger.budget and not alone:
         raise BudgetExceededError(
             f"{what}: of its {guarantee.name} ε and what else was spent on the table no total is "
-            f"known, so it cannot be said to be within the budget of ε = {limit.epsilon:g}; {ledger.said()}"
+            f"known, so it cannot be said to be within the budget of ε = {limit.epsilon:g}; "
+            f"{ledger.said()}"
         )
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(

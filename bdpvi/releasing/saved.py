@@ -176,8 +176,8 @@ ORIGINS = {
         for bound in ("worst_case", "bayesian", "typical")
         for name, origin in {
             "kind": "a constant",
-            "epsilon": "aimed at; or from public constants; or, if not certified, from the data, up "
-            "to two digits",
+            "epsilon": "aimed at; or from public constants; or, if not certified, from the data, "
+            "up to two digits",
             "delta": "the owner's choice",
             "by": "names of methods: constants",
             "relation": "the neighbours that were asked for",

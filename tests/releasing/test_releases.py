@@ -161,9 +161,7 @@ def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     colder = temperature / 2 ** (1 / 8)  # the next of the public grid
     assert bayes(bdpvi.cost(fit, planned=Charge(1, colder))).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    again = bdpvi.calibrate(
-        fit, 1, epsilon=target, least=2.0 * temperature, guarantee=BayesianDP()
-    )
+    again = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature, guarantee=BayesianDP())
     assert again.temperature >= 2.0 * temperature
 
 

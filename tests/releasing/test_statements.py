@@ -1,4 +1,4 @@
-"""Three statements, each with words of its own, and nothing read from records in what is certified."""
+"""Three statements, each in its own words; what is certified has nothing read from records."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_certified_is_by_betting_or_by_a_worst_case_alone() -> None:
     b2 = torch.linspace(1e-4, 2e-3, 500)
     by_range = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2, largest=0.01),))], 1e-4))
     by_student = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2),))], 1e-4))
-    found = bayes(
-        bdpvi.cost_of([PosteriorDraws((panel(b2, largest=0.01),), from_data=True)], 1e-4)
-    )
+    found = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2, largest=0.01),), from_data=True)], 1e-4))
     assert by_range.certified
     assert "certified)" in str(by_range)
     assert by_student.reliable
@@ -134,7 +132,7 @@ def test_the_share_is_what_the_number_of_records_allows(m: int) -> None:
 
 
 def test_few_records_are_refused_with_how_many_there_must_be() -> None:
-    with pytest.raises(ValueError, match="28 records says nothing about 90 %.* it takes 29"):
+    with pytest.raises(ValueError, match=r"28 records says nothing about 90 %.* it takes 29"):
         typical(Account([PosteriorDraws((panel(torch.rand(28)),))]), 1e-5)
 
 
