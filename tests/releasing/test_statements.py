@@ -1,4 +1,4 @@
-"""Three statements, each with words of its own; what is certified tells nothing of records."""
+"""Three statements, each in its own words; what is certified has nothing read from records."""
 
 from __future__ import annotations
 
