@@ -150,8 +150,9 @@ class Table:
         if not self.rest:
             return largest
         by = f"{largest.by}; and the worst case of the rest"
-        more = {"by": by, "delta": delta, "distance": None}
-        return replace(largest, epsilon=largest.epsilon + epsilon, **more)
+        return replace(
+            largest, epsilon=largest.epsilon + epsilon, delta=delta, by=by, distance=None
+        )
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian δ at ``epsilon``; see :meth:`.Account.get_delta`.
@@ -271,7 +272,7 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
         for kind in every[0]:
             _check_same(fits, [panels[kind] for panels in every])
         return [[(fit, fit.losses.panels) for fit in fits]]
-    found = []
+    found: list[list[tuple[Drawn, tuple[Panel, ...]]]] = []
     for kind in every[0]:
         panels = [one[kind] for one in every]
         _check_same(fits, panels)
