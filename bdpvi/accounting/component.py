@@ -61,7 +61,7 @@ class BayesianAccountant:
     >>> means = torch.linspace(0, 0.1, 1000).unsqueeze(1)
     >>> accountant.add((torch.zeros(1), torch.eye(1)), (means, torch.eye(1)))
     >>> print(accountant.cost(1e-2).bayesian)
-    Bayesian DP ε = 0.04394 at δ = 0.01 (1000 records, reliable)
+    Bayesian DP ε = 0.04394 at δ = 0.01 (1000 records, not certified: by Student's t)
     """
 
     def __init__(self, *, kind: str = "remove", accounting: Accounting | None = None) -> None:

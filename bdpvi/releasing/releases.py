@@ -279,7 +279,6 @@ class Draws:
         )
 
 
-@log.step("accounting")
 @on_host
 def cost(
     fit: Fit | Prepared,
@@ -307,10 +306,12 @@ def cost(
     if isinstance(fit, Prepared):
         if planned is not None:
             raise ValueError(f"planned={planned}: {SOLVED}")
-        return fit.of_records(delta)
+        with log.step("accounting"):
+            return fit.of_records(delta)
     return _cost(fit, delta, None if planned is None else fit.ledger.as_it_is(planned), accounting)
 
 
+@log.step("accounting")
 def _cost(
     fit: Fit,
     delta: float,

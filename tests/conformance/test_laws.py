@@ -312,7 +312,7 @@ def test_the_same_work_draws_the_same_and_another_price_nothing_of_it(
     assert drawn(door, Place.within(tmp_path / "a")) == first
     # Another price, with the same secret and ledger.
     (tmp_path / "a").rename(tmp_path / "second")
-    assert not drawn(door, Place.within(tmp_path / "a"), 0.9) & first
+    assert not drawn(door, Place.within(tmp_path / "a"), 0.5) & first
 
 
 # --- promises -------------------------------------------------------------------------------------
@@ -348,7 +348,9 @@ def test_after_a_bayesian_release_no_guarantee_changes_its_kind(
 ) -> None:
     usual, place = went(door).promised, Place.within(tmp_path / "a")
     door.open(place, None)
-    bdpvi.release(guide_fit(place), epsilon=0.5, guarantee=BayesianDP())
+    fit = guide_fit(place)
+    found = bdpvi.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
+    bdpvi.release(fit, found, guarantee=BayesianDP())
     before = book(place.ledger).charges
     try:
         found = door(place)

@@ -95,7 +95,7 @@ def test_panel_has_the_divergences_of_separate_fits() -> None:
 
 
 def test_released_samples_have_its_covariance() -> None:
-    data = logistic_data(20, 4)
+    data = logistic_data(40, 4)
     fit = bdpvi.fit(
         linear,
         LowRank(linear, init_scale=1.0),

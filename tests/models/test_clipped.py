@@ -133,7 +133,7 @@ def test_it_is_a_model_of_records_as_its_model_is() -> None:
     fit = bdpvi.fit(
         model, MeanField(model), data, training=bdpvi.Training(steps=3, seed=0), progress=False
     )
-    released = bdpvi.release(fit, temperature=100.0)
+    released = bdpvi.release(fit, temperature=100.0, guarantee=bdpvi.BayesianDP())
     assert released.receipt.bound.kind.value == "Bayesian DP"
     expected = data.x @ released.latents["w"][0]
     torch.testing.assert_close(released.predict_mean(data.x), expected)

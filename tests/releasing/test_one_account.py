@@ -109,8 +109,8 @@ def test_losses_move_with_a_saved_fit_and_are_written_again_by_it(tmp_path: Path
     file = kept.file_of(ledger.path, one.kept.name)
     file.unlink()
     again = load_fit(tmp_path / "two", WEAKER, Laplace(WEAKER))
+    assert f"{file.name}" in bdpvi.cost(again, delta=DELTA).why
     for ask in (
-        lambda: bdpvi.cost(again, delta=DELTA),
         lambda: release(again, epsilon=9.0, temperature=100.0),
         lambda: bdpvi.calibrate(again, epsilon=9.0, delta=DELTA, guarantee=BayesianDP()),
     ):
