@@ -40,8 +40,12 @@ class Ran:
     def restored(self) -> Ran:
         """Put the ledger back as the call left it."""
         for path in self.place.folder.glob(f"{self.place.ledger.stem}.*jsonl*"):
-            path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         for path, content in self.ledger.items():
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
         return self
 
