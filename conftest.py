@@ -38,6 +38,7 @@ WHOLE = (
     "tests/recipes/test_intervals.py",
     "tests/recipes/test_numbers.py",
     "tests/recipes/test_trained.py",
+    "tests/releasing/test_one_account.py",
     "tests/studies",
     "tests/synthesis/test_combine.py",
     "tests/synthesis/test_quality.py",
