@@ -247,7 +247,10 @@ class PrivateLinearRegression(_PrivateRegressor):
         return self._of_bounds(low, high)
 
     def _model(self, center: float, scale: float) -> OfNumbers:
-        return self._of_bounds(center - _DEVIATIONS * scale, center + _DEVIATIONS * scale)
+        half = _DEVIATIONS * max(
+            scale, 1e-12 * abs(center)
+        )  # both are noisy, and may be of any size
+        return self._of_bounds(center - half, center + half)
 
     def _of_bounds(self, low: float, high: float) -> OfNumbers:
         from bdpvi import BayesianLinearRegression

@@ -435,7 +435,7 @@ def test_every_command_says_that_it_was_interrupted(
 @pytest.mark.parametrize(
     ("place", "after", "said", "charges"),
     [
-        ("bdpvi.releasing.releases.cost", False, "nothing was finished", 0),
+        ("bdpvi.releasing.releases._cost", False, "nothing was finished", 0),
         ("bdpvi.releasing.storage.release_bytes", True, "pays nothing", 1),
         ("bdpvi._runtime.outputs.say", True, "new.json is whole", 1),
     ],
