@@ -30,8 +30,9 @@ from sklearn.linear_model import LogisticRegression
 
 import bdpvi
 from bdpvi import Dataset, Fit, datasets, guides
+from bdpvi.accounting import mode_draws
 from bdpvi.accounting.accountant import Account
-from bdpvi.accounting.events import PosteriorDraws
+from bdpvi.accounting.events import ModeDraws, PosteriorDraws
 from bdpvi.neighbours.mode.influence import of_any_table
 
 NAMES = (
@@ -126,14 +127,9 @@ def price(fit: Fit, draws: int, delta: float, temperature: float = 1.0) -> float
 
 def for_all_tables(columns: int, delta: float) -> float:
     """Return the worst-case ε of one draw, for all tables."""
-    model = bdpvi.BayesianLogisticRegression()
-    kinds = [of_any_table(model, columns, added=added) for added in (True, False)]
-    return max(
-        one.epsilon(delta, direction)
-        for one in kinds
-        if one is not None
-        for direction in ("D‖D′", "D′‖D")
-    )
+    found = of_any_table(bdpvi.BayesianLogisticRegression(), columns, added=True)
+    assert found is not None
+    return mode_draws.epsilon([ModeDraws(influence=found)], delta)
 
 
 def row(name: str, draws: list[int], delta: float) -> None:
