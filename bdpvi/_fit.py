@@ -240,8 +240,14 @@ def fit(
     track = bars.bar if progress else bars.silent
     if isinstance(there, Table):
         neighbours = over(there, neighbours)
-    elif neighbours is None and Mode.takes(model, guide):
-        neighbours = Mode()
+    elif isinstance(guide, guides.Laplace):
+        neighbours = neighbours or Mode()
+        if not (isinstance(neighbours, Mode) and Mode.takes(model, guide)):
+            raise ValueError(
+                "guide: Laplace is the mode of BayesianLogisticRegression without clip, by "
+                f"neighbours=Mode(), not of {model!r:.80} by {type(neighbours).__name__}; use "
+                "guides.FullRank"
+            )
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()

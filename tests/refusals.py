@@ -544,6 +544,10 @@ CASES: dict[str, Case] = {
         lambda one: one.ledger(None),
         lambda one: one.ledger(t / "l"),
     ),
+    "_fit: use guides.FullRank": lambda t: (
+        lambda: fitted(guide=guides.Laplace),
+        lambda: fitted(guide=guides.FullRank),
+    ),
     "commands/fit: choose another place": lambda t: (
         lambda: fit_with(t, "--ledger", t / "fit" / "l"),
         lambda: fit_with(t, "--ledger", t / "l"),
