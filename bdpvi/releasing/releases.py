@@ -248,7 +248,8 @@ class Draws:
             if asked.epsilon is not None:
                 promised.check(price, asked.epsilon)
             for limit in filter(None, (asked.limit(guarantee), fit.ledger.budget)):
-                _check(limit, guarantee, fit, charge, asked.accounting)
+                known = total if limit.delta == asked.delta else None
+                _check(limit, guarantee, fit, charge, asked.accounting, known)
             if asked.generator is not None:
                 fit.kept.use_once(asked.generator)
         return Plan(
@@ -449,11 +450,19 @@ _CHEAPER = {
 
 
 def _check(
-    limit: Budget, guarantee: Guarantee, fit: Fit, charge: Charge, accounting: Accounting | None
+    limit: Budget,
+    guarantee: Guarantee,
+    fit: Fit,
+    charge: Charge,
+    accounting: Accounting | None,
+    known: Cost | None,
 ) -> None:
-    """Raise unless everything together, ``charge`` included, is within the limit."""
+    """Raise unless everything together, ``charge`` included, is within the limit.
+
+    Its cost at the limit's δ is ``known``, or found now.
+    """
     ledger = fit.ledger
-    total = pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))
+    total = known or pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))
     price = guarantee.price(total)
     what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
     if price.epsilon > limit.epsilon:
