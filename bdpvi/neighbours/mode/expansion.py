@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -134,7 +134,7 @@ class Expansion:
         rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), len(self.mode.posterior.records)):
             self._pass(records, sign, moved, rough[part])
-        return moved
+        return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
     def _solve(self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
         """Write neighbours into ``moved`` by the polynomial, and what is proven of them."""
@@ -146,14 +146,14 @@ class Expansion:
                 total += self.gradients[k - 1] @ monomials(x.T, k)
             return total.T
 
-        shift, residual = own.solved(pull)
+        shift, left = own.solved(pull)
         bent = self.eye.expand(-1, len(at)).clone()
         for k in range(1, degree + 1):
             bent += self.bends[k - 1] @ monomials(shift.T, k)
         missing = self._missing(torch.linalg.vector_norm(shift, dim=1), degree)
         moved.shift[at] = shift
         moved.precision[:, at] = bent + own.bend(shift)
-        moved.error[at] = (missing + residual).nan_to_num(math.inf)
+        moved.error[at] = (missing + self._left(left)) / own.least
 
     def _own(self, records: Weighted, sign: float) -> _Own:
         return _own(self.mode, records, sign)
@@ -171,13 +171,17 @@ class Expansion:
             (slope,) = slopes(logits + x @ rows.T, 1)
             return (data.weight * slope - still) @ rows + x @ prior
 
-        shift, residual = own.solved(pull)
+        shift, left = own.solved(pull)
         _, bend = slopes(logits + shift @ rows.T, 2)
         row, column = indices(self.n, 2)
         bent = (data.weight * bend) @ outer(rows) + prior[row, column]
         moved.shift[at] = shift
         moved.precision[:, at] = bent.T + own.bend(shift)
-        moved.error[at] = residual
+        moved.error[at] = self._left(left) / own.least
+
+    def _left(self, gradient: Tensor) -> Tensor:
+        """Return the total variation by a gradient that is left: it moves mode and curvature."""
+        return 2 * gradient * (1 + self.mode.longest * math.sqrt(self.n))
 
 
 def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
@@ -204,16 +208,15 @@ class _Own:
         return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
 
     def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the displacements (m, n), and total variations by how far they are solved, (m,).
+        """Return the displacements (m, n), and norms of the gradients that are left, (m,).
 
         Each step is J⁻¹G with J = I ± ω ℓ″ uuᵀ at the mode, by Sherman and Morrison.
 
         Args:
             pull: of the data's part of F, without its value at 0.
         """
-        inverse, least = self._inverse()
-        shift = self.first()
-        best, result = torch.full_like(least, math.inf), shift
+        inverse, shift = self._inverse(), self.first()
+        best, result = torch.full_like(self.logit, math.inf), shift
         for _ in range(_TURNS):
             (slope,) = slopes(self.logit + (self.u * shift).sum(1), 1)
             gradient = pull(shift) + (self.weight * slope).unsqueeze(1) * self.u
@@ -225,20 +228,27 @@ class _Own:
             if not gained or bool((best < _SETTLED).all()):
                 break
             shift = shift - self._step(gradient, inverse)
-        return result, 2 * best / least
+        return result, best
 
     def first(self) -> Tensor:
         """Return the first step of every neighbour, (m, n)."""
         (slope,) = slopes(self.logit, 1)
         gradient = (self.weight * slope).unsqueeze(1) * self.u
-        return -self._step(gradient, self._inverse()[0])
+        return -self._step(gradient, self._inverse())
 
-    def _inverse(self) -> tuple[Tensor, Tensor]:
-        """Return what uuᵀ is taken times in J⁻¹, (m, 1), and J's least eigenvalue, (m,)."""
+    @property
+    def least(self) -> Tensor:
+        """J's least eigenvalue, 1 − a where a record is removed, (m,)."""
+        return self._grown().clamp(min=0.0, max=1.0)
+
+    def _grown(self) -> Tensor:
         _, bend = slopes(self.logit, 2)
-        a = self.weight * bend
-        grown = (1 + a * self.u.square().sum(1)).clamp(min=0.05)
-        return (a / grown).unsqueeze(1), grown.clamp(max=1.0)
+        return 1 + self.weight * bend * self.u.square().sum(1)
+
+    def _inverse(self) -> Tensor:
+        """Return what uuᵀ is taken times in J⁻¹, (m, 1); of long steps that would be less."""
+        _, bend = slopes(self.logit, 2)
+        return (self.weight * bend / self._grown().clamp(min=0.05)).unsqueeze(1)
 
     def _step(self, gradient: Tensor, inverse: Tensor) -> Tensor:
         return gradient - inverse * (self.u * gradient).sum(1, keepdim=True) * self.u
@@ -248,7 +258,8 @@ def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor, columns: int) ->
     """Return the total variation of N(0, I) from a Gaussian whose mode and precision are off.
 
     By Pinsker at most ½(ρ² + n η²)^½ for a mean ρ standard deviations and a precision η away, with
-    η small; a gradient of g leaves the mode within g/((1 − a) e^{−ht}), a ≤ ½ for all that matter.
+    η small; a gradient of g leaves the mode within g/((1 − a) e^{−ht}). It is for a = 0: whoever
+    asks divides by 1 − a, the neighbour's own least curvature.
     """
-    rho = 4 * gradient * ht.exp()
+    rho = 2 * gradient * ht.exp()
     return 0.5 * (rho.square() + columns * (2 * curvature).square()).sqrt()

@@ -62,9 +62,8 @@ def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> In
     n = len(mode.point)
     curvature = torch.linalg.inv(mode.root @ mode.root.T)
     least = max(float(torch.linalg.eigvalsh(curvature)[0]), model.precision(n))
-    return of_any_record(
-        mode.longest, least, model.score_bound(n), model.longest(n), n, added=added
-    )
+    score, row = model.score_bound(n), model.longest(n)
+    return of_any_record(mode.longest, least, score, row, n, added=added, room=_ROOM)
 
 
 def of_any_table(

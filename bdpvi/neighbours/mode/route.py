@@ -114,5 +114,5 @@ class Mode:
             rows.records.ids.cpu(),
             moved.pairs(),
             influence=of_mode(model, peak, added=added),
-            error=moved.error + peak.error,
+            error=(moved.error + peak.error).clamp(max=1.0),
         )

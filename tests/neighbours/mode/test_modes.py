@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer.autoguide import AutoLaplaceApproximation
@@ -251,3 +253,33 @@ def test_the_plan_falls_with_rows_and_epsilon() -> None:
 
     assert plan(400, 0.2) > plan(4000, 0.2) > plan(4e6, 0.2) == 1
     assert plan(400, 0.1) > plan(400, 1.0)
+
+
+def test_what_is_proven_of_a_neighbour_covers_how_far_it_is_off() -> None:
+    """Also where a record has most of its own direction's curvature, by a weak prior."""
+    model = BayesianLogisticRegression(prior_scale=3.0)
+    data = table(12, 3, 1)
+    fit = bdpvi.fit(model, guides.Laplace(model), data, progress=False)
+    whole, panel = refit(model, data.x, data.y), fit.panels[0]
+    assert panel.error is not None
+    assert bool(((panel.error >= 0) & (panel.error <= 1)).all())
+    for i in range(12):
+        keep = torch.arange(12) != i
+        truth = pair(whole, refit(model, data.x[keep], data.y[keep]))
+        for epsilon in (0.1, 1.0):
+            found = float(panel.pairs.select(slice(i, i + 1)).hockey_stick(epsilon))
+            off = (1 + math.exp(epsilon)) * float(panel.error[i])
+            assert float(truth.hockey_stick(epsilon)) <= 1.003 * found + off
+
+
+def test_a_guide_that_is_a_mode_is_not_trained_as_another() -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(3).double(), 1.0).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    with pytest.raises(ValueError, match=r"use guides\.FullRank"):
+        bdpvi.fit(model, AutoLaplaceApproximation(model), table(30, 3, 0), progress=False)
+    given: dict[str, Any] = {"neighbours": bdpvi.Coupled(), "progress": False}
+    with pytest.raises(ValueError, match=r"by Coupled; use guides\.FullRank"):
+        bdpvi.fit(MODEL, guides.Laplace(MODEL), table(30, 3, 0), **given)
