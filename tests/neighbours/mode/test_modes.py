@@ -101,6 +101,8 @@ def test_neighbours_are_those_of_refits(kind: str) -> None:
                     torch.cat([data.y, more.y[i : i + 1]]),
                 )
             truth = pair(whole, other)
+            assert torch.allclose(panel.pairs.r[i], truth.r[0], rtol=0, atol=1e-8)
+            assert torch.allclose(panel.pairs.b2[i].sum(), truth.b2.sum(), rtol=1e-6)
             for epsilon in (0.05, 0.5):
                 found = panel.pairs.select(slice(i, i + 1)).hockey_stick(epsilon)
                 assert torch.allclose(found, truth.hockey_stick(epsilon), rtol=2e-3, atol=1e-12)
