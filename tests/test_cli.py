@@ -176,7 +176,9 @@ def test_release_for_an_epsilon_keeps_to_it(
 ) -> None:
     copy = shutil.copytree(fitted, tmp_path / "fit")
     assert run("release", copy, "--out", tmp_path / "a.json", "--epsilon", 3, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["secret"]["cost"]["bayesian"]["epsilon"] <= 3
+    said = json.loads(capsys.readouterr().out)  # such a fit promises of typical records
+    assert said["public"]["receipt"]["typical"]["epsilon"] == 3
+    assert said["secret"]["cost"]["typical"]["epsilon"] <= 3
     code = run(
         "release", copy, "--out", tmp_path / "b.json", "--epsilon", 3, "--temperature", 9,
         "--draws", 30,
