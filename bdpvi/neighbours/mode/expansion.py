@@ -24,13 +24,15 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.neighbours.mode.objective import Peak, Weighted, blocks, outer, slopes
 from bdpvi.neighbours.optimum.packed import indices, monomials, taylor_weights, unpack
 
-NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
-"""Total variation of a neighbour's Gaussian from the true one: at which a degree serves it, and
-above which it is found by passes."""
+NEGLIGIBLE, EXACT, TOLERABLE = 1e-10, 1e-13, 1e-7
+"""Total variation of a neighbour's Gaussian from the true one: at which a degree serves it; above
+which it is found by passes, as δ pays e^ε times as much; and where passes are too much work."""
+_WORK = 3e10
+"""Products of passes over all records, at most, for what is not tolerable."""
 FAR = 1.2
 """Times a first step that displacements are expected to be, at most."""
 _TURNS = 60
-_SETTLED = NEGLIGIBLE / 8
+_SETTLED = EXACT / 8
 _ENTRIES = 1 << 24
 """Of the largest tensor."""
 _MOST = 3
@@ -131,7 +133,9 @@ class Expansion:
             todo[mine] = False
             for part in blocks(len(mine), self._width(2) + self._width(degree)):
                 self._solve(records, sign, moved, mine[part], degree)
-        rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
+        rough = (~(moved.error <= EXACT)).nonzero()[:, 0]
+        if len(rough) * len(self.mode.posterior.records) * self._width(2) > _WORK:
+            rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), len(self.mode.posterior.records)):
             self._pass(records, sign, moved, rough[part])
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
