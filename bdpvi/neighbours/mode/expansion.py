@@ -27,7 +27,7 @@ from bdpvi.neighbours.optimum.packed import indices, monomials, taylor_weights, 
 NEGLIGIBLE, EXACT, TOLERABLE = 1e-10, 1e-13, 1e-7
 """Total variation of a neighbour's Gaussian from the true one: at which a degree serves it; above
 which it is found by passes, as δ pays e^ε times as much; and where passes are too much work."""
-_WORK = 3e10
+_WORK = 1e9
 """Products of passes over all records, at most, for what is not tolerable."""
 FAR = 1.2
 """Times a first step that displacements are expected to be, at most."""
