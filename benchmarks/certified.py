@@ -7,8 +7,8 @@ One row a table: N, d, the certified ε of one draw and of ten at temperature 1,
 one that holds for all tables, the share of the gain in log score that one draw keeps (mean of 100
 draws, held-out rows) of that of scikit-learn's logistic regression over the base rate, and CPU
 seconds of fit and certificate. Defaults throughout. ``simulatedD_N`` are exactly logistic; Adult,
-Abalone and breast cancer are found as ``bdpvi compare`` finds them; of a FILE the last column is
-the target, its most frequent value 1; ``fair`` is statsmodels' survey of extramarital affairs.
+Abalone, breast cancer and ``fair`` (a survey; it needs statsmodels) are found as ``bdpvi compare``
+finds them; of a FILE the last column is the target, its most frequent value 1.
 ``--rule`` prints for 12 simulated populations the temperature that the rule plans for ε = 0.2 and
 1, whether it is certified, the share, and (as an experiment) the least temperature in hindsight.
 ``--speed N d`` times a table of that size.
@@ -37,7 +37,7 @@ from bdpvi.neighbours.mode.influence import of_any_table
 
 NAMES = (
     "simulated5_1e4", "simulated5_1e5", "simulated8_2e4", "simulated20_1e4", "simulated20_1e5",
-    "adult", "abalone", "breast_cancer",
+    "adult", "abalone", "breast_cancer", "fair",
 )  # fmt: skip
 POPULATIONS = [
     (d, n, kind)
@@ -83,11 +83,6 @@ def table(name: str) -> Table:
         frame = pd.read_csv(name)
         target = frame.pop(frame.columns[-1]).astype(str)
         return split(frame, (target == target.mode()[0]).to_numpy())
-    if name == "fair":
-        from statsmodels.datasets import fair  # type: ignore[import-not-found]
-
-        frame = fair.load_pandas().data
-        return split(frame.drop(columns="affairs"), (frame["affairs"] > 0).to_numpy())
     found = getattr(datasets, f"load_{name}")()
     return (found.train.x, found.train.y, found.test.x, found.test.y)
 
