@@ -45,6 +45,8 @@ from bdpvi.accounting.losses import Deltas, Losses, Price
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.rounding import cap, rounding_delta
 
+_ENTRIES = 1 << 22
+"""Of the largest tensor of costs."""
 MANY = 10_000
 """Records from which on each one's own ε is found at fewer orders, which makes it a bit larger."""
 
@@ -306,9 +308,9 @@ class Account:
         orders = self.charged.orders.values
         some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 25))]
         best = torch.tensor(math.inf, dtype=torch.float64)
-        for order in some.split(1):
-            cost = self.each(direction, order)[0]
-            best = torch.minimum(best, conversions.epsilon(cost, order, delta))
+        for part in some.split(max(1, _ENTRIES // self.charged.sample_size)):
+            cost = self.each(direction, part)
+            best = torch.minimum(best, conversions.epsilon(cost, part[:, None], delta).amin(0))
         return best
 
     @cached_property
