@@ -1,0 +1,224 @@
+"""What ``bdpvi demo`` shows: certified draws from a posterior, beside four other private methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from bdpvi import datasets, guides
+from bdpvi._fit import Fit, fit
+from bdpvi._runtime import outputs
+from bdpvi._runtime.checkpoint import Checkpoint
+from bdpvi._runtime.progress import bar, silent
+from bdpvi.accounting.book import Charge
+from bdpvi.accounting.cost import Cost
+from bdpvi.bench.methods import (
+    DPSGLDLosses,
+    DPVILosses,
+    DPVIMoments,
+    LogisticRegression,
+    Method,
+    ObjectivePerturbation,
+)
+from bdpvi.models.contract import predictive_means
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.recipes.metrics import correct, log_scores
+from bdpvi.releasing.releases import cost, preview, release
+from bdpvi.types import Dataset, Split
+
+TARGETS = (0.2, 0.5, 1.0, 2.0)
+"""Worst-case ε of the other methods."""
+OTHERS: Sequence[type[Method]] = (ObjectivePerturbation, DPVILosses, DPVIMoments, DPSGLDLosses)
+PLANS = (Charge(1, 4.0), Charge(1, 1.0), Charge(10, 1.0))
+"""Draws from the posterior whose price is shown; all of it is public."""
+SEEDS, REPEATS = 5, 200
+DELTA = 1e-5
+COLUMNS = (
+    "method", "guarantee", "epsilon", "worst_case_epsilon", "certified", "accuracy", "log_score",
+)  # fmt: skip
+DRAWS = "posterior draws"
+WITHOUT = "logistic regression, not private"
+NO_FIGURE = "No figure: matplotlib is missing, which `pip install 'bdpvi[report]'` brings."
+NO_SURVEY = (
+    "20,000 simulated records: the survey of 6,366 women comes with `pip install 'bdpvi[report]'`."
+)
+TITLES: Mapping[str, str] = {
+    "fair": "A survey of 6,366 married women: has she had an affair?",
+    "adult": "Adult: does a person earn more than 50,000 dollars a year?",
+    "abalone": "Abalone: has the shell more than nine rings?",
+    "breast-cancer": "Breast cancer: is the tumour benign?",
+    "simulated": "Simulated records of an exactly logistic population",
+}
+"""What each table asks, by its name."""
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """What was measured.
+
+    Attributes:
+        split: the records.
+        rows: a row for each method and ε, with :data:`COLUMNS`.
+        spent: what the draws that were released cost together.
+        released: how the releases describe themselves.
+        figure, table: the files.
+    """
+
+    split: Split
+    rows: pd.DataFrame
+    spent: Cost
+    released: Sequence[str]
+    figure: Path | None
+    table: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the records as JSON types."""
+        rows = self.rows.astype(object).where(self.rows.notna(), None)
+        return {
+            "data": self.split.train.name,
+            "records": len(self.split.train),
+            "test_records": len(self.split.test),
+            "rows": rows.to_dict("records"),
+            "cost": self.spent.to_dict(),
+            "figure": self.figure,
+            "table": self.table,
+        }
+
+    def print(self, console: Console) -> None:
+        """Print a table, what was released, and what it cost."""
+        train, test = self.split.train, self.split.test
+        say = partial(console.print, highlight=False, markup=False)
+        say(TITLES[train.name], f"{len(train):,} records to fit, {len(test):,} to test.", sep="\n")
+        table = Table()
+        for heading in ("", "guarantee", f"ε at δ = {DELTA:g}", "accuracy", "log score"):
+            table.add_column(heading, justify="left" if heading in ("", "guarantee") else "right")
+        for row in self.rows.itertuples():
+            known = pd.notna(row.epsilon)
+            numbers = (f"{row.accuracy:.3f}", f"{row.log_score:.3f}")
+            table.add_row(row.method, row.guarantee, f"{row.epsilon:.3g}" if known else "", *numbers)
+        console.print(table)
+        figure = f"Figure: {self.figure}" if self.figure else NO_FIGURE
+        say(*self.released, str(self.spent), figure, f"Table: {self.table}", sep="\n")
+
+
+def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
+    """Fit, release one draw and nine more, run the other methods, and write figure and table.
+
+    Args:
+        out: a folder, new or of an interrupted demonstration of the same records, which goes on.
+        split: public records.
+        progress: whether bars are shown.
+    """
+    settings = {"train": split.train.fingerprint(), "test": split.test.fingerprint()}
+    kept = Checkpoint(out, settings, "cells")
+    kept.begin()
+    model = BayesianLogisticRegression()
+    fitted = fit(model, guides.Laplace(model), split.train, progress=progress)
+
+    def once(name: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        found = kept.get(name)
+        if found is None:
+            kept.put(name, found := dict(measure()))
+        return found
+
+    planned = PLANS[0]
+    rows = [once("planned", lambda: _of_draws(fitted, planned, cost(fitted, planned=planned), split.test))]
+    released, spent = [], Cost()
+    for draws, plan in zip((1, 9), PLANS[1:], strict=True):
+        made = release(fitted, draws=draws)
+        spent = made.cost
+        released.append(f"Released: {made}")
+        rows.append(_of_draws(fitted, plan, spent, split.test))
+    cells = [(method(), epsilon) for method in OTHERS for epsilon in TARGETS]
+    track = bar if progress else silent
+    rows += [
+        once(f"{method.name}@{epsilon:g}", partial(_of_method, method, epsilon, split))
+        for method, epsilon in track(cells, "other methods")
+    ]
+    rows.append(once("without", partial(_of_method, LogisticRegression(), None, split)))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = out / "curve.csv"
+    table.write_bytes(outputs.csv_text(frame).encode())
+    return Demonstration(split, frame, spent, released, _drawn(frame, out), table)
+
+
+def simulated(rows: int = 20_000, columns: int = 5) -> Split:
+    """Return records of an exactly logistic population, four in five of them to fit."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    truth = torch.linspace(1.0, -1.0, columns, dtype=torch.float64)
+    chance = torch.sigmoid(x @ truth - 0.4)
+    y = (torch.rand(rows, generator=generator, dtype=torch.float64) < chance).double()
+    cut = rows * 4 // 5
+    train, test = (Dataset(x[part], y[part], name="simulated") for part in (slice(cut), slice(cut, None)))
+    return Split(train, test)
+
+
+def load(data: str | None) -> tuple[Split, str]:
+    """Return the records of that name, by default the survey's, and what is to be said of them."""
+    if data is not None:
+        return datasets.LOADERS[data](), ""
+    if find_spec("statsmodels") is None:
+        return simulated(), NO_SURVEY
+    return datasets.load_fair(), ""
+
+
+def _of_draws(fitted: Fit, plan: Charge, price: Cost, test: Dataset) -> dict[str, Any]:
+    """Return the row of draws: the mean of what releases of as many draws score."""
+    bound, worst = price.bayesian, price.worst_case
+    latents = preview(
+        fitted, REPEATS, temperature=plan.temperature, generator=torch.Generator().manual_seed(0)
+    )
+    each = predictive_means(fitted.model, latents, test.x)
+    means = each.reshape(-1, plan.draws, len(test)).mean(1)
+    tempered = f", temperature {plan.temperature:g}" * (plan.temperature != 1)
+    return {
+        "method": f"{DRAWS}: {'one' if plan.draws == 1 else 'ten'}{tempered}",
+        "guarantee": "none" if bound is None else f"{bound.kind.value}, {bound.mark.split(',')[0]}",
+        "epsilon": None if bound is None else bound.epsilon,
+        "worst_case_epsilon": None if worst is None else worst.epsilon,
+        "certified": bound is not None and bound.certified,
+        **_scores(means, test.y),
+    }
+
+
+def _of_method(method: Method, epsilon: float | None, split: Split) -> dict[str, Any]:
+    """Return the row of a method at one ε, the mean over a few seeds."""
+    prepared = method.prepare(split.train, DELTA)
+    setting = 1.0 if epsilon is None else prepared.calibrate(epsilon)
+    outcomes = prepared.outcomes([setting] * SEEDS, range(SEEDS))
+    means = [predictive_means(method.model, one.latents, split.test.x).mean(0) for one in outcomes]
+    return {
+        "method": WITHOUT if epsilon is None else method.label,
+        "guarantee": "none" if epsilon is None else method.guarantee,
+        "epsilon": epsilon,
+        "worst_case_epsilon": epsilon,
+        "certified": None,
+        **_scores(torch.stack(means), split.test.y),
+    }
+
+
+def _scores(probability: Tensor, y: Tensor) -> dict[str, float]:
+    each = {"accuracy": correct(probability, y), "log_score": log_scores(probability, y)}
+    return {name: float(value.double().mean()) for name, value in each.items()}
+
+
+def _drawn(rows: pd.DataFrame, out: Path) -> Path | None:
+    """Return where the figure is, None without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return None
+    from bdpvi.bench import curves
+
+    path = out / "curve.png"
+    curves.demonstration(rows, DELTA).savefig(path)
+    return path
