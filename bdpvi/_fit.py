@@ -29,6 +29,7 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model, fitting
+from bdpvi.models.logistic import told
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.mode.route import Mode
 from bdpvi.neighbours.optimum.route import Optimum
@@ -79,8 +80,9 @@ class Fit:
     """A fitted guide with what is needed to account for draws from it. All of it is secret.
 
     Attributes:
-        model, guide: the arguments of :func:`fit`; ``guide.parameters`` are this fit's until the
-            guide is fitted again.
+        model, guide: the arguments of :func:`fit`, logistic regression with weights told which
+            columns are of one category; ``guide.parameters`` are this fit's until the guide is
+            fitted again.
         parameters: θ, constrained and detached.
         panels: each record's pair of posteriors, with the record and without it.
         convergence: the ELBO and its gradient's norm before every step of training.
@@ -228,6 +230,7 @@ def fit(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
             )
         data = Dataset.of(*data)
+    model = told(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
     data.people.share(ledger)
@@ -283,6 +286,14 @@ def fit(
 def _blank(data: Dataset) -> Dataset:
     """Return one record of zeros, with which a model can be tried where a table has none."""
     return Dataset(data.x.new_zeros(1, data.x.shape[1]), data.y.new_zeros(1))
+
+
+def _one_hot(preprocessing: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Return which columns are of one category, as far as an encoding says it."""
+    from bdpvi.datasets.encoding import Encoding  # late: most tables have none
+
+    written = preprocessing.get("encoding")
+    return Encoding.from_dict(written).one_hot if written else ()
 
 
 def _device(name: str) -> torch.device:

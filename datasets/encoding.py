@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,20 @@ class Encoding:
     def levels(self) -> tuple[tuple[str, ...], ...]:
         """Names of the features of each one-hot category, which sum to 1."""
         return tuple(self._features(one) for one in self.columns if isinstance(one, OneHot))
+
+    @property
+    def one_hot(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the features of each one-hot category, in their order.
+
+        >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
+        ((0, 1), (2,))
+        """
+        ends = [0, *accumulate(len(self._features(one)) for one in self.columns)]
+        return tuple(
+            tuple(range(*place))
+            for one, place in zip(self.columns, pairwise(ends), strict=True)
+            if isinstance(one, OneHot)
+        )
 
     def _features(self, column: Column) -> tuple[str, ...]:
         every = self.unknown == "other"

@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "_fit": PLAIN
     | {
         "accounting",
+        "datasets",
         "guides",
         "inference",
         "models",

@@ -280,11 +280,10 @@ class Pipeline:
         if self.trained:
             model: Any = self.model
             if found is not None:
-                place = found.encoding.feature_names.index
-                levels = tuple(tuple(map(place, group)) for group in found.encoding.levels)
-                model = replace(model, levels=levels)
+                model = replace(model, levels=found.encoding.one_hot)
                 if self.exposure:
-                    model = replace(model, exposure=place(self.exposure))
+                    exposure = found.encoding.feature_names.index(self.exposure)
+                    model = replace(model, exposure=exposure)
             training = DPVI(rows=self.expected_rows, draws=more["draws"])
             return Recipe(model=model, route=training.of_rows(known) if counted else training)
         if self.scored:

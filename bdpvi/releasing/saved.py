@@ -96,6 +96,7 @@ class OfGuide:
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
         influence: by kind, how far any conceivable record moves the Gaussian, where it is known.
+        one_hot: of the model, where it was told.
     """
 
     plan: Plan
@@ -106,6 +107,7 @@ class OfGuide:
     accounting: Accounting
     largest: Mapping[str, float | None]
     influence: Mapping[str, Influence] = field(default_factory=dict, metadata={"absent": {}})
+    one_hot: tuple[tuple[int, ...], ...] | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         validate.non_negative("ridge", self.ridge)

@@ -107,7 +107,7 @@ class Mode:
         own = Weighted.of(model, rows.records)
         with log.step(f"neighbours ({rows.kind})"):
             far = first_steps(peak, own, rows.sign)
-            expansion = Expansion(peak, FAR * float(far.max()) if len(far) else 0.0)
+            expansion = Expansion(peak, FAR * far)
             moved = expansion.neighbours(own, rows.sign)
         return Panel(
             rows.kind,

@@ -23,7 +23,9 @@ from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.events import WITH, WITHOUT, PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.expansion import Expansion
 from bdpvi.neighbours.mode.influence import of_any_table
+from bdpvi.neighbours.mode.objective import Posterior, Weighted, climbed
 from bdpvi.neighbours.mode.plan import planned_temperature
 from bdpvi.neighbours.mode.route import Mode
 from bdpvi.neighbours.route import Add, Remove
@@ -124,6 +126,21 @@ def test_polynomials_and_passes_agree() -> None:
         truth = pair(whole, refit(model, data.x[keep], data.y[keep]))
         found = panel.pairs.select(slice(i, i + 1))
         assert torch.allclose(found.hockey_stick(0.5), truth.hockey_stick(0.5), rtol=3e-3)
+
+
+def test_one_far_record_asks_for_no_larger_tensor() -> None:
+    """What δ pays for is a mean; yet no single neighbour is left rough."""
+    data = table(2000, 3, 0)
+    records = Weighted.of(MODEL, data)
+    n = records.z.shape[1]
+    peak = climbed(
+        Posterior(records, MODEL.precision(n), torch.zeros(n).double()), torch.zeros(n).double()
+    )
+    near, far = torch.full((9999,), 1e-4).double() / peak.longest, torch.tensor([1e-3]).double()
+    far = far / peak.longest
+    assert Expansion(peak, far).degree == 3
+    assert Expansion(peak, near).degree == Expansion(peak, torch.cat([near, far])).degree == 2
+    assert Expansion(peak, torch.cat([near, 8 * far])).degree == 3
 
 
 def test_svi_on_batches_ends_at_the_same_mode() -> None:
