@@ -251,7 +251,10 @@ def fit(
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()
-    if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
+    bounded = (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)) or (
+        isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
+    )
+    if len(data) < 3 and not bounded:
         # Where the worst case is known, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {several(len(data), 'record')}; at least 3 are needed")
     key = neighbours.key() if training.seed is None else training.seed
