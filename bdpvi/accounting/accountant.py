@@ -189,12 +189,16 @@ class Account:
             estimator=getattr(used, "__name__", repr(used)),
         )
         try:
-            return settle(solve, self.directions, delta, terms, self._rounding)
+            found = settle(solve, self.directions, delta, terms, self._rounding)
         except ValueError:
             if worst is None:
                 raise
             # Whether there is an answer must not depend on the records where the worst case is one.
             return None
+        size = self.charged.sample_size
+        if size < 2 and found.evidence is not None:  # by the range alone
+            return replace(found, evidence=replace(found.evidence, sample_size=size))
+        return found
 
     @on_host
     def worst_case(self, delta: float) -> Bound | None:
@@ -229,7 +233,8 @@ class Account:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        self.charged.need_panel()
+        if not self._bets:
+            self.charged.need_panel()
         gamma, estimates = self._gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.

@@ -275,6 +275,11 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         found = Deltas(partial(equal_covariance, variance), counts=counts)
     else:
         found = certified(log_mgf_of, beta)
+    close, rough = ranges(draws, direction)
+    if close is not None and draws[0][0].panel(direction).records < 2:
+        # Whether there is an answer must not depend on the records: all cost the most that one can.
+        most = rough or close
+        return Deltas(lambda epsilon: torch.full((2,), most(epsilon)).double(), bound=most)
     off = total_error(draws, direction)
 
     def at(epsilon: float) -> Tensor:
@@ -284,7 +289,6 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
             delta = delta + (1 + math.exp(min(epsilon, 700.0))) * off
         return delta.clamp(max=1)
 
-    close, rough = ranges(draws, direction)
     return replace(found, at=at, bound=close, rough=rough)
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from bdpvi._fit import Fit
 from bdpvi._runtime import validate
 from bdpvi.accounting.accountant import Accounting
-from bdpvi.accounting.answer import implied, nothing
+from bdpvi.accounting.answer import nothing
 from bdpvi.accounting.book import Charge, Entry, Priced
 from bdpvi.accounting.conceivable import Influence
-from bdpvi.accounting.cost import ADD_OR_REMOVE, RECORD, Bound, Cost, Kind
+from bdpvi.accounting.cost import Bound, Cost, Kind
 from bdpvi.accounting.events import ModeDraws, SampledGaussian
 from bdpvi.accounting.kept import RecordLosses, keep, kept
 from bdpvi.accounting.table import Table
@@ -136,10 +136,6 @@ def total(
         if most is None or kind is Kind.BAYESIAN:
             raise
         found = Cost(worst_case=bound)
-    one = bound is not None and (bound.relation, bound.unit) == (ADD_OR_REMOVE, RECORD)
-    if bound and one and found.bayesian is None and (kind or usual_kind(fit)) is Kind.BAYESIAN:
-        # Whether there is an answer must not depend on how many records there are.
-        found = replace(found, bayesian=implied(None, bound, ADD_OR_REMOVE))
     return replace(found, typical=most).each(lambda one: assuming(fit, one))
 
 

@@ -70,7 +70,9 @@ def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
     """Return a certified promise in the same words whether panel or worst case gave its ε."""
     own = sampled(kinds)
     rest = tuple(one for one in said.assumptions if one not in own)
-    return replace(said, by="betting or the worst case", relation=relation_of(kinds), assumptions=(*own, *rest))
+    return replace(
+        said, by="betting or the worst case", relation=relation_of(kinds), assumptions=(*own, *rest)
+    )
 
 
 def check(price: Bound, epsilon: float) -> None:

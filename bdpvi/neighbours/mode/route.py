@@ -63,7 +63,9 @@ class Mode:
         if not isinstance(model, BayesianLogisticRegression) or not cls.takes(model, guide):
             return False
         weights = model.design(torch.zeros(1, features)).shape[1]
-        return of_any_table(model, weights, added=False) is not None  # of an added one less is asked
+        return (
+            of_any_table(model, weights, added=False) is not None
+        )  # of an added one less is asked
 
     def key(self) -> Key:
         """Return a secret key for the batches of SVI, which have no part in the result."""
