@@ -38,7 +38,6 @@ from bdpvi.neighbours.optimum.tables import Table
 from bdpvi.neighbours.route import Neighbours
 from bdpvi.types import Dataset, NotCertifiedWarning, People
 
-
 _TYPICAL = (
     "draws from this fit will have no worst-case ε and no certified Bayesian one, but a statement "
     "on typical records: nothing bounds what one record does. guides.Laplace of logistic "
