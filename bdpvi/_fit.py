@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,13 @@ from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.optimum.stream import over
 from bdpvi.neighbours.optimum.tables import Table
 from bdpvi.neighbours.route import Neighbours
-from bdpvi.types import Dataset, People
+from bdpvi.types import Dataset, NotCertifiedWarning, People
+
+_TYPICAL = (
+    "draws from this fit will have no worst-case ε and no certified Bayesian one, but a statement "
+    "on typical records: nothing bounds what one record does. guides.Laplace of logistic "
+    "regression has a certified ε, and bdpvi.fit_private a worst-case one"
+)
 
 
 @dataclass(eq=False)
@@ -207,7 +214,8 @@ def fit(
     worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
     :class:`bdpvi.guides.Laplace` of logistic regression; and with all other models and guides,
     one's own among them, the statement on typical records, :class:`bdpvi.TypicalRecord`: nothing
-    is certified of the others, and a release says so by a :class:`bdpvi.NotCertifiedWarning`.
+    is certified of the others, and a :class:`bdpvi.NotCertifiedWarning` says so before training,
+    once a process, and with every release.
 
     Returns:
         The fit. Nothing stays in Pyro's parameter store.
@@ -254,9 +262,14 @@ def fit(
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()
-    if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
+    bounded = (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)) or (
+        isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
+    )
+    if len(data) < 3 and not bounded:
         # Where the worst case is known, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {several(len(data), 'record')}; at least 3 are needed")
+    if not bounded and not isinstance(neighbours, Mode):
+        warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
     key = neighbours.key() if training.seed is None else training.seed
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)

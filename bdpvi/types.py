@@ -285,7 +285,7 @@ class TooFewRecordsError(ValueError):
 
 
 class NotCertifiedWarning(UserWarning):
-    """What is released has neither a worst-case ε nor a certified Bayesian one."""
+    """What is released, or will be, has neither a worst-case ε nor a certified Bayesian one."""
 
 
 class PrivacyUtilityWarning(UserWarning):

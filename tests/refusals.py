@@ -642,8 +642,8 @@ CASES: dict[str, Case] = {
         lambda: federated(size=2),
         lambda: federated(size=3),
     ),
-    "dp/federated_vi: use FullRank": lambda t: (
-        lambda: federated(guides.LowRank(BOUNDED, rank=1)),
+    "inference/guide: use FullRank": lambda t: (
+        lambda: federated(guides.Laplace(BOUNDED)),
         lambda: federated(guides.FullRank(BOUNDED)),
     ),
     "dp/federated_vi: use a lower": lambda t: (

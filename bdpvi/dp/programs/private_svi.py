@@ -26,6 +26,7 @@ from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.descent import Clip, Descent
 from bdpvi.dp.programs.reading import read
+from bdpvi.inference.guide import check_steps
 from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 BLOCK = 10
@@ -92,6 +93,7 @@ class PrivateSVI:
         plate: str | None = None,
         seed: int | None = None,
     ) -> None:
+        check_steps(guide)
         if not isinstance(optim, PyroOptim):
             raise ValueError(
                 f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"

@@ -257,6 +257,33 @@ def test_odd_tables_have_a_fit_and_a_price(name: str) -> None:
     assert math.isfinite(found.epsilon)
 
 
+@pytest.mark.parametrize("heldout", [0, 5])
+def test_rows_decide_neither_a_fit_nor_a_word_of_the_receipt(
+    heldout: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bdpvi.accounting.conceivable._largest", lambda *_: math.inf)
+    said, fresh = set(), replace(table(heldout, 3, 1), ids=torch.arange(100, 100 + heldout))
+    kinds = (Remove(), Add(fresh)) if heldout else ()
+    for rows in (0, 1, 2, 40):
+        data, guide = table(rows, 3, 0), guides.Laplace(MODEL)
+        fit = bdpvi.fit(MODEL, guide, data, neighbours=Mode(*kinds), progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # δ is more than 1/N
+            released = bdpvi.release(fit, epsilon=8.0)
+            said.add(repr(released.receipt))
+            cost = bdpvi.cost(fit)
+        assert cost.bayesian is not None
+        assert cost.bayesian.certified
+        assert cost.bayesian.epsilon < 8
+    assert len(said) == 1
+
+
+def test_few_rows_are_refused_where_no_worst_case_is_known() -> None:
+    model = BayesianLogisticRegression(prior_scale=3.0)
+    with pytest.raises(ValueError, match="data has 2 records; at least 3 are needed"):
+        bdpvi.fit(model, guides.Laplace(model), table(2, 3, 0), progress=False)
+
+
 def test_other_models_and_guides_are_told_of_their_routes() -> None:
     data = table(30, 3, 0)
     clipped = BayesianLogisticRegression(clip=0.5)
