@@ -251,9 +251,9 @@ def fit(
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()
-    if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
+    if len(there) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
         # Where the worst case is known, whether there is an answer must not depend on the records.
-        raise ValueError(f"data has {several(len(data), 'record')}; at least 3 are needed")
+        raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
     key = neighbours.key() if training.seed is None else training.seed
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)
@@ -274,7 +274,7 @@ def fit(
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
-        records=len(data),
+        records=len(there),
         accounting=accounting or Accounting(),
         kept=Kept(data.people),
     )
