@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts, SampledGaussian
@@ -149,8 +150,8 @@ class Federation:
         with self.ledger.locked():
             if self._charged.charged != self.charged:
                 raise ValueError(
-                    f"the ledger has {self._charged.charged} rounds of these settings, and "
-                    f"{self.charged} were charged here: another server uses it. Make a new "
+                    f"the ledger has {several(self._charged.charged, 'round')} of these settings, "
+                    f"and {self.charged} were charged here: another server uses it. Make a new "
                     "Federation from it"
                 )
             self._charged.take()

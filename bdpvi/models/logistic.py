@@ -15,6 +15,7 @@ from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.types import Dataset
 
 LIMIT = 2.0
@@ -259,7 +260,9 @@ class BayesianLogisticRegression:
         groups = (tuple(range(x.shape[1])),) if self.groups is None else self.groups
         for group in groups:
             if max(group) >= x.shape[1]:
-                raise ValueError(f"groups has column {max(group)} of {x.shape[1]} features")
+                raise ValueError(
+                    f"groups has column {max(group)} of {several(x.shape[1], 'feature')}"
+                )
             columns = torch.tensor(group, device=x.device)
             some, apart = x[:, columns], 1 - self.correlation
             mean, together = some.mean(1, keepdim=True), apart + self.correlation * len(group)

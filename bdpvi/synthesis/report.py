@@ -169,7 +169,7 @@ def bars(column: Column) -> list[tuple[str, float, float, float, float]]:
         rest = [one for one in rows if one not in common]
         rows = [one for one in rows if one in common]
         rows.append(
-            (f"{len(rest)} others", sum(one[1] for one in rest), sum(one[2] for one in rest))
+            (several(len(rest), "other"), sum(one[1] for one in rest), sum(one[2] for one in rest))
         )
     most = max((max(one[1:]) for one in rows), default=1.0)
     return [(label, p, q, 100 * p / most, 100 * q / most) for label, p, q in rows]
@@ -179,7 +179,7 @@ def scores(found: Quality) -> dict[str, list[list[str]]]:
     """Return the rows of a table for each group: student, trained on, AUC, accuracy, log score."""
     tables: dict[str, list[list[str]]] = {}
     for one in found.scores:
-        trained = "no column" if one.student == BASE else f"{one.trained} rows"
+        trained = "no column" if one.student == BASE else several(one.trained, "row")
         group = "All held-out rows" if one.group == ALL else one.group
         tables.setdefault(f"{group} ({several(one.rows, 'row')})", []).append(
             [one.student, trained, _number(one.auc), _number(one.accuracy), _number(one.log_score)]
