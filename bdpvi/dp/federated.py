@@ -162,7 +162,7 @@ class Federation:
         """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered, and in any order.
 
         A message counts as zero, and is named, if its update is None, no tensor, not finite or of
-        another size, its client was not asked or answers twice, or it answers another round; what
+        another size or kind, its client was not asked or answers twice, or it answers another round; what
         is no :class:`Message` is named under :data:`NOBODY`. An update that
         is too long is clipped. The round stays charged whatever happens.
 
@@ -221,12 +221,15 @@ class Federation:
                 refused[one.client] = "its update is no tensor of real numbers"
             else:
                 try:
-                    counted[one.client] = self._taken(one.update)
+                    taken = self._taken(one.update)
+                    whole = torch.equal(taken, one.update.detach().cpu().double().flatten())
                 except ValueError as error:
                     refused[one.client] = str(error)
-                    continue
-                if not torch.equal(counted[one.client], one.update.cpu().double().flatten()):
-                    clipped.append(one.client)
+                except Exception as error:  # of tensors without numbers there are many kinds
+                    refused[one.client] = f"its update cannot be read: {type(error).__name__}"
+                else:
+                    counted[one.client] = taken
+                    clipped += [one.client] * (not whole)
         for client in asked - set(counted) - set(refused):
             refused[client] = "lost: no answer"
         return counted, sorted(clipped), dict(sorted(refused.items()))
