@@ -74,7 +74,7 @@ def test_of_tensors_a_record_that_is_not_finite_is_left_out(value: float) -> Non
     """Wherever it is, with its identity, and where a type with smaller numbers makes it so."""
     x, y = torch.tensor(X, dtype=torch.float64), torch.arange(6, dtype=torch.float64).reshape(3, 2)
     for at, place in (("x", (1, 0)), ("y", (1, 1))):
-        given = {"x": x.clone(), "y": y.clone()}
+        given: dict[str, Any] = {"x": x.clone(), "y": y.clone()}
         given[at][place] = value
         with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
             found = Dataset(**given, ids=torch.tensor([5, 6, 7])).to("cpu", torch.float32)
@@ -98,7 +98,10 @@ def test_a_record_too_large_for_the_type_of_a_fit_has_no_part_in_it() -> None:
     whole = fitted(data)
     assert (found.records, len(found.panels[0].ids)) == (60, 60)
     assert torch.equal(found.posterior.mean, whole.posterior.mean)
-    assert torch.equal(found.panels[0].marks, whole.panels[0].marks)
+    marks, expected = found.panels[0].marks, whole.panels[0].marks
+    assert marks is not None
+    assert expected is not None
+    assert torch.equal(marks, expected)
 
 
 def test_a_record_that_is_not_finite_is_left_out() -> None:

@@ -313,9 +313,7 @@ class Rounds:
         """Return the update as (size,) float64, or raise ValueError as :meth:`clip_update`."""
         flat = update.detach().cpu().double().flatten()
         if len(flat) != self.size:
-            raise ValueError(
-                f"update must have {several(self.size, 'weight')}, as size, got {len(flat)}"
-            )
+            raise ValueError(f"update must have size={self.size} weights, got {len(flat)}")
         return validate.finite("update", flat)
 
 
