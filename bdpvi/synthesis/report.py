@@ -179,7 +179,7 @@ def scores(found: Quality) -> dict[str, list[list[str]]]:
     """Return the rows of a table for each group: student, trained on, AUC, accuracy, log score."""
     tables: dict[str, list[list[str]]] = {}
     for one in found.scores:
-        trained = "no column" if one.student == BASE else several(one.trained, "row")
+        trained = "no column" if one.student == BASE else f"{one.trained} rows"
         group = "All held-out rows" if one.group == ALL else one.group
         tables.setdefault(f"{group} ({several(one.rows, 'row')})", []).append(
             [one.student, trained, _number(one.auc), _number(one.accuracy), _number(one.log_score)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,10 +141,9 @@ class Table:
             ValueError: if a file has changed.
         """
         self._check_files()
-        with closing(self._scan(first * self.rows)) as blocks:
-            for table in blocks:
-                values = torch.from_numpy(table).to(self.device, self.dtype)
-                yield values[:, :-1], values[:, -1]
+        for table in self._scan(first * self.rows):
+            values = torch.from_numpy(table).to(self.device, self.dtype)
+            yield values[:, :-1], values[:, -1]
 
     def _scan(self, skip: int) -> Iterator[NDArray[np.float64]]:
         """Iterate over blocks of records, all but the last of the same size; of none one block."""
@@ -193,8 +191,10 @@ class Table:
                 raise ValueError(f"path={str(path)!r} cannot be read: {error}") from error
 
     def _count_records(self) -> None:
-        counts = [(len(good), odd) for good, odd in self._batches()]
-        self._count, left_out = (sum(each) for each in zip((0, 0), *counts, strict=True))
+        self._count = left_out = 0
+        for good, odd in self._batches():
+            self._count += len(good)
+            left_out += odd
         why = "a line cannot be split, a value is no finite number, or a target neither 0 nor 1"
         tell_owner(left_out, "record", why, 3)
 
