@@ -162,9 +162,9 @@ class Federation:
         """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered, and in any order.
 
         A message counts as zero, and is named, if its update is None, no tensor, not finite or of
-        another size or kind, its client was not asked or answers twice, or it answers another round; what
-        is no :class:`Message` is named under :data:`NOBODY`. An update that
-        is too long is clipped. The round stays charged whatever happens.
+        another size or kind, its client was not asked or answers twice, or it answers another
+        round; what is no :class:`Message` is named under :data:`NOBODY`. An update that is too long
+        is clipped. The round stays charged whatever happens.
 
         Args:
             round: the one that :meth:`sampled` drew last; each is aggregated once.
