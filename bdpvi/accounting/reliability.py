@@ -115,7 +115,9 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
     if estimate.distribution_free:
         return "the bound holds for any distribution that the records are independent draws from"
     if bool(estimate.constant):
-        return f"{several(m, 'record')} of one value, which says nothing about records not seen"
+        return (
+            f"{several(m, 'record')} of the same value, which says nothing about records not seen"
+        )
     if math.isinf(skewness):
         return "a record has an infinite value"
     if m < LEAST_RECORDS:
