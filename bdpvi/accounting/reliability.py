@@ -105,7 +105,7 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
 
     >>> from bdpvi.accounting.estimators import student_t
     >>> why(student_t(torch.zeros(50), 1e-6), 1e-6)
-    'all 50 records have the same value, which says nothing about records not seen'
+    '50 records of the same value, which says nothing about records not seen'
     """
     if estimate.skewness.numel() != 1:
         raise ValueError(
