@@ -265,9 +265,9 @@ def fit(
     bounded = (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)) or (
         isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
     )
-    if len(data) < 3 and not bounded:
+    if len(there) < 3 and not bounded:
         # Where the worst case is known, whether there is an answer must not depend on the records.
-        raise ValueError(f"data has {several(len(data), 'record')}; at least 3 are needed")
+        raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
     if not bounded and not isinstance(neighbours, Mode):
         warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
     key = neighbours.key() if training.seed is None else training.seed
@@ -290,7 +290,7 @@ def fit(
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
-        records=len(data),
+        records=len(there),
         accounting=accounting or Accounting(),
         kept=Kept(data.people),
     )

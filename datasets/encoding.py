@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.host import on_host
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_cells, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
@@ -316,8 +317,8 @@ def said(counts: Mapping[str, int]) -> str:
 def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
     """Return where a column's blanks are, in words."""
     return (
-        f"column {values.name!r} has {int(blank.sum())} missing values, the first in row "
-        f"{values.index[int(blank.argmax())]}"
+        f"column {values.name!r} has {several(int(blank.sum()), 'missing value')}, the first in "
+        f"row {values.index[int(blank.argmax())]}"
     )
 
 
@@ -333,6 +334,6 @@ def _not_known(column: Column, values: pd.Series[Any], odd: NDArray[np.bool_]) -
             f"column {column.name!r} has the value {label(values.iloc[row])!r} in row "
             f"{values.index[row]}, which "
             f"is not among its categories {some(column.categories)}"
-            + (f", and {others} further values" if others else "")
+            + (f", and {several(others, 'further value')}" if others else "")
         )
     return lines

@@ -553,7 +553,7 @@ def test_every_command_that_reads_a_table_has_its_options(
     options += private if command == "private" else []
     assert run(command, *options) == 2
     error = capsys.readouterr().err
-    assert "'age' has 1 missing values, the first in row 3; missing='drop'" in error
+    assert "'age' has 1 missing value, the first in row 3; missing='drop'" in error
     assert error.count("\n") == 2
     for name in ("missing", "encoding", "unknown"):
         assert run(command, *options, f"--{name}", "x") == 2

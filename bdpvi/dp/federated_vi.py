@@ -334,7 +334,8 @@ def fit_federated(
     )
     if settings.size != guide.dim:
         raise ValueError(
-            f"federation has size={settings.size}, but the model has {guide.dim} latents: make "
+            f"federation has size={settings.size}, but the model has "
+            f"{several(guide.dim, 'latent')}: make "
             f"Rounds(size={guide.dim}, ...)"
         )
     there = [

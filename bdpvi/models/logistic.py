@@ -15,6 +15,7 @@ from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.models.contract import Model
 from bdpvi.types import Dataset
 

@@ -29,7 +29,7 @@ from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recipe import Recipe
 from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
 from bdpvi.releasing.guarantees import WORST_CASE, Guarantee
-from bdpvi.types import BudgetExceededError
+from bdpvi.types import Budget, BudgetExceededError
 
 if TYPE_CHECKING:
     from bdpvi.recipes.encoded import Encoded
@@ -232,7 +232,7 @@ class Pipeline:
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
                     f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
                 )
-        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent))
+        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return what has to be bought for a table with this header.
@@ -327,8 +327,10 @@ class Left:
         distance: μ of one row.
         rows: k of one unit.
         spent: whether anything was spent before.
+        budget: of the ledger, if it has one.
     """
 
     distance: float
     rows: int = 1
     spent: bool = False
+    budget: Budget | None = None

@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from bdpvi._runtime import schema, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting import kept
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.conceivable import Influence
@@ -278,7 +279,9 @@ def _parameters(tensors: Mapping[str, Tensor], about: About, guide: Guide) -> di
     try:
         guide.setup(records, like.new_zeros(3))
     except (RuntimeError, IndexError, TypeError) as error:
-        raise ValueError(f"model does not take {records.shape[1]} features: {error}") from error
+        raise ValueError(
+            f"model does not take {several(records.shape[1], 'feature')}: {error}"
+        ) from error
     for name, first in guide.initial(like).items():
         value = parameters[name]
         if value.dtype != first.dtype or value.shape != first.shape:

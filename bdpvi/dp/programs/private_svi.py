@@ -272,4 +272,4 @@ class PrivateSVI:
 
     def __repr__(self) -> str:
         kind = "" if self._mechanism.seed is None else ", seeded: it protects nobody"
-        return f"PrivateSVI({self.steps} steps{kind})"
+        return f"PrivateSVI({several(self.steps, 'step')}{kind})"
