@@ -58,7 +58,7 @@ def demo(
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"One of {', '.join(DEMONSTRATED)}; by default fair where statsmodels is installed.",
+            help=f"One of {', '.join(DEMONSTRATED)}; by default fair, where statsmodels is there.",
             show_default=False,
         ),
     ] = None,

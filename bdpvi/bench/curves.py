@@ -97,7 +97,7 @@ def _lines(rows: pd.DataFrame, score: str) -> list[Line]:
         kind = "certified Bayesian DP" if certified else "Bayesian DP, not certified"
         lines.append(
             Line(f"posterior draws, {kind}", [*some["epsilon"]], [*some[score]],
-                 notes=[*some["method"].str.split(": ").str[1]], bayesian=True,
+                 notes=[*some["method"].str.replace("temperature", "τ =")], bayesian=True,
                  certified=bool(certified))
         )  # fmt: skip
     others = rows[rows["certified"].isna() & rows["epsilon"].notna()]

@@ -1,8 +1,8 @@
-"""What ``bdpvi demo`` shows: certified draws from a posterior, beside four other private methods."""
+"""What ``bdpvi demo`` shows: certified draws from a posterior, and four methods beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -38,7 +38,12 @@ from bdpvi.types import Dataset, Split
 
 TARGETS = (0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the other methods."""
-OTHERS: Sequence[type[Method]] = (ObjectivePerturbation, DPVILosses, DPVIMoments, DPSGLDLosses)
+OTHERS: Mapping[str, Method] = {
+    "default release": ObjectivePerturbation(),
+    "DPVI": DPVILosses(),
+    "DPVI-MA": DPVIMoments(),
+    "DP-SGLD": DPSGLDLosses(),
+}
 PLANS = (Charge(1, 4.0), Charge(1, 1.0), Charge(10, 1.0))
 """Draws from the posterior whose price is shown; all of it is public."""
 SEEDS, REPEATS = 5, 200
@@ -46,8 +51,8 @@ DELTA = 1e-5
 COLUMNS = (
     "method", "guarantee", "epsilon", "worst_case_epsilon", "certified", "accuracy", "log_score",
 )  # fmt: skip
-DRAWS = "posterior draws"
-WITHOUT = "logistic regression, not private"
+DRAWS = "draws from the posterior"
+WITHOUT = "without privacy"
 NO_FIGURE = "No figure: matplotlib is missing, which `pip install 'bdpvi[report]'` brings."
 NO_SURVEY = (
     "20,000 simulated records: the survey of 6,366 women comes with `pip install 'bdpvi[report]'`."
@@ -70,14 +75,14 @@ class Demonstration:
         split: the records.
         rows: a row for each method and ε, with :data:`COLUMNS`.
         spent: what the draws that were released cost together.
-        released: how the releases describe themselves.
+        refused: why some draws were not released, "" if all were.
         figure, table: the files.
     """
 
     split: Split
     rows: pd.DataFrame
     spent: Cost
-    released: Sequence[str]
+    refused: str
     figure: Path | None
     table: Path
 
@@ -95,20 +100,32 @@ class Demonstration:
         }
 
     def print(self, console: Console) -> None:
-        """Print a table, what was released, and what it cost."""
+        """Print two tables, what was released, and what it cost."""
         train, test = self.split.train, self.split.test
         say = partial(console.print, highlight=False, markup=False)
         say(TITLES[train.name], f"{len(train):,} records to fit, {len(test):,} to test.", sep="\n")
-        table = Table()
-        for heading in ("", "guarantee", f"ε at δ = {DELTA:g}", "accuracy", "log score"):
-            table.add_column(heading, justify="left" if heading in ("", "guarantee") else "right")
-        for row in self.rows.itertuples():
-            known = pd.notna(row.epsilon)
-            numbers = (f"{row.accuracy:.3f}", f"{row.log_score:.3f}")
-            table.add_row(row.method, row.guarantee, f"{row.epsilon:.3g}" if known else "", *numbers)
-        console.print(table)
+        own = self.rows["certified"].notna()
+        draws = Table(title=f"{DRAWS.capitalize()}, δ = {DELTA:g}", title_justify="left")
+        draws.add_column("draws")
+        for heading in ("Bayesian ε", "certified", "worst-case ε", "log score", "accuracy"):
+            draws.add_column(heading, justify="right")
+        for row in self.rows[own].itertuples():
+            prices = (_number(row.epsilon), _number(row.worst_case_epsilon))
+            certified = "yes" if row.certified else "no"
+            scores = (f"{row.log_score:.3f}", f"{row.accuracy:.3f}")
+            draws.add_row(row.method, prices[0], certified, prices[1], *scores)
+        others = Table(title="Log score of methods with a worst-case ε", title_justify="left")
+        others.add_column("method")
+        for epsilon in TARGETS:
+            others.add_column(f"ε = {epsilon:g}", justify="right")
+        for method, some in self.rows[~own].groupby("method", sort=False):
+            cells = [f"{score:.3f}" for score in some["log_score"]]
+            others.add_row(str(method), *cells if len(cells) > 1 else ["", "", "", *cells])
+        for table in (draws, others):
+            console.print(table)
         figure = f"Figure: {self.figure}" if self.figure else NO_FIGURE
-        say(*self.released, str(self.spent), figure, f"Table: {self.table}", sep="\n")
+        lines = (self.refused, f"Spent, for the owner alone: {self.spent}", figure)
+        say(*filter(None, lines), f"Table: {self.table}", sep="\n")
 
 
 def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
@@ -131,25 +148,28 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
             kept.put(name, found := dict(measure()))
         return found
 
-    planned = PLANS[0]
-    rows = [once("planned", lambda: _of_draws(fitted, planned, cost(fitted, planned=planned), split.test))]
-    released, spent = [], Cost()
-    for draws, plan in zip((1, 9), PLANS[1:], strict=True):
-        made = release(fitted, draws=draws)
-        spent = made.cost
-        released.append(f"Released: {made}")
-        rows.append(_of_draws(fitted, plan, spent, split.test))
-    cells = [(method(), epsilon) for method in OTHERS for epsilon in TARGETS]
+    first, *others = PLANS
+    price = partial(cost, fitted, planned=first)
+    rows = [once("planned", lambda: _of_draws(fitted, first, price(), split.test))]
+    spent, refused = Cost(), ""
+    for draws, plan in zip((1, 9), others, strict=True):
+        try:
+            spent = found = release(fitted, draws=draws).cost
+        except ValueError as error:  # so few records that no ε is worth a statement
+            found, refused = Cost(), f"{DRAWS.capitalize()}, {plan.draws}: {error}"
+        rows.append(_of_draws(fitted, plan, found, split.test))
+    cells = [(name, epsilon) for name in OTHERS for epsilon in TARGETS]
     track = bar if progress else silent
     rows += [
-        once(f"{method.name}@{epsilon:g}", partial(_of_method, method, epsilon, split))
-        for method, epsilon in track(cells, "other methods")
+        once(f"{name}@{epsilon:g}", partial(_of_method, name, OTHERS[name], epsilon, split))
+        for name, epsilon in track(cells, "other methods")
     ]
-    rows.append(once("without", partial(_of_method, LogisticRegression(), None, split)))
+    plain = partial(_of_method, WITHOUT, LogisticRegression(), None, split)
+    rows.append(once("without", plain))
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     table = out / "curve.csv"
     table.write_bytes(outputs.csv_text(frame).encode())
-    return Demonstration(split, frame, spent, released, _drawn(frame, out), table)
+    return Demonstration(split, frame, spent, refused, _drawn(frame, out), table)
 
 
 def simulated(rows: int = 20_000, columns: int = 5) -> Split:
@@ -159,9 +179,7 @@ def simulated(rows: int = 20_000, columns: int = 5) -> Split:
     truth = torch.linspace(1.0, -1.0, columns, dtype=torch.float64)
     chance = torch.sigmoid(x @ truth - 0.4)
     y = (torch.rand(rows, generator=generator, dtype=torch.float64) < chance).double()
-    cut = rows * 4 // 5
-    train, test = (Dataset(x[part], y[part], name="simulated") for part in (slice(cut), slice(cut, None)))
-    return Split(train, test)
+    return datasets.first_rows(Dataset(x, y, name="simulated"))
 
 
 def load(data: str | None) -> tuple[Split, str]:
@@ -183,8 +201,8 @@ def _of_draws(fitted: Fit, plan: Charge, price: Cost, test: Dataset) -> dict[str
     means = each.reshape(-1, plan.draws, len(test)).mean(1)
     tempered = f", temperature {plan.temperature:g}" * (plan.temperature != 1)
     return {
-        "method": f"{DRAWS}: {'one' if plan.draws == 1 else 'ten'}{tempered}",
-        "guarantee": "none" if bound is None else f"{bound.kind.value}, {bound.mark.split(',')[0]}",
+        "method": ("one" if plan.draws == 1 else "ten") + tempered,
+        "guarantee": "none" if bound is None else bound.kind.value,
         "epsilon": None if bound is None else bound.epsilon,
         "worst_case_epsilon": None if worst is None else worst.epsilon,
         "certified": bound is not None and bound.certified,
@@ -192,20 +210,24 @@ def _of_draws(fitted: Fit, plan: Charge, price: Cost, test: Dataset) -> dict[str
     }
 
 
-def _of_method(method: Method, epsilon: float | None, split: Split) -> dict[str, Any]:
+def _of_method(name: str, method: Method, epsilon: float | None, split: Split) -> dict[str, Any]:
     """Return the row of a method at one ε, the mean over a few seeds."""
     prepared = method.prepare(split.train, DELTA)
     setting = 1.0 if epsilon is None else prepared.calibrate(epsilon)
     outcomes = prepared.outcomes([setting] * SEEDS, range(SEEDS))
     means = [predictive_means(method.model, one.latents, split.test.x).mean(0) for one in outcomes]
     return {
-        "method": WITHOUT if epsilon is None else method.label,
+        "method": name,
         "guarantee": "none" if epsilon is None else method.guarantee,
         "epsilon": epsilon,
         "worst_case_epsilon": epsilon,
         "certified": None,
         **_scores(torch.stack(means), split.test.y),
     }
+
+
+def _number(value: float) -> str:
+    return "none" if pd.isna(value) else f"{value:.3g}"
 
 
 def _scores(probability: Tensor, y: Tensor) -> dict[str, float]:

@@ -332,7 +332,7 @@ def told(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -> Model:
 def _places(name: str, group: tuple[int, ...], x: Tensor) -> Tensor:
     """Return the column numbers of a group as a tensor; ``name`` is the argument's."""
     if max(group) >= x.shape[1]:
-        raise ValueError(f"{name} has column {max(group)} of {x.shape[1]} features")
+        raise ValueError(f"{name} has column {max(group)} of {several(x.shape[1], 'feature')}")
     return torch.tensor(group, device=x.device)
 
 
