@@ -50,6 +50,7 @@ POPULATIONS = [
     for d, n in ((8, 4_000), (5, 20_000), (20, 20_000))
     for kind in ("weak", "usual", "correlated", "rare")
 ]
+TEMPERATURES = (1.0, 3.0, 10.0, 30.0, 100.0)
 Table = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -93,22 +94,29 @@ def table(name: str) -> Table:
     return (found.train.x, found.train.y, found.test.x, found.test.y)
 
 
-def share(fit: Fit, data: Table, temperature: float = 1.0) -> float:
-    """Return what one draw keeps of the gain of logistic regression without privacy."""
+def score(fit: Fit, data: Table, temperature: float = 1.0) -> float:
+    """Return the mean log score of one draw on the held-out rows, in nats."""
+    assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
+    design = fit.model.design(data[2].double())
+    noise = torch.randn(100, design.shape[1], generator=torch.Generator().manual_seed(1)).double()
+    w = fit.parameters["loc"] + temperature**0.5 * noise @ fit.parameters["scale_tril"].T
+    sign = 2 * data[3].double() - 1
+    return float(torch.nn.functional.logsigmoid(sign * (w @ design.T)).mean())
+
+
+def levels(data: Table) -> tuple[float, float]:
+    """Return the log scores of the base rate and of logistic regression without privacy."""
     x, y, fresh, truth = data
     plain = LogisticRegression(max_iter=3000).fit(x.numpy().clip(-4, 4), y.numpy())
     p = torch.tensor(plain.predict_proba(fresh.numpy().clip(-4, 4))[:, 1]).clamp(1e-12, 1 - 1e-12)
     best = float(torch.where(truth == 1, p, 1 - p).log().mean())
-    base = float(torch.where(truth == 1, y.mean(), 1 - y.mean()).log().mean())
-    assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
-    design = fit.model.design(fresh.double())
-    noise = torch.randn(100, design.shape[1], generator=torch.Generator().manual_seed(1)).double()
-    factor = fit.parameters["scale_tril"]
-    w = fit.parameters["loc"] + temperature**0.5 * noise @ factor.T
-    sign = 2 * truth.double() - 1
-    return (float(torch.nn.functional.logsigmoid(sign * (w @ design.T)).mean()) - base) / (
-        best - base
-    )
+    return float(torch.where(truth == 1, y.mean(), 1 - y.mean()).log().mean()), best
+
+
+def share(fit: Fit, data: Table, temperature: float = 1.0) -> float:
+    """Return what one draw keeps of the gain of logistic regression without privacy."""
+    base, best = levels(data)
+    return (score(fit, data, temperature) - base) / (best - base)
 
 
 def fitted(data: Table) -> Fit:
@@ -146,6 +154,17 @@ def row(name: str, draws: list[int], delta: float) -> None:
         f"{share(fit, data):.3f} | {spent:.1f} |",
         flush=True,
     )
+
+
+def curve(name: str, delta: float) -> None:
+    data = table(name)
+    base, best = levels(data)
+    print(f"base rate {base:.4f}, logistic regression without privacy {best:.4f}")
+    print("| temperature | ε of one draw | log score |\n| --- | --- | --- |")
+    fit = fitted(data)
+    for tau in TEMPERATURES:
+        epsilon = price(fit, 1, delta, tau)
+        print(f"| {tau:g} | {epsilon:.3g} | {score(fit, data, tau):.4f} |", flush=True)
 
 
 def kept(fit: Fit, data: Simulated, temperature: float) -> float:
@@ -235,11 +254,15 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=[])
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--draws", nargs="+", type=int, default=[1, 10])
+    parser.add_argument("--curve", metavar="NAME")
     parser.add_argument("--rule", action="store_true")
     parser.add_argument("--sweep", nargs="*", type=float)
     parser.add_argument("--speed", nargs=2, type=float)
     given = parser.parse_args()
     print(command())
+    if given.curve:
+        curve(given.curve, given.delta)
+        return
     if given.rule:
         rule(given.delta)
         return

@@ -6,10 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from bdpvi._fit import fit
 from bdpvi._runtime import log, validate
 from bdpvi._runtime.host import on_host
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.transaction import Transaction
+from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression
@@ -17,8 +19,10 @@ from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.training import Training
+from bdpvi.releasing.guarantees import Guarantee, WorstCaseDP
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.released import Release
+from bdpvi.releasing.releases import release
 from bdpvi.releasing.route import Route
 from bdpvi.types import Dataset
 
@@ -33,23 +37,28 @@ def fit_private(
     delta: float = 1e-5,
     route: Route[Any] | None = None,
     guide: object = None,
+    guarantee: Guarantee | None = None,
     ledger: Ledger | None = None,
 ) -> Release:
     """Charge, fit with noise, and release: in one go, as there is no secret fit to draw from.
 
-    The guarantee is worst-case, to add or remove one record. :func:`bdpvi.fit` is the other way: it
-    takes no ε, gives a secret fit, and :func:`bdpvi.release` draws from that.
+    The guarantee is worst-case, to add or remove one record, unless another is asked for: then the
+    release is a draw from the posterior, as of :func:`bdpvi.fit` and :func:`bdpvi.release`, and the
+    fit is forgotten.
 
     Args:
         model: what is fitted; all its hyper-parameters are public. Routes bound what a record does
-            on their own, so logistic regression has no weights of records here.
+            on their own, so logistic regression has no weights of records here, unless it is for a
+            Bayesian guarantee.
         data: the records, encoded by public constants or bought ones; or a pair (x, y) of which
             :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
             no class, is left out, and the owner is told how many.
         epsilon: ε that everything spent on the table may reach, this included.
         delta: δ.
         route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
-        guide: for routes that need one.
+        guide: for routes that need one; by default of a draw :class:`bdpvi.guides.Laplace`.
+        guarantee: :class:`~bdpvi.releasing.guarantees.BayesianDP` for a draw whose ε is certified,
+            by :class:`bdpvi.guides.Laplace` of :class:`BayesianLogisticRegression`.
         ledger: what is charged; by default the one that came with ``data``.
 
     Returns:
@@ -57,8 +66,9 @@ def fit_private(
 
     Raises:
         BudgetExceededError: if the ledger's budget does not suffice; nothing is charged or drawn.
-        ValueError: if the route is not for this model, or what was spent before leaves nothing of
-            ``epsilon``; nothing is charged or drawn.
+        ValueError: if the route is not for this model, a route was given for a guarantee that is
+            not worst-case, or what was spent before leaves nothing of ``epsilon``; nothing is
+            charged or drawn.
 
     >>> from bdpvi import datasets
     >>> data = datasets.load_breast_cancer().train
@@ -79,6 +89,14 @@ def fit_private(
             data = Dataset(x, y)
         else:
             data = Dataset.of(x, y)
+    if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
+        if route is not None:
+            raise ValueError(
+                f"route={type(route).__name__} has a worst-case guarantee, not {guarantee.name}; "
+                "leave route or guarantee out"
+            )
+        fitted = fit(model, guide or Laplace(model), data, ledger=ledger, progress=False)
+        return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
     found, work = prepared.route, None

@@ -457,3 +457,21 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
         assert found is not None
         assert cost.worst_case is not None
         assert found.epsilon == cost.worst_case.epsilon
+
+
+def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
+    data = logistic_data(4000, 3)
+    model, asked = BayesianLogisticRegression(), bdpvi.BayesianDP(rows=4000)
+    ledger = bdpvi.Ledger()
+    release = fit_private(model, data, epsilon=1.0, guarantee=asked, ledger=ledger)
+    assert release.cost.bayesian is not None
+    assert release.cost.bayesian.certified
+    assert release.cost.bayesian.epsilon <= 1.0
+    assert release.receipt.temperature >= 1.0
+    spent = release.cost.bayesian.epsilon
+    with pytest.raises(ValueError, match="nothing is charged"):  # the fit is forgotten, not its ε
+        bdpvi.fit_private(model, data, epsilon=1.01 * spent, guarantee=asked, ledger=ledger)
+    with pytest.raises(ValueError, match="leave route or guarantee out"):
+        bdpvi.fit_private(
+            model, data, epsilon=1.0, guarantee=asked, route=bdpvi.ObjectivePerturbation(rows=4000)
+        )
