@@ -28,13 +28,14 @@ SECRET = "secret-record-epsilons.png"
 """The one figure that is for the owner of the records alone. The report does not hold it."""
 EXPERIMENT = "An experiment: it follows public seeds, so nothing here may be released"
 COLUMNS = (
-    "method", "guarantee", "ε", "worst-case ε",
+    "method", "guarantee", "certified", "ε", "worst-case ε",
     "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
     "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
 )  # fmt: skip
 EXPOSED = ("method", "target ε", "ε", "largest", "99 %", "median", "largest / ε")
 RATIOS = (
-    "method", "target ε", "worst-case ε", "measure", "against", "difference", "ratio of ε",
+    "method", "target ε", "certified", "worst-case ε", "measure", "against", "difference",
+    "ratio of ε",
 )  # fmt: skip
 
 
@@ -176,6 +177,7 @@ def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
     shown = [
         labels.get(row["method"], row["method"]),
         _guarantee(row),
+        _word(row["certified"]),
         _number(row["epsilon"]) if reached else "not reached",
         _worst_case(row),
     ]
@@ -198,7 +200,7 @@ def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str
         ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
         shown.append([
             labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
-            _worst_case(row), MEASURES[row["measure"]].label, against,
+            _word(row["certified"]), _worst_case(row), MEASURES[row["measure"]].label, against,
             _interval(*ends), row["shown"],
         ])  # fmt: skip
     return shown
@@ -314,6 +316,10 @@ def _interval(value: Any, low: Any, high: Any) -> str:
     if value == low == high == 0:
         return "the best"
     return f"{value:.4f} ({low:.4f} to {high:.4f})"
+
+
+def _word(value: Any) -> str:
+    return str(value) if pd.notna(value) else ""
 
 
 def _places(value: Any) -> str:
