@@ -57,7 +57,7 @@ from bdpvi.bench.methods.temperature import COLDEST, coldest, within
 from bdpvi.bench.methods.training import ORDERS, TemperedCosts, TrainingRelease
 from bdpvi.bench.ratios import Scores, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
-from bdpvi.bench.report import SECRET, Results, console_tables, pictures, report
+from bdpvi.bench.report import SECRET, Results, console_tables, overview, pictures, report
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
 from bdpvi.datasets import folds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
@@ -534,29 +534,58 @@ def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
     assert says == (name in {"dp-gd", "dp-gd-bayesian", "dp-sgld", "dp-sgld-pld"})
 
 
-def test_the_headline_shows_the_best_of_each_kind(table: pd.DataFrame) -> None:
+def test_the_opening_figure_shows_the_best_of_each_family(table: pd.DataFrame) -> None:
     summary = pd.read_csv(Path(table["out"].iloc[0]) / "summary.csv")
-    (axes,) = figures.headline(summary).axes
-    lines: dict[Any, Any] = {line.get_label(): line for line in axes.lines}
-    usable = summary[summary["reliable"].ne(False)]
-    other = usable["method"] != "objective-perturbation"
-    for label, rows in {
-        "best row, Bayesian DP": usable[usable["guarantee"] == BAYESIAN],
-        "best other row, worst-case DP": usable[other & (usable["guarantee"] == WORST_CASE)],
-        "the default release, worst-case DP": usable[~other],
-    }.items():
-        expected = rows.groupby("target_epsilon")["log_score"].max().dropna()
-        assert lines[label].get_xdata().tolist() == expected.index.tolist()
-        assert lines[label].get_ydata().tolist() == expected.tolist()
-    published = usable[usable["method"] == "dpvi-ma"].dropna(subset="log_score")
-    if len(published):
-        label = next(label for label in lines if label.startswith("DPVI as published"))
-        shown = published["log_score"] >= axes.get_ylim()[0]
-        assert lines[label].get_ydata().tolist() == published[shown]["log_score"].tolist()
-        assert ("lower where" in label) == (not shown.all())
+    figure = figures.headline(summary)
+    (axes,) = figure.axes
+    usable = summary[summary["reliable"].ne(False) & summary["log_score"].notna()]
+    draws, default = (usable["method"] == n for n in ("posterior-draws", "objective-perturbation"))
+    bayesian, worst = (usable["guarantee"] == kind for kind in (BAYESIAN, WORST_CASE))
+    families = (draws, bayesian & ~draws, default, worst & ~default)
+    lines: list[Any] = list(axes.lines)
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [*(label for label, _, _ in figures.OPENING), "without privacy"]
+    for (label, colour, _), some in zip(figures.OPENING, families, strict=True):
+        best = usable[some].sort_values("log_score").groupby("target_epsilon").tail(1)
+        own = [one for one in lines if one.get_color() == colour]
+        (joined,) = (one for one in own if one.get_marker() == "None")
+        expected = best.sort_values("target_epsilon")["log_score"].tolist()
+        assert joined.get_ydata().tolist() == expected
+        # Markers: hollow where a Bayesian ε is not certified, whatever else the row has.
+        for hollow in (True, False):
+            points = [one for one in own if one.get_label().startswith("_") and one is not joined
+                      and (one.get_markerfacecolor() == "none") == hollow]  # fmt: skip
+            shown = sorted(x for one in points for x in one.get_xdata())
+            assert shown == sorted(best.loc[best["certified"].eq("no") == hollow, "target_epsilon"])
+            assert {one.get_marker() for one in points} <= {"o" if "Bayes" in label else "s"}
     free = summary[summary["guarantee"] == NONE].set_index("method")["log_score"]
-    assert lines["base rate"].get_ydata()[0] == free["base-rate"]
-    assert lines["without privacy"].get_ydata()[0] == free.drop("base-rate").max()
+    (level,) = (one for one in lines if one.get_label() == "without privacy")
+    assert level.get_ydata()[0] == free.drop("base-rate").max()
+
+
+def test_the_first_table_of_a_report_has_at_most_ten_columns() -> None:
+    def rows(targets: int) -> pd.DataFrame:
+        ours = [
+            {
+                "method": "posterior-draws",
+                "guarantee": BAYESIAN,
+                "target_epsilon": t + 0.5,
+                "certified": "yes" if t > 0 else "no",
+                "log_score": -t,
+            }
+            for t in range(targets)
+        ]
+        base = {"method": "base-rate", "guarantee": NONE, "log_score": -1.0}
+        return pd.DataFrame([base, *ours])  # fmt: skip
+
+    head, base, own = overview(rows(2), {"base-rate": "base rate"})
+    assert head == ["method", "guarantee", "certified", "ε 0.5", "ε 1.5"]
+    assert base == ["base rate", NONE, "", "-1.000", "-1.000"]
+    assert own == ["posterior-draws", BAYESIAN, "at ε 1.5", "0.000", "-1.000"]
+    head = overview(rows(9), {})[0]
+    assert len(head) == 10
+    assert head[3:] == ["ε 0.5", "ε 1.5", "ε 2.5", "ε 5.5", "ε 6.5", "ε 7.5", "ε 8.5"]
 
 
 def test_no_marker_serves_two_guarantees_and_no_point_hides_another(table: pd.DataFrame) -> None:

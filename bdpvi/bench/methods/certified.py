@@ -33,7 +33,7 @@ class CertifiedDraws:
     draws: int = 1
 
     name: ClassVar[str] = "posterior-draws"
-    label: ClassVar[str] = "posterior draws, certified where it says so"
+    label: ClassVar[str] = "posterior draws"
     guarantee: ClassVar[str] = BAYESIAN
     one_shot: ClassVar[bool] = True
     note: ClassVar[str] = (
