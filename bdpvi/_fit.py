@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,13 +30,20 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model, fitting
+from bdpvi.models.logistic import told
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.mode.route import Mode
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.optimum.stream import over
 from bdpvi.neighbours.optimum.tables import Table
 from bdpvi.neighbours.route import Neighbours
-from bdpvi.types import Dataset, People
+from bdpvi.types import Dataset, NotCertifiedWarning, People
+
+_TYPICAL = (
+    "draws from this fit will have no worst-case ε and no certified Bayesian one, but a statement "
+    "on typical records: nothing bounds what one record does. guides.Laplace of logistic "
+    "regression has a certified ε, and bdpvi.fit_private a worst-case one"
+)
 
 
 @dataclass(eq=False)
@@ -79,8 +87,9 @@ class Fit:
     """A fitted guide with what is needed to account for draws from it. All of it is secret.
 
     Attributes:
-        model, guide: the arguments of :func:`fit`; ``guide.parameters`` are this fit's until the
-            guide is fitted again.
+        model, guide: the arguments of :func:`fit`, logistic regression with weights told which
+            columns are of one category; ``guide.parameters`` are this fit's until the guide is
+            fitted again.
         parameters: θ, constrained and detached.
         panels: each record's pair of posteriors, with the record and without it.
         convergence: the ELBO and its gradient's norm before every step of training.
@@ -205,7 +214,8 @@ def fit(
     worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
     :class:`bdpvi.guides.Laplace` of logistic regression; and with all other models and guides,
     one's own among them, the statement on typical records, :class:`bdpvi.TypicalRecord`: nothing
-    is certified of the others, and a release says so by a :class:`bdpvi.NotCertifiedWarning`.
+    is certified of the others, and a :class:`bdpvi.NotCertifiedWarning` says so before training,
+    once a process, and with every release.
 
     Returns:
         The fit. Nothing stays in Pyro's parameter store.
@@ -228,6 +238,7 @@ def fit(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
             )
         data = Dataset.of(*data)
+    model = told(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
     data.people.share(ledger)
@@ -251,9 +262,14 @@ def fit(
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()
-    if len(data) < 3 and not (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)):
+    bounded = (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)) or (
+        isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
+    )
+    if len(there) < 3 and not bounded:
         # Where the worst case is known, whether there is an answer must not depend on the records.
-        raise ValueError(f"data has {several(len(data), 'record')}; at least 3 are needed")
+        raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
+    if not bounded and not isinstance(neighbours, Mode):
+        warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
     key = neighbours.key() if training.seed is None else training.seed
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)
@@ -274,7 +290,7 @@ def fit(
         feature_names=data.feature_names,
         preprocessing=data.preprocessing,
         fingerprint=data.fingerprint(),
-        records=len(data),
+        records=len(there),
         accounting=accounting or Accounting(),
         kept=Kept(data.people),
     )
@@ -283,6 +299,14 @@ def fit(
 def _blank(data: Dataset) -> Dataset:
     """Return one record of zeros, with which a model can be tried where a table has none."""
     return Dataset(data.x.new_zeros(1, data.x.shape[1]), data.y.new_zeros(1))
+
+
+def _one_hot(preprocessing: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Return which columns are of one category, as far as an encoding says it."""
+    from bdpvi.datasets.encoding import Encoding  # late: most tables have none
+
+    written = preprocessing.get("encoding")
+    return Encoding.from_dict(written).one_hot if written else ()
 
 
 def _device(name: str) -> torch.device:

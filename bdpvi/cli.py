@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._runtime import log, outputs, validate
-from bdpvi.commands import fit, ledger, options, private, release, show, summary, synthesize
+from bdpvi.commands import fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ app = typer.Typer(
     context_settings=options.HELP,
 )
 for command in (
-    show.demo,
     private.private,
     fit.fit,
     release.release,
@@ -40,7 +39,7 @@ for command in (
     synthesize.sample,
 ):
     app.command(cls=Command)(command)
-for name in ("compare", "tune"):  # by name: of the extra "bench" nothing else knows
+for name in ("demo", "compare", "tune"):  # by name: nothing else knows of this room
     app.command(cls=Command)(getattr(import_module("bdpvi.bench.commands"), name))
 app.add_typer(ledger.app, name="ledger")
 

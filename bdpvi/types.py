@@ -63,10 +63,15 @@ class People:
 class Dataset:
     """A table of records.
 
+    A record with a number that is not finite is left out by itself, and the owner is told how many
+    are: no record decides whether there is a data set. Which targets a model can have is not known
+    here; what fits or releases leaves out those that it cannot.
+
     Attributes:
         x: features, (N, d).
         y: targets, (N,), any shape per record that the model understands.
-        ids: record identities, (N,) int64, unique. They survive every selection, so that what was
+        ids: record identities, (N,) int64, unique; by default the places among the records that
+            were given. They survive every selection, so that what was
             charged to a record in one training run can be added to what another run charges it.
         feature_names: d names.
         name: what tables and reports call the data.
@@ -74,9 +79,11 @@ class Dataset:
             reports list them.
         people: whose records these are; a selection is of the same people.
 
+    Warns:
+        PrivacyUtilityWarning: with the number of records that are left out. For the owner only.
+
     Raises:
-        ValueError: if lengths differ, ids repeat, are negative or 2²⁸ or more, or a value is not
-            finite.
+        ValueError: if lengths differ, or ids repeat, are negative or 2²⁸ or more.
 
     >>> data = Dataset(torch.zeros(3, 2), torch.tensor([0.0, 1.0, 1.0]))
     >>> len(data), data.without(1).ids.tolist()
@@ -122,8 +129,13 @@ class Dataset:
             )
         if len(torch.unique(self.ids)) != len(self.ids):
             raise ValueError("ids must be unique: a record would be charged twice as two records")
-        validate.finite("x", self.x)
-        validate.finite("y", self.y)
+        if not (bool(self.x.isfinite().all()) and bool(self.y.isfinite().all())):
+            good = self.x.isfinite().all(dim=1)
+            good &= self.y.isfinite().reshape(len(self), -1).all(dim=1).to(good.device)
+            for name in ("x", "y", "ids"):
+                value = getattr(self, name)
+                object.__setattr__(self, name, value[good.to(value.device)])
+            tell_owner(int((~good).sum()), "record", "a value is not finite")
 
     @classmethod
     def of(
@@ -166,26 +178,7 @@ class Dataset:
             raise ValueError(
                 f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
             )
-        return cls.finite(validate.numbers("x", x), targets, feature_names=texts, name=name)
-
-    @classmethod
-    def finite(cls, x: Tensor, y: Tensor, **more: Any) -> Dataset:
-        """Return the records in which every number is finite; tell the owner how many are not.
-
-        Args:
-            x, y: features, (N, d), and targets, (N, ...).
-            more: further attributes.
-
-        Raises:
-            ValueError: as :class:`Dataset`, but for numbers that are not finite.
-        """
-        if x.ndim != 2 or len(x) != len(y):
-            return cls(x, y, **more)  # refuses
-        good = x.isfinite().all(dim=1) & y.isfinite().reshape(len(y), -1).all(dim=1)
-        if bool(good.all()):
-            return cls(x, y, **more)
-        tell_owner(int((~good).sum()), "record", "a value is not finite", 5)
-        return cls(x[good], y[good], ids=good.nonzero()[:, 0], **more)
+        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -285,7 +278,7 @@ class TooFewRecordsError(ValueError):
 
 
 class NotCertifiedWarning(UserWarning):
-    """What is released has neither a worst-case ε nor a certified Bayesian one."""
+    """What is released, or will be, has neither a worst-case ε nor a certified Bayesian one."""
 
 
 class PrivacyUtilityWarning(UserWarning):

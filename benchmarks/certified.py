@@ -1,17 +1,19 @@
 """What draws from the posterior itself cost under a certified Bayesian ε, and what they keep.
 
     python benchmarks/certified.py [--names simulated5_1e4 … adult abalone …] [--data FILE ...]
-        [--delta 1e-5] [--draws 1 10] [--rule] [--speed 1e6 20]
+        [--delta 1e-5] [--draws 1 10] [--rule] [--sweep [1e3 1e4 1e5 1e6]] [--speed 1e6 20]
 
 One row a table: N, d, the certified ε of one draw and of ten at temperature 1, the worst-case ε of
 one that holds for all tables, the share of the gain in log score that one draw keeps (mean of 100
 draws, held-out rows) of that of scikit-learn's logistic regression over the base rate, and CPU
 seconds of fit and certificate. Defaults throughout. ``simulatedD_N`` are exactly logistic; Adult,
-Abalone and breast cancer are found as ``bdpvi compare`` finds them; of a FILE the last column is
-the target, its most frequent value 1; ``fair`` is statsmodels' survey of extramarital affairs.
+Abalone, breast cancer and ``fair`` (a survey; it needs statsmodels) are found as ``bdpvi compare``
+finds them; of a FILE the last column is the target, its most frequent value 1.
 ``--rule`` prints for 12 simulated populations the temperature that the rule plans for ε = 0.2 and
 1, whether it is certified, the share, and (as an experiment) the least temperature in hindsight.
-``--speed N d`` times a table of that size.
+``--sweep`` takes tables of these sizes, 5 and 20 columns, as ``default_release.py`` simulates them:
+the share there is of the truth's own gain. Its last line is how much worse anything ever gets with
+ten times the records or a larger ε. ``--speed N d`` times a table of that size.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import torch
+from default_release import Simulated, gain
+from default_release import simulated as correlated
 from printed import command
 from sklearn.linear_model import LogisticRegression
 
@@ -34,11 +38,13 @@ from bdpvi.accounting import mode_draws
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.events import ModeDraws, PosteriorDraws
 from bdpvi.neighbours.mode.influence import of_any_table
+from bdpvi.neighbours.mode.plan import planned_temperature
 
 NAMES = (
     "simulated5_1e4", "simulated5_1e5", "simulated8_2e4", "simulated20_1e4", "simulated20_1e5",
-    "adult", "abalone", "breast_cancer",
+    "adult", "abalone", "breast_cancer", "fair",
 )  # fmt: skip
+EPSILONS = (0.2, 1.0)
 POPULATIONS = [
     (d, n, kind)
     for d, n in ((8, 4_000), (5, 20_000), (20, 20_000))
@@ -83,11 +89,6 @@ def table(name: str) -> Table:
         frame = pd.read_csv(name)
         target = frame.pop(frame.columns[-1]).astype(str)
         return split(frame, (target == target.mode()[0]).to_numpy())
-    if name == "fair":
-        from statsmodels.datasets import fair  # type: ignore[import-not-found]
-
-        frame = fair.load_pandas().data
-        return split(frame.drop(columns="affairs"), (frame["affairs"] > 0).to_numpy())
     found = getattr(datasets, f"load_{name}")()
     return (found.train.x, found.train.y, found.test.x, found.test.y)
 
@@ -147,18 +148,59 @@ def row(name: str, draws: list[int], delta: float) -> None:
     )
 
 
-def rule(delta: float) -> None:
-    from bdpvi.neighbours.mode.plan import planned_temperature
+def kept(fit: Fit, data: Simulated, temperature: float) -> float:
+    """Return what one draw keeps of the truth's gain, as a mean of 100."""
+    assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
+    design = fit.model.design(data.fresh)
+    noise = torch.randn(100, design.shape[1], generator=torch.Generator().manual_seed(1)).double()
+    w = fit.parameters["loc"] + temperature**0.5 * noise @ fit.parameters["scale_tril"].T
+    most = gain(data.chance, data.chance)
+    return fmean(gain(torch.sigmoid(design @ one), data.chance) / most for one in w)
 
+
+def sweep(sizes: list[float], delta: float) -> None:
+    print("| d, N | ε of one draw at τ = 1 | share | τ by rule at ε = .2 / 1 | certified | share |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    falls = [0.0]
+    for d in (5, 20):
+        before: list[float] = []
+        for n in sizes:
+            each = []
+            for seed in range(max(1, min(3, round(3e4 / n)))):
+                data = correlated(int(n), d, seed)
+                fit = fitted((data.x, data.y, data.x, data.y))
+                taus = [planned(fit, n, epsilon, delta) for epsilon in EPSILONS]
+                prices = {tau: price(fit, 1, delta, tau) for tau in {1.0, *taus}}
+                shares = [kept(fit, data, tau) for tau in (1.0, *taus)]
+                holds = [prices[tau] <= e for tau, e in zip(taus, EPSILONS, strict=True)]
+                each.append((-prices[1.0], *shares, *holds))
+            now = [fmean(one) for one in zip(*each, strict=True)]
+            falls += [a - b for a, b in zip(before, now, strict=False)] + [now[2] - now[3]]
+            before = now
+            print(
+                f"| {d}, {n:g} | {-now[0]:.3g} | {now[1]:.3f} | {taus[0]:g} / {taus[1]:g} | "
+                f"{now[4]:.0%} / {now[5]:.0%} | {now[2]:.3f} / {now[3]:.3f} |",
+                flush=True,
+            )
+    print(f"worse by at most: {max(falls):.4f}")
+
+
+def planned(fit: Fit, rows: float, epsilon: float, delta: float) -> float:
+    """Return the temperature by the rule."""
+    assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
+    weights = len(fit.parameters["loc"])
+    return planned_temperature(fit.model, weights, rows=rows, epsilon=epsilon, delta=delta)
+
+
+def rule(delta: float) -> None:
     print("| population | N | d | ε | τ by rule | certified | share | τ in hindsight |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     successes = []
     for d, n, kind in POPULATIONS:
         data = simulated(d, n, kind)
         fit = fitted(data)
-        assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
-        for epsilon in (0.2, 1.0):
-            tau = planned_temperature(fit.model, d + 1, rows=n, epsilon=epsilon, delta=delta)
+        for epsilon in EPSILONS:
+            tau = planned(fit, n, epsilon, delta)
             holds = price(fit, 1, delta, tau) <= epsilon
             successes.append(holds)
             grid = [float(t) for t in np.geomspace(0.1, 300, 60)]
@@ -194,11 +236,15 @@ def main() -> None:
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--draws", nargs="+", type=int, default=[1, 10])
     parser.add_argument("--rule", action="store_true")
+    parser.add_argument("--sweep", nargs="*", type=float)
     parser.add_argument("--speed", nargs=2, type=float)
     given = parser.parse_args()
     print(command())
     if given.rule:
         rule(given.delta)
+        return
+    if given.sweep is not None:
+        sweep(given.sweep or [1e3, 1e4, 1e5, 1e6], given.delta)
         return
     if given.speed:
         speed(given.speed[0], given.speed[1], given.delta)

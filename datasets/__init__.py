@@ -12,6 +12,7 @@ from bdpvi.datasets.breast_cancer import load_breast_cancer
 from bdpvi.datasets.columns import Hashed, Numeric, OneHot, Ordinal
 from bdpvi.datasets.constants import constants_of, read_constants
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.fair import load_fair
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.mnist import load_mnist
@@ -32,6 +33,7 @@ LOADERS: Mapping[str, Callable[[], Split]] = {
     "adult-onehot": partial(load_adult, encoding="onehot"),
     "magic": load_magic,
     "spambase": load_spambase,
+    "fair": load_fair,
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "load_abalone",
     "load_adult",
     "load_breast_cancer",
+    "load_fair",
     "load_magic",
     "load_mnist",
     "load_spambase",

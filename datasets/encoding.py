@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.host import on_host
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_cells, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
@@ -108,6 +110,20 @@ class Encoding:
     def levels(self) -> tuple[tuple[str, ...], ...]:
         """Names of the features of each one-hot category, which sum to 1."""
         return tuple(self._features(one) for one in self.columns if isinstance(one, OneHot))
+
+    @property
+    def one_hot(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the features of each one-hot category, in their order.
+
+        >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
+        ((0, 1), (2,))
+        """
+        ends = [0, *accumulate(len(self._features(one)) for one in self.columns)]
+        return tuple(
+            tuple(range(*place))
+            for one, place in zip(self.columns, pairwise(ends), strict=True)
+            if isinstance(one, OneHot)
+        )
 
     def _features(self, column: Column) -> tuple[str, ...]:
         every = self.unknown == "other"
@@ -301,8 +317,8 @@ def said(counts: Mapping[str, int]) -> str:
 def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
     """Return where a column's blanks are, in words."""
     return (
-        f"column {values.name!r} has {int(blank.sum())} missing values, the first in row "
-        f"{values.index[int(blank.argmax())]}"
+        f"column {values.name!r} has {several(int(blank.sum()), 'missing value')}, the first in "
+        f"row {values.index[int(blank.argmax())]}"
     )
 
 
@@ -318,6 +334,6 @@ def _not_known(column: Column, values: pd.Series[Any], odd: NDArray[np.bool_]) -
             f"column {column.name!r} has the value {label(values.iloc[row])!r} in row "
             f"{values.index[row]}, which "
             f"is not among its categories {some(column.categories)}"
-            + (f", and {others} further values" if others else "")
+            + (f", and {several(others, 'further value')}" if others else "")
         )
     return lines

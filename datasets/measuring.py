@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from bdpvi._runtime.outputs import several
 from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
@@ -118,8 +119,8 @@ def objection(
         if not _numbers_rows(values):
             return None
         return Objection(
-            f"{named} has {values.nunique()} different integers in {len(values)} rows that look "
-            "like identifiers",
+            f"{named} has {values.nunique()} different integers in {several(len(values), 'row')} "
+            "that look like identifiers",
             f". {out}, or, if it measures something, make it floating point or say its bounds in "
             "constants (--constants)",
         )
@@ -129,8 +130,8 @@ def objection(
     categories = categories_of(values)
     if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
         return Objection(
-            f"{named} has {len(categories)} different values in {len(values)} rows, which would be "
-            "published as the names of categories: an identifier?",
+            f"{named} has {len(categories)} different values in {several(len(values), 'row')}, "
+            "which would be published as the names of categories: an identifier?",
             f" {out}"
             + ", or list it in categorical (--categorical) if harmless" * (len(categories) <= most),
         )
@@ -228,7 +229,8 @@ def _written(values: pd.Series[Any]) -> Objection | None:
     if 2 * parsed.sum() > len(distinct):
         odd = "" if parsed.all() else f", but also {distinct[~parsed].iloc[0]!r}"
         return Objection(
-            f"column {values.name!r} is text with {int(parsed.sum())} different numbers{odd}",
+            f"column {values.name!r} is text with "
+            f"{several(int(parsed.sum()), 'different number')}{odd}",
             "; make it numeric, or list it in categorical (--categorical)",
         )
     return None

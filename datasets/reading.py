@@ -10,13 +10,17 @@ import csv
 import importlib.util
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bdpvi._runtime.outputs import several
+from bdpvi.datasets.cells import read_cells
 from bdpvi.types import tell_owner
 
 _PARQUET = (".parquet", ".pq")
@@ -27,6 +31,8 @@ MULTILINE = "multiline"
 _BETWEEN = "\x1f"
 """Stands between values that were split: in a cell it becomes a replacement character."""
 _ODD = str.maketrans({_BETWEEN: "\ufffd", "\0": "\ufffd", "\r": " "})
+_CHUNK = 1 << 20
+"""Bytes that are read at once."""
 
 
 def read_table(
@@ -61,12 +67,12 @@ def read_table(
     if Path(path).suffix.lower() in _PARQUET:
         return _parquet(path, least)
     separator = _separator(separator)
-    lines = _lines(Path(path).read_bytes())
-    header = _header(lines[0], str(path), separator)
-    if multiline:
-        found, odd = _split_across(lines[1:], separator, len(header))
-    else:
-        found, odd = _split(lines[1:], separator, len(header))
+    with open(path, "rb") as file:
+        blocks = _blocks(file)
+        header = _header(next(blocks)[0], str(path), separator)
+        lines = chain.from_iterable(blocks)
+        split = _split_across if multiline else _split
+        found, odd = split(lines, separator, len(header))
     if len(found) < least:
         raise ValueError(f"{path} has a header but no rows")
     values = several(len(header), "value")
@@ -89,8 +95,30 @@ def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[s
         except (ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
     with open(path, "rb") as file:
-        first = _lines(file.readline())[0]
+        first = next(_blocks(file))[0]
     return _names(first, str(path), _separator(separator))
+
+
+def read_numbers(
+    path: str | os.PathLike[str], columns: Sequence[str]
+) -> Iterator[tuple[NDArray[np.float64], int]]:
+    """Iterate over a CSV file's numbers block by block, each line and each cell read by itself.
+
+    Args:
+        path: the file; its values stand between commas. Needs pyarrow.
+        columns: names in the header.
+
+    Yields:
+        The values of some lines, (n, d), NaN or infinite where a cell is no finite number; and how
+        many lines beside them are left out, as :func:`read_table` leaves them out.
+    """
+    with open(path, "rb") as file:
+        blocks = _blocks(file)
+        header = _header(next(blocks)[0], str(path), ",")
+        places = [header.index(name) for name in columns]
+        for lines in blocks:
+            found, odd = _split(lines, ",", len(header))
+            yield _numbers(found, places, len(header)), odd
 
 
 def _separator(separator: str) -> str:
@@ -100,17 +128,40 @@ def _separator(separator: str) -> str:
     return found
 
 
-def _lines(content: bytes) -> list[str]:
-    """Return the lines; bytes of a row that are no UTF-8 are replaced.
+def _blocks(file: BinaryIO) -> Iterator[list[str]]:
+    """Yield the first line, then the others block by block; bytes that are no UTF-8 are replaced.
 
     Lines end as the first one does: a lone carriage return in a row ends none of them.
     """
-    content = content.replace(b"\r\n", b"\n")
-    if b"\r" in content.partition(b"\n")[0]:  # of an old Macintosh
-        content = content.replace(b"\r", b"\n")
-    head, _, rest = content.partition(b"\n")
-    lines = rest.decode(errors="replace").translate(_ODD).split("\n") if rest else []
-    return [head.decode("utf-8-sig", errors="surrogateescape"), *lines]
+    rest = _more(file)
+    while b"\n" not in rest and b"\r" not in rest and (more := _more(file)):
+        rest += more
+    rest = rest.replace(b"\r\n", b"\n")
+    old = b"\r" in rest.partition(b"\n")[0]  # of an old Macintosh
+    head, _, rest = (rest.replace(b"\r", b"\n") if old else rest).partition(b"\n")
+    yield [head.decode("utf-8-sig", errors="surrogateescape")]
+    held = [rest]
+    while more := _more(file):
+        more = more.replace(b"\r\n", b"\n")
+        whole, ended, rest = (more.replace(b"\r", b"\n") if old else more).rpartition(b"\n")
+        if ended:
+            yield _lines(b"".join([*held, whole]))
+            held = []
+        held.append(rest)
+    if last := b"".join(held):
+        yield _lines(last)
+
+
+def _lines(content: bytes) -> list[str]:
+    return content.decode(errors="replace").translate(_ODD).split("\n")
+
+
+def _more(file: BinaryIO) -> bytes:
+    """Return what comes next, which ends within no end of a line."""
+    found = file.read(_CHUNK)
+    while found.endswith(b"\r") and (more := file.read(1)):
+        found += more
+    return found
 
 
 def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
@@ -246,3 +297,40 @@ def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
         io.StringIO(content), dtype=str, keep_default_na=False, **given
     )
     return frame
+
+
+def _numbers(lines: list[str], places: Sequence[int], width: int) -> NDArray[np.float64]:
+    """Return the numbers at some places of lines that were split, (n, d)."""
+    try:
+        return np.column_stack(_cells(lines, places, width, "float64"))
+    except ValueError:  # a cell is no number: its column is read cell by cell
+        if len(places) > 1:
+            return np.hstack([_numbers(lines, [one], width) for one in places])
+    (texts,) = _cells(lines, places, width, "string")
+    return read_cells(pd.Series(texts, dtype=object)).numbers[:, None]
+
+
+def _cells(lines: list[str], places: Sequence[int], width: int, kind: str) -> list[NDArray[Any]]:
+    """Return the columns at some places, all of one of pyarrow's types.
+
+    Raises:
+        ValueError: if a cell is not of it.
+    """
+    import pyarrow
+    from pyarrow import csv as reader
+
+    content = ("\n".join(lines) + "\n" * bool(lines)).encode()
+    names = [str(place) for place in range(width)]
+    chosen = [names[place] for place in places]
+    if not lines:
+        return [np.empty(0) for _ in chosen]
+    found = reader.read_csv(
+        pyarrow.BufferReader(content),
+        reader.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
+        reader.ParseOptions(delimiter=_BETWEEN, quote_char=False, ignore_empty_lines=False),
+        reader.ConvertOptions(
+            include_columns=chosen,
+            column_types=dict.fromkeys(chosen, pyarrow.type_for_alias(kind)),
+        ),
+    )
+    return [found.column(name).to_numpy() for name in chosen]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.keys import EXPERIMENT
+from bdpvi._runtime.outputs import several
 from bdpvi.types import Dataset, Split
 
 
@@ -55,7 +56,10 @@ def by_coins(data: Dataset, coins: Tensor, test_fraction: float = 0.2) -> Split:
     """
     validate.probability("test_fraction", test_fraction)
     if len(data) and int(data.ids.max()) >= len(coins):
-        raise ValueError(f"coins has {len(coins)} entries; the largest id is {int(data.ids.max())}")
+        raise ValueError(
+            f"coins has {several(len(coins), 'entry', 'entries')}; the largest id is "
+            f"{int(data.ids.max())}"
+        )
     test = coins.to(data.ids.device)[data.ids] < test_fraction
     return Split(data.select(~test), data.select(test))
 
@@ -75,7 +79,7 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
     cut = math.floor(len(data) * (1 - test_fraction) + 1e-9)
     if not 0 < cut < len(data):
         raise ValueError(
-            f"test_fraction={test_fraction!r} leaves one side of {len(data)} rows empty"
+            f"test_fraction={test_fraction!r} leaves one side of {several(len(data), 'row')} empty"
         )
     rows = torch.arange(len(data), device=data.ids.device)
     note = f"the first {1 - test_fraction:.15g} of the rows, in file order, are for training"
@@ -128,7 +132,7 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
     """
     validate.positive_int("count", count, least=2)
     if count > len(data):
-        raise ValueError(f"count={count} is more than the {len(data)} rows")
+        raise ValueError(f"count={count} is more than there are: {several(len(data), 'row')}")
     parts = permutation(len(data), seed).to(data.ids.device).tensor_split(count)
     splits = []
     for number, test in enumerate(parts):

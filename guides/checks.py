@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bdpvi._runtime.host import drawing
 from bdpvi._runtime.isolation import isolated
+from bdpvi._runtime.outputs import several
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, log_density, log_likelihood, sites, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -86,7 +87,7 @@ def require(model: Model, guide: Any, data: Dataset) -> None:
         try:
             trace = poutine.trace(model).get_trace(data.x, data.y)
         except Exception as error:
-            found.append(_raised("model", f"{len(data)} records", error, _RUN))
+            found.append(_raised("model", several(len(data), "record"), error, _RUN))
         else:
             known = {one.site for one in found}
             wrong = [one for one in misfits(trace, data.x) if one.site not in known]

@@ -27,6 +27,8 @@ class Laplace(FullRank):
         grid: as of :class:`~bdpvi.guides.GaussianGuide`.
     """
 
+    is_mode = True
+
     def __init__(
         self,
         model: Model,

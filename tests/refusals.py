@@ -349,7 +349,7 @@ def seeded(t: Path, seed: int | None) -> None:
 def estimated(y: Any = None, **more: Any) -> Any:
     data = logistic_data(300, 2)
     y = data.y.numpy() if y is None else y
-    return PrivateLogisticRegression(bounds=(-4, 4), **more).fit(data.x.numpy(), y)
+    return PrivateLogisticRegression(**{"bounds": (-4, 4), **more}).fit(data.x.numpy(), y)
 
 
 def grouped(levels: int, group: str = "abce") -> Any:
@@ -642,8 +642,8 @@ CASES: dict[str, Case] = {
         lambda: federated(size=2),
         lambda: federated(size=3),
     ),
-    "dp/federated_vi: use FullRank": lambda t: (
-        lambda: federated(guides.LowRank(BOUNDED, rank=1)),
+    "inference/guide: use FullRank": lambda t: (
+        lambda: federated(guides.Laplace(BOUNDED)),
         lambda: federated(guides.FullRank(BOUNDED)),
     ),
     "dp/federated_vi: use a lower": lambda t: (
@@ -807,6 +807,13 @@ CASES: dict[str, Case] = {
     "sklearn/logistic: give classes=": lambda t: (
         lambda: estimated(y=np.zeros(300)),
         lambda: estimated(y=np.zeros(300), classes=(0, 1)),
+    ),
+    "sklearn/logistic: give expected_rows": lambda t: (
+        lambda: estimated(bounds=None, classes=(0, 1), intervals=True, epsilon=9.0),
+        lambda: (
+            estimated(bounds=None, classes=(0, 1), intervals=True, epsilon=9.0, expected_rows=300),
+            estimated(classes=(0, 1), intervals=True, epsilon=9.0),
+        ),
     ),
     "synthesis/counts: leave a column out": lambda t: (
         lambda: grouped(99999),

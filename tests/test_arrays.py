@@ -69,6 +69,41 @@ def test_the_data_are_a_copy_and_names_can_be_given() -> None:
     assert Dataset.of(FRAME, [0.5, -2, 7e9]).y.tolist() == [0.5, -2, 7e9]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e39])
+def test_of_tensors_a_record_that_is_not_finite_is_left_out(value: float) -> None:
+    """Wherever it is, with its identity, and where a type with smaller numbers makes it so."""
+    x, y = torch.tensor(X, dtype=torch.float64), torch.arange(6, dtype=torch.float64).reshape(3, 2)
+    for at, place in (("x", (1, 0)), ("y", (1, 1))):
+        given: dict[str, Any] = {"x": x.clone(), "y": y.clone()}
+        given[at][place] = value
+        with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
+            found = Dataset(**given, ids=torch.tensor([5, 6, 7])).to("cpu", torch.float32)
+        assert found.ids.tolist() == [5, 7]
+        assert torch.equal(found.x, x[[0, 2]].float())
+        assert torch.equal(found.y, y[[0, 2]].float())
+
+
+def test_a_record_too_large_for_the_type_of_a_fit_has_no_part_in_it() -> None:
+    data = logistic_data(60, 2)
+    odd = Dataset(torch.cat([data.x, data.x[:1] + 1e39]), torch.cat([data.y, data.y[:1]]))
+    model = bdpvi.BayesianLogisticRegression(clip=0.5)
+    training = bdpvi.Training(dtype=torch.float32, device="cpu")
+
+    def fitted(some: Dataset) -> bdpvi.Fit:
+        guide = MeanField(model, noise_scale=0.3)
+        return bdpvi.fit(model, guide, some, training=training, progress=False)
+
+    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
+        found = fitted(odd)
+    whole = fitted(data)
+    assert (found.records, len(found.panels[0].ids)) == (60, 60)
+    assert torch.equal(found.posterior.mean, whole.posterior.mean)
+    marks, expected = found.panels[0].marks, whole.panels[0].marks
+    assert marks is not None
+    assert expected is not None
+    assert torch.equal(marks, expected)
+
+
 def test_a_record_that_is_not_finite_is_left_out() -> None:
     with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
         data = Dataset.of(FRAME.assign(age=[1, np.nan, 2]), Y)

@@ -8,24 +8,23 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
 from bdpvi.accounting import conversions
-from bdpvi.accounting.answer import nothing
+from bdpvi.bench import demonstration
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
 from bdpvi.commands import release as releasing
-from bdpvi.commands.demonstration import Demonstration
 from bdpvi.recipes.recipe import GUIDES
 from bdpvi.releasing import storage
 
@@ -447,26 +446,36 @@ def test_json_is_one_object_and_nothing_else(
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("demo", "--out", tmp_path / "demo", "--quiet", "--json") == 0
+    out = tmp_path / "demo"
+    command = ("demo", "--data", "breast-cancer", "--out", out, "--quiet")
+    assert run(*command, "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["non_private"] > 0.95
-    assert (tmp_path / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-    curve = pd.read_csv(tmp_path / "demo" / "accuracy.csv")
-    assert (curve["lowest"] <= curve["accuracy"]).all()
-    assert curve["accuracy"].iloc[0] < curve["accuracy"].iloc[-1]
-    assert result["cost"]["worst_case"]["epsilon"] <= 1
+    rows = pd.DataFrame(result["rows"])
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len(pd.read_csv(out / "curve.csv")) == len(rows) == 3 + 4 * 4 + 1
+    draws = rows[rows["certified"].notna()]
+    assert draws["method"].tolist() == ["one, temperature 4", "one", "ten"]
+    # 455 records of 30 columns: ten draws have no ε that is worth a statement, and it is said.
+    assert draws["certified"].tolist() == [True, True, False]
+    assert draws["epsilon"].iloc[0] < draws["epsilon"].iloc[1]
+    assert result["cost"]["bayesian"]["epsilon"] == draws["epsilon"].iloc[1]
+    assert rows["accuracy"].min() > 0.6
+    # What is finished is kept: a second time only the releases are new.
+    kept = {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
+    assert run(*command) == 0
+    assert "does not pay for the rounding" in capsys.readouterr().out
+    assert kept == {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
 
 
-def test_a_demonstration_without_matplotlib_names_the_extra(
-    capsys: pytest.CaptureFixture[str],
+def test_a_demonstration_does_without_extras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    free = nothing(1e-5, ["remove"])
-    columns = ["worst_case", "accuracy", "lowest", "highest"]
-    Demonstration(
-        records=3, test_records=1, non_private=0.9, curve=pd.DataFrame(columns=columns),
-        cost=free, released_accuracy=0.5, figure=None, table=Path("a.csv"),
-    ).print(Console(width=80))  # fmt: skip
-    assert "bdpvi[report]" in capsys.readouterr().out
+    monkeypatch.setattr(demonstration, "find_spec", lambda _: None)
+    monkeypatch.setattr(demonstration, "simulated", partial(demonstration.simulated, 400, 2))
+    assert run("demo", "--out", tmp_path / "demo", "--quiet") == 0
+    said, warned = capsys.readouterr()
+    assert demonstration.NO_FIGURE in said.replace("\n", " ")
+    assert demonstration.NO_SURVEY in warned
 
 
 @pytest.mark.parametrize("command", ["fit", "compare", "tune"])
@@ -553,7 +562,7 @@ def test_every_command_that_reads_a_table_has_its_options(
     options += private if command == "private" else []
     assert run(command, *options) == 2
     error = capsys.readouterr().err
-    assert "'age' has 1 missing values, the first in row 3; missing='drop'" in error
+    assert "'age' has 1 missing value, the first in row 3; missing='drop'" in error
     assert error.count("\n") == 2
     for name in ("missing", "encoding", "unknown"):
         assert run(command, *options, f"--{name}", "x") == 2

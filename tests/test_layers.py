@@ -24,13 +24,15 @@ MAY_IMPORT = {
     "neighbours": PLAIN | {"accounting", "guides", "inference", "models"},
     "neighbours.mode": PLAIN
     | {"accounting", "guides", "inference", "models", "neighbours", "neighbours.optimum"},
-    "neighbours.optimum": PLAIN | {"accounting", "guides", "inference", "models", "neighbours"},
+    "neighbours.optimum": PLAIN
+    | {"accounting", "datasets", "guides", "inference", "models", "neighbours"},
     "dp": PLAIN | {"accounting", "inference", "models"},
     "dp.networks": PLAIN | {"accounting", "dp"},
     "dp.programs": PLAIN | {"accounting", "dp", "inference", "models"},
     "_fit": PLAIN
     | {
         "accounting",
+        "datasets",
         "guides",
         "inference",
         "models",

@@ -160,6 +160,33 @@ def test_a_declared_number_is_judged_before_a_budget_is_fixed(tmp_path: Path) ->
     asked(epsilon=found["epsilon"], **more)
 
 
+def test_no_epsilon_beyond_the_budget_is_a_remedy(tmp_path: Path) -> None:
+    """The default budget is the ε that was asked for, and a count of the records fixes it."""
+    for at, more in enumerate(({}, {"intervals": True, "epsilon": 2.0})):
+        given: dict[str, Any] = {"budget": None, "ledger": tmp_path / str(at), **more}
+        found = ways(lambda given=given: asked(**given))  # type: ignore[misc]
+        ledger = Ledger.at(tmp_path / str(at))
+        assert ledger.entries()
+        assert ledger.budget == Budget(given.get("epsilon", 1.0))
+        assert "epsilon" not in found
+    data = logistic_data(700, 9)
+    for epsilon, named in ((2.0, False), (99.0, True)):
+
+        def of(ledger: Ledger = Ledger(budget=Budget(epsilon))) -> Any:  # noqa: B008
+            some = Dataset(data.x, data.y)
+            return fit_private(LOGISTIC, some, epsilon=1.0, route=NoisyScores(), ledger=ledger)
+
+        assert ("epsilon" in ways(of)) == named
+
+
+def test_an_estimator_pays_for_nothing_where_it_could_be_refused(tmp_path: Path) -> None:
+    data = logistic_data(300, 3)
+    made = PrivateLogisticRegression(classes=(0, 1), intervals=True, ledger=str(tmp_path / "l"))
+    with pytest.raises(ValueError, match="expected_rows=None: too few records"):
+        made.fit(data.x.numpy(), data.y.numpy())
+    assert not (tmp_path / "l").exists()
+
+
 def test_an_estimator_judges_a_declared_number_before_it_buys_constants(tmp_path: Path) -> None:
     data = logistic_data(300, 3)
     made = PrivateLogisticRegression(

@@ -20,6 +20,8 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from bdpvi._runtime.outputs import several
+
 T = TypeVar("T")
 _LARGEST = 1e300
 _MOST_BITS = 1000
@@ -228,7 +230,9 @@ def _items(inside: Sequence[Any], value: Any, name: str, partial: bool) -> tuple
     if len(inside) == 2 and inside[1] is Ellipsis:
         inside = [inside[0]] * len(value)
     if len(inside) != len(value):
-        raise ValueError(f"{name} must have {len(inside)} entries, got {len(value)}")
+        raise ValueError(
+            f"{name} must have {several(len(inside), 'entry', 'entries')}, got {len(value)}"
+        )
     pairs = enumerate(zip(inside, value, strict=True))
     return tuple(_read(hint, one, f"{name}[{at}]", partial) for at, (hint, one) in pairs)
 

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Any
 
+from bdpvi._runtime.outputs import several
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -175,7 +177,9 @@ def finite(name: str, value: Tensor) -> Tensor:
 def same_length(name: str, value: Sized, other_name: str, other: Sized) -> None:
     """Raise unless both have as many entries."""
     if len(value) != len(other):
-        raise ValueError(f"{name} has {len(value)} entries, {other_name} has {len(other)}")
+        raise ValueError(
+            f"{name} has {several(len(value), 'entry', 'entries')}, {other_name} has {len(other)}"
+        )
 
 
 def every(name: str, value: Tensor, holds: Tensor, rule: str) -> Tensor:

@@ -45,6 +45,8 @@ from bdpvi.accounting.losses import Deltas, Losses, Price
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.rounding import cap, rounding_delta
 
+_ENTRIES = 1 << 22
+"""Of the largest tensor of costs."""
 MANY = 10_000
 """Records from which on each one's own ε is found at fewer orders, which makes it a bit larger."""
 
@@ -189,12 +191,16 @@ class Account:
             estimator=getattr(used, "__name__", repr(used)),
         )
         try:
-            return settle(solve, self.directions, delta, terms, self._rounding)
+            found = settle(solve, self.directions, delta, terms, self._rounding)
         except ValueError:
             if worst is None:
                 raise
             # Whether there is an answer must not depend on the records where the worst case is one.
             return None
+        size = self.charged.sample_size
+        if size < 2 and found.evidence is not None:  # by the range alone
+            return replace(found, evidence=replace(found.evidence, sample_size=size))
+        return found
 
     @on_host
     def worst_case(self, delta: float) -> Bound | None:
@@ -229,7 +235,8 @@ class Account:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        self.charged.need_panel()
+        if not self._bets:
+            self.charged.need_panel()
         gamma, estimates = self._gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
         # Where rounding makes ε too dear, what holds at a smaller one holds here too.
@@ -246,6 +253,7 @@ class Account:
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
         """Return the ε of single records of the panel for everything charged, each at ``delta``.
 
+        Records that are removed and that are added count together.
         Exact where covariances are equal; elsewhere by the conversion of Canonne, Kamath and
         Steinke at 200 orders, which gives an ε about 10 % larger.
 
@@ -254,7 +262,7 @@ class Account:
             failure_probability: γ of the certified quantile.
         """
         own, price = self.own_price(delta)
-        counted = self.charged.counted(self.directions[0])
+        counted = self.charged.counted(*self.directions[::2])
         return exposure_of(own, price, delta, failure_probability, self.charged.path, **counted)
 
     @on_host
@@ -268,14 +276,17 @@ class Account:
 
     @on_host
     def own_price(self, delta: float) -> Price:
-        """Return a number per record, (m,), and the rising function that makes its own ε of it."""
+        """Return a number per record, (m,), and the rising function that makes its own ε of it.
+
+        Records that are removed come first, those that are added after them.
+        """
         validate.probability("delta", delta)
         self.charged.need_panel()
         price = self._known.own_price(self.directions, delta) if self._known else None
         if price is not None:
             return price
         each = [self._own_epsilon(name, delta) for name in self.directions]
-        return torch.stack(each).amax(0), float
+        return losses.larger(self.directions, each), float
 
     @on_host
     def bound(self, direction: str, order: Tensor) -> Estimate:
@@ -306,9 +317,9 @@ class Account:
         orders = self.charged.orders.values
         some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 25))]
         best = torch.tensor(math.inf, dtype=torch.float64)
-        for order in some.split(1):
-            cost = self.each(direction, order)[0]
-            best = torch.minimum(best, conversions.epsilon(cost, order, delta))
+        for part in some.split(max(1, _ENTRIES // self.charged.sample_size)):
+            cost = self.each(direction, part)
+            best = torch.minimum(best, conversions.epsilon(cost, part[:, None], delta).amin(0))
         return best
 
     @cached_property

@@ -119,10 +119,14 @@ class Charges:
         assert total is not None
         return total
 
-    def counted(self, direction: str) -> Mapping[str, Tensor]:
+    def counted(self, *directions: str) -> Mapping[str, Tensor]:
         """Return how many records each cost stands for, if not one: ``{"counts": (m,)}``."""
-        panel = _panel(self.events[-1][0], direction)
-        return {} if panel is None or panel.counts is None else {"counts": panel.counts}
+        panels = [_panel(self.events[-1][0], name) for name in directions]
+        each = [
+            torch.ones_like(one.ids) if one.counts is None else one.counts for one in panels if one
+        ]
+        some = any(one is not None and one.counts is not None for one in panels)
+        return {"counts": torch.cat(each)} if some else {}
 
     def need_panel(self) -> None:
         """Raise ValueError if there are no records to ask."""

@@ -17,6 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.pareto import pareto_shape
 
 _ROUNDING = 1e-9
@@ -231,7 +232,7 @@ class Moments:
             size = int(counts.sum())
         if size < least:
             raise ValueError(
-                f"log_values must have at least {least} records in its last dimension, "
+                f"log_values must have at least {several(least, 'record')} in its last dimension, "
                 f"got shape {tuple(log_values.shape)}"
             )
         log_max = log_values.amax(-1)  # NaN if any is

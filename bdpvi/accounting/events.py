@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.conceivable import WITHOUT as WITHOUT
 from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
@@ -154,7 +155,9 @@ class NormCounts:
         if counts.is_floating_point() or counts.is_complex():
             raise ValueError(f"counts must be whole numbers, got dtype {counts.dtype}")
         if len(counts) < 3:
-            raise ValueError(f"ids has {len(counts)} records; an estimate needs at least 3")
+            raise ValueError(
+                f"ids has {several(len(counts), 'record')}; an estimate needs at least 3"
+            )
         validate.every("counts", counts, counts >= 0, "be at least 0")
         rule = f"add up to steps={self.steps} in every row: charge each record in each step"
         validate.every("counts", counts.sum(1), counts.sum(1) == self.steps, rule)
@@ -273,8 +276,8 @@ class SampledGaussian:
             )
         if self.norms.steps != self.steps:
             raise ValueError(
-                f"norms has {self.norms.steps} steps, and steps={self.steps} are charged: count "
-                "each step once, with add_largest() where norms are not known"
+                f"norms has {several(self.norms.steps, 'step')}, and steps={self.steps} are "
+                "charged: count each step once, with add_largest() where norms are not known"
             )
 
     @property

@@ -324,7 +324,7 @@ class Ledger:
                 counted[one.once] += one.count
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
-            names[_SHOWN:] = [f"{len(names) - _SHOWN} others"]
+            names[_SHOWN:] = [several(len(names) - _SHOWN, "other")]
         words = f"{several(counted.total(), 'charge')} made before" + ": " * bool(names)
         pending = len(book.opened - {without})
         return f"{words}{'; '.join(names)}" + (

@@ -106,10 +106,10 @@ class OfDraws:
     def own_price(self, directions: Sequence[str], delta: float) -> Price | None:
         """Return it where covariances are equal: ε rises with the variance of the loss."""
         variances = [loss_variance(self.draws, name) for name in directions]
-        if any(v is None for v in variances):
+        known = [v for v in variances if v is not None]
+        if len(known) < len(variances):
             return None
-        own = torch.stack([v for v in variances if v is not None]).amax(0)
-        return own, partial(gaussian_epsilon, delta=delta)
+        return larger(directions, known), partial(gaussian_epsilon, delta=delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +193,19 @@ class OfRuns:
         return own.clamp(max=worst.epsilon if worst else math.inf), float
 
 
+def larger(directions: Sequence[str], each: Sequence[Tensor]) -> Tensor:
+    """Return the larger number of each record in both directions, kind of neighbour after kind.
+
+    >>> kinds = ("remove D‖D′", "remove D′‖D", "add D‖D′", "add D′‖D")
+    >>> larger(kinds, [torch.tensor(one) for one in ([1, 5], [2, 4], [3], [0])]).tolist()
+    [2, 5, 3]
+    """
+    kinds: dict[str, list[Tensor]] = {}
+    for name, values in zip(directions, each, strict=True):
+        kinds.setdefault(name.split()[0], []).append(values)
+    return torch.cat([torch.stack(both).amax(0) for both in kinds.values()])
+
+
 def _levels(event: SampledGaussian) -> Tensor:
     if event.norms is None:
         return torch.tensor([event.largest], dtype=torch.float64)
@@ -262,6 +275,11 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         found = Deltas(partial(equal_covariance, variance), counts=counts)
     else:
         found = certified(log_mgf_of, beta)
+    close, rough = ranges(draws, direction)
+    if close is not None and draws[0][0].panel(direction).records < 2:
+        # Whether there is an answer must not depend on the records: all cost the most that one can.
+        most = rough or close
+        return Deltas(lambda epsilon: torch.full((2,), most(epsilon)).double(), bound=most)
     off = total_error(draws, direction)
 
     def at(epsilon: float) -> Tensor:
@@ -271,7 +289,6 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
             delta = delta + (1 + math.exp(min(epsilon, 700.0))) * off
         return delta.clamp(max=1)
 
-    close, rough = ranges(draws, direction)
     return replace(found, at=at, bound=close, rough=rough)
 
 

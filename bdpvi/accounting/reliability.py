@@ -17,6 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.estimators import Estimate, student_t_quantile
 
 TOLERANCE = 0.9
@@ -104,7 +105,7 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
 
     >>> from bdpvi.accounting.estimators import student_t
     >>> why(student_t(torch.zeros(50), 1e-6), 1e-6)
-    'all 50 records have the same value, which says nothing about records not seen'
+    '50 records of the same value, which says nothing about records not seen'
     """
     if estimate.skewness.numel() != 1:
         raise ValueError(
@@ -114,17 +115,22 @@ def why(estimate: Estimate, failure_probability: float, tolerated: float | None 
     if estimate.distribution_free:
         return "the bound holds for any distribution that the records are independent draws from"
     if bool(estimate.constant):
-        return f"all {m} records have the same value, which says nothing about records not seen"
+        return (
+            f"{several(m, 'record')} of the same value, which says nothing about records not seen"
+        )
     if math.isinf(skewness):
         return "a record has an infinite value"
     if m < LEAST_RECORDS:
-        return f"{m} records are fewer than the {LEAST_RECORDS} that show how skewed they are"
+        return (
+            f"{several(m, 'record')}: fewer than the {LEAST_RECORDS} that show how skewed they are"
+        )
     rate = float(predicted_miss_rate(estimate.skewness, m, failure_probability))
     limit = _tolerated(failure_probability, tolerated)
     verdict = "within" if rate <= limit else "over"
     return (
-        f"at skewness {skewness:.3g}, a bound from {m} records is expected to miss at a rate of "
-        f"{rate:.1e}, {verdict} the {limit:.1e} that is tolerated at γ = {failure_probability:g}"
+        f"at skewness {skewness:.3g}, a bound from {several(m, 'record')} is expected to miss at "
+        f"a rate of {rate:.1e}, {verdict} the {limit:.1e} that is tolerated at γ = "
+        f"{failure_probability:g}"
     )
 
 

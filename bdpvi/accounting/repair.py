@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bdpvi._runtime import store
 from bdpvi._runtime.chain import Chain, Head, chained, head_of, lock, proven, read, save
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.book import Book, Entry, follow
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.ledger import Ledger
@@ -54,8 +55,9 @@ def repair(
         if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
-                f"{path}, line {len(found.said) + 1}: {found.why}. {len(book.entries)} charges are "
-                "proven. What follows is not, and only the fit's owner can know what was released: "
+                f"{path}, line {len(found.said) + 1}: {found.why}. Proven: "
+                f"{several(len(book.entries), 'charge')}. What follows is not, and only the fit's "
+                "owner can know what was released: "
                 f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
             )
         if lost and not entries and not (head and head.reached(proven(_with(found, added)))):

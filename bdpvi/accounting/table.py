@@ -182,7 +182,9 @@ class Table:
 
     def exposure(self, delta: float) -> Exposure | None:
         """Return what single records that were in most tables pay; None if not all of it counts."""
-        return None if self.rest or not self.accounts else self.accounts[0].exposure(delta)
+        if self.rest or not self.accounts or not self.accounts[0].charged.sample_size:
+            return None
+        return self.accounts[0].exposure(delta)
 
     def _rest(self, delta: float) -> tuple[float, float]:
         """Return what is left of δ for single records, and the ε of what is not among them."""
@@ -261,7 +263,7 @@ def _sorted(
         for entry in drawn:
             charges[entry.charge] += entry.count  # type: ignore[index]
         fits.append(Drawn(name, replace(losses, panels=same.panels), charges))
-    known = [one for one in fits if all(len(panel.ids) for panel in one.losses.panels)]
+    known = [one for one in fits if all(len(p.ids) or p.influence for p in one.losses.panels)]
     if len(known) > 1:
         known = [one for one in known if all(p.counts is None for p in one.losses.panels)]
     for fit in fits:

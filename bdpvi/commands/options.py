@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
+    "fair",
 )  # fmt: skip
 """The names of ``bdpvi.datasets.LOADERS``, which need not be imported for a help text."""
 

@@ -25,7 +25,7 @@ from bdpvi.accounting.cost import Cost, Outcome
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.dp.noise import Run, Streams
 from bdpvi.dp.scores import Clip, Scores, scores
-from bdpvi.inference.guide import Free, Reparameterised
+from bdpvi.inference.guide import Free, Reparameterised, check_steps
 from bdpvi.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.inference.svi import default_optimiser, isolated
 from bdpvi.models.contract import Model
@@ -142,6 +142,7 @@ def _train(
     model: Model, guide: Reparameterised, data: Dataset, streams: Streams, settings: DPVISettings
 ) -> Free:
     """Return the unconstrained parameters of all runs, (R, ...)."""
+    check_steps(guide, reparameterised=True)
     check = getattr(model, "check", None)
     if check is not None:
         check(data)

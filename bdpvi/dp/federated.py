@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts, SampledGaussian
@@ -149,8 +150,8 @@ class Federation:
         with self.ledger.locked():
             if self._charged.charged != self.charged:
                 raise ValueError(
-                    f"the ledger has {self._charged.charged} rounds of these settings, and "
-                    f"{self.charged} were charged here: another server uses it. Make a new "
+                    f"the ledger has {several(self._charged.charged, 'round')} of these settings, "
+                    f"and {self.charged} were charged here: another server uses it. Make a new "
                     "Federation from it"
                 )
             self._charged.take()
@@ -161,9 +162,9 @@ class Federation:
         """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered, and in any order.
 
         A message counts as zero, and is named, if its update is None, no tensor, not finite or of
-        another size, its client was not asked or answers twice, or it answers another round; what
-        is no :class:`Message` is named under :data:`NOBODY`. An update that
-        is too long is clipped. The round stays charged whatever happens.
+        another size or kind, its client was not asked or answers twice, or it answers another
+        round; what is no :class:`Message` is named under :data:`NOBODY`. An update that is too long
+        is clipped. The round stays charged whatever happens.
 
         Args:
             round: the one that :meth:`sampled` drew last; each is aggregated once.
@@ -220,12 +221,15 @@ class Federation:
                 refused[one.client] = "its update is no tensor of real numbers"
             else:
                 try:
-                    counted[one.client] = self._taken(one.update)
+                    taken = self._taken(one.update)
+                    whole = torch.equal(taken, one.update.detach().cpu().double().flatten())
                 except ValueError as error:
                     refused[one.client] = str(error)
-                    continue
-                if not torch.equal(counted[one.client], one.update.cpu().double().flatten()):
-                    clipped.append(one.client)
+                except Exception as error:  # of tensors without numbers there are many kinds
+                    refused[one.client] = f"its update cannot be read: {type(error).__name__}"
+                else:
+                    counted[one.client] = taken
+                    clipped += [one.client] * (not whole)
         for client in asked - set(counted) - set(refused):
             refused[client] = "lost: no answer"
         return counted, sorted(clipped), dict(sorted(refused.items()))

@@ -50,7 +50,7 @@ from bdpvi.dp.federated import Federation, Message
 from bdpvi.dp.noise import Stream
 from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
-from bdpvi.inference.guide import Reparameterised
+from bdpvi.inference.guide import Reparameterised, check_steps
 from bdpvi.inference.optimisers import decay, fresh, fused
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import default_optimiser, isolated
@@ -147,9 +147,7 @@ class Server:
         optim: PyroOptim | None = None,
         seed: int | None = None,
     ) -> None:
-        if not isinstance(guide, Reparameterised):
-            kind = type(guide).__name__
-            raise ValueError(f"guide: {kind} does not know its draws' derivative; use FullRank")
+        check_steps(guide, reparameterised=True)
         self.guide, self._like = guide, blank(like)
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
         self._stream = Stream(seed, rounds, 1.0)
@@ -336,7 +334,8 @@ def fit_federated(
     )
     if settings.size != guide.dim:
         raise ValueError(
-            f"federation has size={settings.size}, but the model has {guide.dim} latents: make "
+            f"federation has size={settings.size}, but the model has "
+            f"{several(guide.dim, 'latent')}: make "
             f"Rounds(size={guide.dim}, ...)"
         )
     there = [

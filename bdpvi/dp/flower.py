@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.accounting.events import NormCounts
 from bdpvi.dp.federated import Federation, Released
@@ -111,7 +112,8 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         size = sum(_checked(name, one).numpy().size for name, one in arrays.items())
         if size != self.federation.rounds.size:
             raise ValueError(
-                f"size={self.federation.rounds.size} in Rounds, but the arrays have {size} weights"
+                f"size={self.federation.rounds.size} in Rounds, but the arrays have "
+                f"{several(size, 'weight')}"
             )
         messages = {}
         for one in self.strategy.configure_train(server_round, arrays, config, grid):

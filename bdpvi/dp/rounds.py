@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.events import UNITS, NormCounts, SampledGaussian
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
 from bdpvi.dp.mechanism import BELOW, NoisySum
@@ -254,8 +255,9 @@ class Rounds:
         left = 1 if observer.sees_updates else shares - observer.known_shares
         if left < 1:
             raise ValueError(
-                f"observer={observer.name!r} knows {observer.known_shares} of {shares} shares of "
-                "the noise, so nothing hides the sum from it. Use more shares"
+                f"observer={observer.name!r} knows {observer.known_shares} of "
+                f"{several(shares, 'share')} of the noise, so nothing hides the sum from it. Use "
+                "more shares"
             )
         return left / shares
 

@@ -77,3 +77,17 @@ class Reparameterised(Guide, Protocol):
         The pullback takes a loss's gradient in the latents, (m, d), to the gradient in ``free`` of
         that loss minus the guide's entropy.
         """
+
+
+def check_steps(guide: object, *, reparameterised: bool = False) -> None:
+    """Raise ValueError if no steps train the guide, or none of its own derivatives do.
+
+    Args:
+        guide: to train by steps on batches; or the kind of one.
+        reparameterised: whether the steps ask for :class:`Reparameterised`.
+    """
+    kind = guide.__name__ if isinstance(guide, type) else type(guide).__name__
+    if getattr(guide, "is_mode", False):
+        raise ValueError(f"guide: {kind} is the mode, which bdpvi.fit alone finds; use FullRank")
+    if reparameterised and not isinstance(guide, Reparameterised):
+        raise ValueError(f"guide: {kind} does not know its draws' derivative; use FullRank")

@@ -15,6 +15,8 @@ from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
+from bdpvi.models.contract import Model
 from bdpvi.types import Dataset
 
 LIMIT = 2.0
@@ -94,10 +96,10 @@ class BayesianLogisticRegression:
     By default a record of features x, cut off at ±limit, and z = (x, 2) has the weight
     ω(x) = min(1, C/‖z‖) in the likelihood, so that its score is at most C long. Weights of x alone
     leave the score's mean 0 at the truth, so that the posterior goes to the truth as records are
-    added (Mallows-type estimators: Künsch, Stefanski and Carroll, JASA 84, 1989). With d columns
-    C = ½√(d + 4), and the prior's precision is λ = 4CB, B the length of the longest z: then the
-    posterior's own draws have a worst-case ε, and a certified Bayesian one
-    (:mod:`bdpvi.neighbours.mode`).
+    added (Mallows-type estimators: Künsch, Stefanski and Carroll, JASA 84, 1989). With d columns,
+    a category's counted as one, C = ½√(d + 4), and the prior's precision is λ = 4CB, B the length
+    of the longest z: then the posterior's own draws have a worst-case ε, and a certified Bayesian
+    one (:mod:`bdpvi.neighbours.mode`).
 
     Args:
         prior_scale: the prior's standard deviation s of every weight. None is λ^-½; without
@@ -122,6 +124,9 @@ class BayesianLogisticRegression:
             all directions alike.
         groups: column numbers of the features in each group, which no two groups share; a feature
             in none stays as it is. None is one group of all features.
+        one_hot: column numbers of the indicators of each category. With a ``limit`` they are
+            scaled together so that their length is at most that, and count as one column in C and
+            B. None, where records have weights: as the encoding of the data says, when they come.
 
     ``limit`` acts first, then ``correlation``, then the intercept's column is added.
 
@@ -130,6 +135,9 @@ class BayesianLogisticRegression:
     torch.Size([3])
     >>> round(model.score_bound(3), 3), round(model.precision(3), 2)
     (1.225, 16.97)
+    >>> told = BayesianLogisticRegression(one_hot=((0, 1, 2),))
+    >>> told.score_bound(5) == model.score_bound(3), told.longest(5) == model.longest(3)
+    (True, True)
     """
 
     prior_scale: float | None = None
@@ -140,10 +148,12 @@ class BayesianLogisticRegression:
     groups: tuple[tuple[int, ...], ...] | None = None
     intercept_mean: float = 0.0
     weight_norm: float | None = field(default=None, metadata={"absent": math.inf})
+    one_hot: tuple[tuple[int, ...], ...] | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
-        if self.groups is not None:
-            object.__setattr__(self, "groups", disjoint("groups", self.groups))
+        for name in ("groups", "one_hot"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, disjoint(name, value))
         for name in ("prior_scale", "clip", "limit"):
             if (value := getattr(self, name)) is not None:
                 validate.positive(name, value)
@@ -211,12 +221,16 @@ class BayesianLogisticRegression:
             return self.clip
         if self.weight_norm is not None:
             return float(self.weight_norm)
-        features = weights - bool(self.intercept)
-        return math.sqrt(features + bool(self.intercept) * self.constant**2) / 2
+        return math.sqrt(self._counted(weights) + bool(self.intercept) * self.constant**2) / 2
+
+    def _counted(self, weights: int) -> int:
+        """Return d, the number of features, each category's counted as one."""
+        besides = sum(len(group) - 1 for group in self.one_hot or ())
+        return max(weights - bool(self.intercept) - besides, 0)
 
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row of a design; inf without a limit."""
-        features = weights - bool(self.intercept)
+        features = self._counted(weights)
         limit = math.inf if self.limit is None or self.correlation else float(self.limit)
         of_features = features * limit**2 if features else 0.0
         return math.sqrt(of_features + bool(self.intercept) * self.constant**2)
@@ -244,10 +258,15 @@ class BayesianLogisticRegression:
                 [-4.2426,  0.0000,  4.2426,  2.0000]])
 
         Raises:
-            ValueError: if a group has a feature that ``x`` lacks.
+            ValueError: if a group or a category has a feature that ``x`` lacks.
         """
         if self.limit is not None:
             x = x.clamp(-float(self.limit), float(self.limit))
+            for category in self.one_hot or ():
+                columns = _places("one_hot", category, x)
+                some = x[:, columns]
+                length = torch.linalg.vector_norm(some, dim=1, keepdim=True)
+                x = x.index_copy(1, columns, some * (float(self.limit) / length).clamp(max=1))
         if self.correlation:
             x = self._apart(x)
         if not self.intercept:
@@ -258,9 +277,7 @@ class BayesianLogisticRegression:
         """Return M^-½ x for each group of features."""
         groups = (tuple(range(x.shape[1])),) if self.groups is None else self.groups
         for group in groups:
-            if max(group) >= x.shape[1]:
-                raise ValueError(f"groups has column {max(group)} of {x.shape[1]} features")
-            columns = torch.tensor(group, device=x.device)
+            columns = _places("groups", group, x)
             some, apart = x[:, columns], 1 - self.correlation
             mean, together = some.mean(1, keepdim=True), apart + self.correlation * len(group)
             some = (some - mean) / math.sqrt(apart) + mean / math.sqrt(together)
@@ -303,6 +320,20 @@ class BayesianLogisticRegression:
         values = torch.unique(data.y)
         if not bool(((values == 0) | (values == 1)).all()):
             raise ValueError(f"y must be 0 or 1, got {values[:5].tolist()}")
+
+
+def told(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -> Model:
+    """Return the model with these categories, if it has weights and was not told of any."""
+    if type(model) is BayesianLogisticRegression and model.weighted and model.one_hot is None:
+        return replace(model, one_hot=one_hot) if one_hot else model
+    return model
+
+
+def _places(name: str, group: tuple[int, ...], x: Tensor) -> Tensor:
+    """Return the column numbers of a group as a tensor; ``name`` is the argument's."""
+    if max(group) >= x.shape[1]:
+        raise ValueError(f"{name} has column {max(group)} of {several(x.shape[1], 'feature')}")
+    return torch.tensor(group, device=x.device)
 
 
 def disjoint(name: str, groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

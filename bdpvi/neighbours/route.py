@@ -12,6 +12,7 @@ from torch import Tensor
 from bdpvi._runtime import validate
 from bdpvi._runtime.checkpoint import settings_of
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Reduction, shared
 from bdpvi.accounting.panel import Panel
@@ -78,7 +79,8 @@ class Add:
             raise ValueError(f"heldout has record id {first}, which is in the data already")
         if self.heldout.x.shape[1] != data.x.shape[1]:
             raise ValueError(
-                f"heldout has {self.heldout.x.shape[1]} features, the data {data.x.shape[1]}"
+                f"heldout has {several(self.heldout.x.shape[1], 'feature')}, the data "
+                f"{data.x.shape[1]}"
             )
         heldout = self.heldout.to(data.x.device, data.x.dtype)
         return Rows("add", _sample(heldout, self.records, self.seed), 1.0)

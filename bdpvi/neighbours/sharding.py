@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.progress import Track
 from bdpvi._runtime.workers import Reduction, share
 from bdpvi.inference.fingerprint import identity
@@ -90,8 +91,8 @@ class Sharded:
             expected = kind.rows(problem.data).records.ids.cpu()
             if not torch.equal(panel.ids, expected):
                 raise RuntimeError(
-                    f"the workers found {len(panel.ids)} neighbours, not the {len(expected)} that "
-                    "they were asked for, in that order"
+                    f"the workers found {several(len(panel.ids), 'neighbour')}, not the "
+                    f"{len(expected)} that they were asked for, in that order"
                 )
         return trained
 

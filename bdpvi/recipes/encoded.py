@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.book import Book, Priced, digest_of
 from bdpvi.accounting.events import SampledGaussian, Threshold
 from bdpvi.accounting.gaussian import largest_variance
@@ -194,7 +195,7 @@ def encode(
         spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
         assert spent is not None
         paid_for = f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
-        _refuse_few(pipeline, wanted, first.records, need, left.distance, paid_for)
+        _refuse_few(pipeline, wanted, first.records, need, left, paid_for)
     second = perform(EstimateConstants(rows, purchase, wanted, price))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
     return Encoded(second, paid, first.records, need)
@@ -220,28 +221,30 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
         kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
         least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
         need = 0 if purchase.empty else least.need(distance)
-        _refuse_few(pipeline, purchase, pipeline.expected_rows, need, distance, "Nothing was spent")
+        left = Left(distance)
+        _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
 
 
-def promising(pipeline: Pipeline, features: int, share: float, distance: float = 0.0) -> None:
+def promising(pipeline: Pipeline, features: int, share: float, left: Left | None = None) -> None:
     """Refuse intervals for a declared number of records that is too small.
 
     Args:
         pipeline: what is done.
         features: of the model.
         share: of μ² that buys constants.
-        distance: μ of everything together; 0 for that of the pipeline.
+        left: what a ledger leaves of ε; None is all.
 
     Raises:
         TooFewRecordsError: saying what would do.
     """
-    settings = pipeline.chosen()
+    settings, left = pipeline.chosen(), left or Left(pipeline.distance)
     if isinstance(settings.route, NoisyScores):
         delta = (1 - bought.NAMES if share else 1) * pipeline.delta
         spent = 0.0
         if share:
-            spent = pipeline.distance**2 - (1 - share) * (distance or pipeline.distance) ** 2
-        settings.route.plan(settings.model, features, route.Left(pipeline.epsilon, delta, spent))
+            spent = pipeline.distance**2 - (1 - share) * left.distance**2
+        rest = route.Left(pipeline.epsilon, delta, spent, left.budget)
+        settings.route.plan(settings.model, features, rest)
 
 
 def _refuse_few(
@@ -249,16 +252,16 @@ def _refuse_few(
     purchase: bought.Purchase,
     records: float,
     need: int,
-    distance: float,
+    left: Left,
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError where constants need more records, or intervals would not pass."""
     if records < bought.TOO_FEW * need:
-        raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, distance, spent))
+        raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, left, spent))
     rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
     share = 0.0 if purchase.empty else bought.SHARE
     known = replace(pipeline, expected_rows=rows)
-    promising(known, purchase.fewest_features, share, distance)
+    promising(known, purchase.fewest_features, share, left)
 
 
 def _gaussian(distance: float, rounding: float) -> SampledGaussian:
@@ -270,19 +273,21 @@ def _too_few(
     purchase: bought.Purchase,
     records: float,
     need: int,
-    distance: float,
+    left: Left,
     spent: str,
 ) -> str:
     ways = ["public constants for these columns, which cost nothing (constants=, --constants FILE)"]
-    most = (max(records, 0.0) * distance / bought.NEED) ** 2
+    most = (max(records, 0.0) * left.distance / bought.NEED) ** 2
     if columns := bought.numbers_of(most):
-        ways.append(f"at most {columns} columns of numbers (drop=, --drop COLUMN)")
-    variance = (1.1 * need * distance / max(records, 1.0)) ** 2
+        ways.append(f"at most {several(columns, 'column')} of numbers (drop=, --drop COLUMN)")
+    variance = (1.1 * need * left.distance / max(records, 1.0)) ** 2
+    epsilon = math.inf
     if variance < largest_variance(HIGHEST, pipeline.delta):
         epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * pipeline.delta)
+    if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
         ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget has it")
     return (
         f"about {max(records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} for the "
-        f"constants of these {len(purchase.bought)} columns. Ways: {'; or '.join(ways)}. Nothing "
-        f"was fitted: {spent}"
+        f"constants of {several(len(purchase.bought), 'column')}. Ways: {'; or '.join(ways)}. "
+        f"Nothing was fitted: {spent}"
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.accounting.left import HIGHEST
@@ -250,15 +251,17 @@ def _too_few(plan: ScorePlan, rows: float, left: Left, least: float) -> str:
     variance = largest_variance(left.epsilon, left.delta) * (_MARGIN * share) ** 2
     features = next(filter(suffices, range(plan.columns - 1, 1, -1)), 1) - 1
     known = f"rows={rows:.0f} (expected_rows={rows:.0f}, --rows {rows:.0f})"
-    ways = []
+    ways, epsilon = [], math.inf
     if variance < largest_variance(HIGHEST, left.delta):
         epsilon = gaussian_epsilon(variance, left.delta)
+    if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
         ways.append(f"epsilon={epsilon:.2g} with {known}, if the ledger's budget has it")
     if features:
-        ways.append(f"at most {features} features, with {known}")
+        ways.append(f"at most {several(features, 'feature')}, with {known}")
     ways.append(_WITHOUT[isinstance(plan.family, Logistic)])
     return (
-        f"about {rows:.0f} records: at ε = {left.epsilon:g} intervals for {plan.columns - 1} "
-        f"features need about {share * rows:.2g}. Ways: {'; or '.join(ways)}. Nothing was "
-        "charged but, unless their number was declared, a count of the records"
+        f"about {rows:.0f} records: at ε = {left.epsilon:g} intervals for "
+        f"{several(plan.columns - 1, 'feature')} need about {share * rows:.2g}. "
+        f"Ways: {'; or '.join(ways)}. Nothing was charged but, unless their number was declared, "
+        "a count of the records"
     )

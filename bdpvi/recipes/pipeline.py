@@ -29,7 +29,7 @@ from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.recipe import Recipe
 from bdpvi.recipes.recommended import for_intervals, recommended, settings_for
 from bdpvi.releasing.guarantees import WORST_CASE, Guarantee
-from bdpvi.types import BudgetExceededError
+from bdpvi.types import Budget, BudgetExceededError
 
 if TYPE_CHECKING:
     from bdpvi.recipes.encoded import Encoded
@@ -232,7 +232,7 @@ class Pipeline:
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
                     f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
                 )
-        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent))
+        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return what has to be bought for a table with this header.
@@ -280,11 +280,10 @@ class Pipeline:
         if self.trained:
             model: Any = self.model
             if found is not None:
-                place = found.encoding.feature_names.index
-                levels = tuple(tuple(map(place, group)) for group in found.encoding.levels)
-                model = replace(model, levels=levels)
+                model = replace(model, levels=found.encoding.one_hot)
                 if self.exposure:
-                    model = replace(model, exposure=place(self.exposure))
+                    exposure = found.encoding.feature_names.index(self.exposure)
+                    model = replace(model, exposure=exposure)
             training = DPVI(rows=self.expected_rows, draws=more["draws"])
             return Recipe(model=model, route=training.of_rows(known) if counted else training)
         if self.scored:
@@ -328,8 +327,10 @@ class Left:
         distance: μ of one row.
         rows: k of one unit.
         spent: whether anything was spent before.
+        budget: of the ledger, if it has one.
     """
 
     distance: float
     rows: int = 1
     spent: bool = False
+    budget: Budget | None = None

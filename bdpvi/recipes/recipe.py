@@ -11,6 +11,7 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.inference.guide import check_steps
 from bdpvi.models.kinds import Known
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.recipes.dpvi import DPVI
@@ -61,6 +62,7 @@ class Recipe:
     accounting: Accounting | None = None
 
     def __post_init__(self) -> None:
+        check_steps(self.guide)
         validate.positive_int("draws", self.draws)
         validate.non_negative("ridge", self.ridge)
         if self.noise_scale is not None:

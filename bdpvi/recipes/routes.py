@@ -76,7 +76,7 @@ def fit_private(
             raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
         x, y = data
         if isinstance(x, Tensor) and isinstance(y, Tensor):
-            data = Dataset.finite(x, y)
+            data = Dataset(x, y)
         else:
             data = Dataset.of(x, y)
     route = _usual(model) if route is None else route

@@ -41,6 +41,7 @@ from bdpvi.dp.programs.moments import moments
 from bdpvi.dp.programs.program import Program
 from bdpvi.dp.programs.reading import read
 from bdpvi.inference.fingerprint import described
+from bdpvi.inference.guide import check_steps
 from bdpvi.inference.optimisers import fused
 from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import Model, Site
@@ -118,6 +119,7 @@ class Training(DPVI):
     @classmethod
     def of(cls, settings: DPVI, model: Model, data: Dataset, guide: object) -> Training:
         """Return the route of a model, as :meth:`DPVI.suited`."""
+        check_steps(guide)
         own = getattr(model, "check", None)
         if own is not None:
             own(data)

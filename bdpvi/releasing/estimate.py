@@ -14,6 +14,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from bdpvi._runtime import secure, validate
 from bdpvi._runtime.keys import Key
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.models.contract import Model, transforms
 
@@ -58,7 +59,9 @@ class Estimate:
             object.__setattr__(self, "notes", ("",) * d)
         parts = (matrix, self.sampling, self.notes, *matrix)
         if not d or any(len(one) != d for one in parts):
-            raise ValueError(f"covariance, sampling and notes must be of {d} weights, as mean is")
+            raise ValueError(
+                f"covariance, sampling and notes must be of {several(d, 'weight')}, as mean is"
+            )
         _check_covariance(torch.tensor(matrix, dtype=torch.float64))
         for one in self.sampling:
             validate.non_negative("sampling", one)

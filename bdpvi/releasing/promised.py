@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from bdpvi._fit import Fit
+from bdpvi.accounting.answer import sampled
 from bdpvi.accounting.book import Charge
-from bdpvi.accounting.cost import Bound, Cost, Kind
+from bdpvi.accounting.cost import Bound, Cost, Kind, relation_of
 from bdpvi.releasing import basis
 from bdpvi.releasing.released import AIMED, COMPUTED, OWNERS, PUBLIC, Receipt
 from bdpvi.types import NotCertifiedWarning
@@ -46,6 +48,8 @@ def receipt(
     else:
         source, epsilon = COMPUTED, two_digits(bound.epsilon)
     said = bound.public(epsilon)
+    if bound.kind is Kind.BAYESIAN and bound.certified:
+        said = _alike(said, [panel.kind for panel in fit.panels])
     if seeded or fit.experiment:
         said = said.seeded()
     noise_scale = fit.guide.noise_scale
@@ -59,6 +63,15 @@ def receipt(
         temperature=charge.temperature,
         noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
         step=fit.guide.lattice(charge.temperature).step,
+    )
+
+
+def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
+    """Return a certified promise in the same words whether panel or worst case gave its ε."""
+    own = sampled(kinds)
+    rest = tuple(one for one in said.assumptions if one not in own)
+    return replace(
+        said, by="betting or the worst case", relation=relation_of(kinds), assumptions=(*own, *rest)
     )
 
 

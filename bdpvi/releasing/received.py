@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from bdpvi._runtime import schema, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model, latent_sites
 from bdpvi.models.kinds import Known
@@ -67,12 +68,12 @@ def _check_shapes(
     try:
         sites = latent_sites(model, zero, zero.new_zeros(1))
     except (RuntimeError, IndexError) as error:
-        raise ValueError(f"model does not take {features} features: {error}") from error
+        raise ValueError(f"model does not take {several(features, 'feature')}: {error}") from error
     wanted = {name: tuple(site["value"].shape) for name, site in sites.items()}
     if shapes != wanted:
         raise ValueError(f"latents must have the shapes {wanted}, got {shapes}")
     if shared.estimate is not None and len(shared.estimate.mean) != wanted["w"][0]:
-        raise ValueError(f"estimate must be of {wanted['w'][0]} weights")
+        raise ValueError(f"estimate must be of {several(wanted['w'][0], 'weight')}")
 
 
 def _check_words(shared: Shared, classes: int) -> None:
@@ -89,7 +90,8 @@ def _check_words(shared: Shared, classes: int) -> None:
         names = encoding.feature_names
         if names != shared.feature_names:
             raise ValueError(
-                f"preprocessing.encoding must be of the {len(shared.feature_names)} features of "
+                "preprocessing.encoding must be of the "
+                f"{several(len(shared.feature_names), 'feature')} of "
                 f"feature_names, got {len(names)}"
             )
     target = shared.preprocessing.get("target")

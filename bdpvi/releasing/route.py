@@ -93,11 +93,15 @@ class Suited(Route[P], Protocol[P]):
 
 
 class Left(NamedTuple):
-    """What a route may spend: ε at δ, together with a Gaussian mechanism of this μ² before it."""
+    """What a route may spend: ε at δ, together with a Gaussian mechanism of this μ² before it.
+
+    The ledger's budget, if it has one, says which ε a refusal may name.
+    """
 
     epsilon: float
     delta: float
     variance: float
+    budget: Budget | None = None
 
 
 Solved = Mapping[str, Tensor] | Drawn | Trained
@@ -127,11 +131,11 @@ def planned(
     """
     epsilon, book = min(epsilon, left.HIGHEST), before.book
     variance = largest_variance(epsilon, delta) - left.room(book, epsilon, delta)
-    limits = [(book, Budget(epsilon, delta))]
-    if before.whole is not None and before.whole.budget is not None:
-        limits.append((before.whole, before.whole.budget))
+    limits, whole = [(book, Budget(epsilon, delta))], before.whole
+    if whole is not None and whole.budget is not None:
+        limits.append((whole, whole.budget))
     try:
-        made = route.plan(model, features, Left(epsilon, delta, variance))
+        made = route.plan(model, features, Left(epsilon, delta, variance, (whole or book).budget))
         noise = made.event.noise_multiplier
         for spent, limit in limits:
 

@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from bdpvi._runtime import schema, validate
+from bdpvi._runtime.outputs import several
 from bdpvi.accounting import kept
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.conceivable import Influence
@@ -96,6 +97,7 @@ class OfGuide:
         accounting: how its releases are priced.
         largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
         influence: by kind, how far any conceivable record moves the Gaussian, where it is known.
+        one_hot: of the model, where it was told.
     """
 
     plan: Plan
@@ -106,6 +108,7 @@ class OfGuide:
     accounting: Accounting
     largest: Mapping[str, float | None]
     influence: Mapping[str, Influence] = field(default_factory=dict, metadata={"absent": {}})
+    one_hot: tuple[tuple[int, ...], ...] | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         validate.non_negative("ridge", self.ridge)
@@ -276,7 +279,9 @@ def _parameters(tensors: Mapping[str, Tensor], about: About, guide: Guide) -> di
     try:
         guide.setup(records, like.new_zeros(3))
     except (RuntimeError, IndexError, TypeError) as error:
-        raise ValueError(f"model does not take {records.shape[1]} features: {error}") from error
+        raise ValueError(
+            f"model does not take {several(records.shape[1], 'feature')}: {error}"
+        ) from error
     for name, first in guide.initial(like).items():
         value = parameters[name]
         if value.dtype != first.dtype or value.shape != first.shape:

@@ -22,6 +22,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known
+from bdpvi.models.logistic import told
 from bdpvi.releasing import intent, pricing, receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.received import release_of
@@ -164,6 +165,7 @@ def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
         accounting=fit.accounting,
         largest={panel.kind: panel.largest for panel in fit.panels},
         influence={panel.kind: panel.influence for panel in fit.panels if panel.influence},
+        one_hot=getattr(fit.model, "one_hot", None),
     )
 
 
@@ -260,7 +262,7 @@ def _fit(
     numbers = Numbers.parse(content, about, guide)
     guide.parameters = dict(numbers.parameters)
     return Fit(
-        model=model,
+        model=told(model, about.guide.one_hot),
         guide=guide,
         parameters=numbers.parameters,
         panels=numbers.panels,

@@ -32,9 +32,10 @@ _RATIOS = {
 _BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
 """Latent variables of the library's models that are no coefficients."""
 _DRAWN = (
-    "draws of a private posterior: privacy's noise, which moves all draws together, and the pull "
-    "of a clip are not in these intervals, which may cover much less often than they say. "
-    "fit_private(..., route=NoisyScores()) has intervals that know of both"
+    "draws of a private posterior: noise by a public scale, which moves all draws together, and "
+    "what a clip, weights of records or a strong prior do are not in these intervals, which may "
+    "cover much less often than they say. fit_private(..., route=NoisyScores()) has intervals that "
+    "know of sampling and of privacy's noise"
 )
 _MINIMA = (
     "draws of perturbed minima: their spread is privacy's noise alone, and what another sample of "

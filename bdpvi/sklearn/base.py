@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
+from bdpvi._runtime.outputs import several
+
 try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # scikit-learn 1.5
@@ -273,7 +275,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         number = len({one.of for one in ledger.book().charges})
         total = ledger.worst_case(self.delta)
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
-        return f"{guarantee}; {number} fits of this ledger together: ε = {all_of_them}"
+        return f"{guarantee}; {several(number, 'fit')} of this ledger together: ε = {all_of_them}"
 
     def _keep(self, release: Release, standard: Standard) -> None:
         """Set what a fit leaves, whatever the model: of the release and public constants."""

@@ -64,7 +64,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         expected_rows: about how many rows there are, as is publicly known, within a factor of 3. It
             is published, rounded. Without it a noisy count is bought.
         intervals: whether to release coefficients with intervals that cover, by
-            :class:`bdpvi.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default.
+            :class:`bdpvi.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default. Where
+            columns' constants are bought it needs ``expected_rows``: too few records are an error,
+            which must come before anything is paid for.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
         ledger: path of a file that every ``fit`` writes its price to, before anything is drawn;
             ``guarantee_`` then says what all of them cost together. Keep it secret, and give one to
@@ -196,6 +198,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is charged
         given = self._standard(rows)
         if self.intervals:
+            if given is None and self.expected_rows is None:
+                raise ValueError(
+                    "expected_rows=None: too few records for intervals would be found only when "
+                    "the columns' constants were paid for; give expected_rows, about how many "
+                    "there are as is publicly known, or public bounds"
+                )
             promising(pipeline, rows.shape[1], 0.0 if given else SHARE)
         with self._work() as work:
             standard = given or self._bought(rows, pipeline, work)

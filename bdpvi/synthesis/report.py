@@ -169,7 +169,7 @@ def bars(column: Column) -> list[tuple[str, float, float, float, float]]:
         rest = [one for one in rows if one not in common]
         rows = [one for one in rows if one in common]
         rows.append(
-            (f"{len(rest)} others", sum(one[1] for one in rest), sum(one[2] for one in rest))
+            (several(len(rest), "other"), sum(one[1] for one in rest), sum(one[2] for one in rest))
         )
     most = max((max(one[1:]) for one in rows), default=1.0)
     return [(label, p, q, 100 * p / most, 100 * q / most) for label, p, q in rows]

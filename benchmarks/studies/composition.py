@@ -16,7 +16,7 @@ from bdpvi.accounting.conversions import Orders
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.record_costs import event_cost
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
-from bdpvi.commands.figure import plain_ticks
+from bdpvi.bench.curves import plain_ticks
 from studies.compositions import ByHolder, ByPanel, Naive, composed
 from studies.distances import SampledDistances
 from studies.gaussian import DELTA, GAMMA, Array

@@ -26,7 +26,7 @@ from bdpvi.accounting.events import LEVELS
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
-from bdpvi.commands.figure import plain_ticks
+from bdpvi.bench.curves import plain_ticks
 from studies.study import DP, LINES, Finding, publish, sized
 
 DELTA = 1e-5

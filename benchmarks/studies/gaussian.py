@@ -24,8 +24,8 @@ from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi.bench.curves import plain_ticks
 from bdpvi.bench.methods.moments import MomentsAccountant
-from bdpvi.commands.figure import plain_ticks
 from studies.distances import SampledDistances
 from studies.study import (
     BAYESIAN,

@@ -187,7 +187,7 @@ TUNE = [
     "--folds", "2", "--configurations", "2", "--refinements", "0", "--quiet",
 ]  # fmt: skip
 COMMANDS = {
-    "fit": QUICK, "compare": COMPARE, "tune": TUNE, "demo": ["--quiet"],
+    "fit": QUICK, "compare": COMPARE, "tune": TUNE, "demo": ["--data", "breast-cancer", "--quiet"],
 }  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def never(*_: Any, **__: Any) -> Any:
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command begin its work."""
     monkeypatch.setattr(bdpvi, "fit", never)
-    monkeypatch.setattr("bdpvi.commands.demonstration.recommended", never)
+    monkeypatch.setattr("bdpvi.bench.demonstration.fit", never)
     monkeypatch.setattr("bdpvi.bench.comparison.run", never)
     monkeypatch.setattr(tuning, "score", never)
 
@@ -380,7 +380,10 @@ def test_an_interruption_that_leaves_nothing_says_so(
 
 
 STOPPED = {
-    "demo": ("bdpvi.commands.demonstration.recommended", ["--out", "{new}", "--quiet"]),
+    "demo": (
+        "bdpvi.bench.demonstration.fit",
+        ["--data", "breast-cancer", "--out", "{new}", "--quiet"],
+    ),
     "cost": ("bdpvi.releasing.releases.cost", ["{fit}"]),
     "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
     "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),

@@ -55,7 +55,7 @@ def test_a_library_is_silent_by_itself() -> None:
 def test_verbose_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("bdpvi")
     before = (list(logger.handlers), logger.level)
-    command = ["demo", "--quiet", "--json", "--out", tmp_path]
+    command = ["demo", "--data", "breast-cancer", "--quiet", "--json", "--out", tmp_path / "demo"]
     assert run("-v", *command) == 0
     said, error = capsys.readouterr()
     assert said.count("\n") == 1

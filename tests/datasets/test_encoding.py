@@ -102,8 +102,8 @@ def test_truth_values_after_a_csv_file_read_them_as_text() -> None:
             "X",
             r"'sex' has the value 'X' in row 0, which is not among its categories \('F'\)",
         ),
-        ("size", None, "column 'size' has 1 missing values, the first in row 0"),
-        ("age", None, "column 'age' has 1 missing values, the first in row 0"),
+        ("size", None, "column 'size' has 1 missing value, the first in row 0"),
+        ("age", None, "column 'age' has 1 missing value, the first in row 0"),
         ("age", "old", "column 'age' has 1 value no finite number, .* 'old' in row 0"),
         ("age", np.inf, "column 'age' has 1 value no finite number, .* 'inf' in row 0"),
     ],
@@ -182,7 +182,7 @@ def test_blanks_that_have_a_level_are_known_and_others_are_not() -> None:
     x = LEVELS.apply(rows)
     assert x.tolist() == [[0, 1, -2, 0, 1, 0], [1, 0, 0, 1, 0, 1]]
     assert Encoding.from_dict(json.loads(json.dumps(LEVELS.to_dict()))) == LEVELS
-    with pytest.raises(ValueError, match="'sex' has 1 missing values, the first in row 1"):
+    with pytest.raises(ValueError, match="'sex' has 1 missing value, the first in row 1"):
         LEVELS.apply(rows.assign(sex=pd.Series(["F", None])))
     with pytest.raises(ValueError, match="'size' has the value 'XL'"):
         LEVELS.apply(rows.assign(size=pd.Series(["XL", None])))
@@ -202,9 +202,9 @@ def test_what_is_not_known_is_counted_and_taken_for_the_mean() -> None:
         ENCODING.apply(rows)
     lines = str(refused.value).splitlines()
     assert len(lines) == 3
-    assert "'age' has 1 missing values, the first in row q" in lines[1]
+    assert "'age' has 1 missing value, the first in row q" in lines[1]
     assert "'XL' in row p, which" in lines[2]
-    assert "and 1 further values" in lines[2]
+    assert "and 1 further value" in lines[2]
     assert all("--unknown base" in line for line in lines)
     # What is no number is a mistake under either policy.
     with pytest.raises(ValueError, match="'old' in row q"):

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from bdpvi.datasets import (
     load_abalone,
     load_adult,
     load_breast_cancer,
+    load_fair,
     load_magic,
     load_spambase,
     magic,
@@ -193,6 +195,28 @@ def test_breast_cancer() -> None:
     assert_explains_itself(split, raw)
     # The published order would put 41 % and 23 % on the two sides.
     assert abs(split.train.y.mean() - split.test.y.mean()) < 0.05
+
+
+def test_fair() -> None:
+    fair = pytest.importorskip("statsmodels.datasets").fair
+    split = load_fair()
+    raw = fair.load_pandas().data
+    x, y = whole(split)
+    table = StandardScaler().fit_transform(raw.drop(columns="affairs"))
+    np.testing.assert_allclose(x, table, atol=1e-12)
+    assert y.tolist() == [float(affairs > 0) for affairs in raw["affairs"]]
+    assert (len(split.train), len(split.test), int(y.sum())) == (5092, 1274, 2053)
+    assert_explains_itself(split, raw)
+    assert LOADERS["fair"]().train.name == "fair"
+    # The published order would put all affairs on one side.
+    assert abs(split.train.y.mean() - split.test.y.mean()) < 0.05
+
+
+def test_fair_without_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'bdpvi\[report\]'"):
+        load_fair()
 
 
 def stored(path: Path, lines: list[str]) -> str:

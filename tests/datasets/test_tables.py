@@ -141,7 +141,7 @@ def test_missing_values_are_an_error_by_default() -> None:
     frame = changed(age=[20.0, np.nan, np.nan, 50.0, 60.0], sex=["F", "M", None, "F", "F"])
     with pytest.raises(ValueError, match="'age' has 2 missing values, the first in row 1") as found:
         dataset_from_frame(frame, "sick")
-    assert "'sex' has 1 missing values, the first in row 2" in str(found.value)
+    assert "'sex' has 1 missing value, the first in row 2" in str(found.value)
     assert "--missing drop" in str(found.value)
     target = changed(sick=["no", None, "no", "yes", "yes"])
     for missing in ("refuse", "level"):
@@ -212,7 +212,7 @@ def test_all_problems_are_listed_at_once() -> None:
     lines = str(found.value).splitlines()
     for number, part in enumerate(
         (
-            "'dose' has 1 missing values, the first in row 1; missing='drop'",
+            "'dose' has 1 missing value, the first in row 1; missing='drop'",
             "target='sick' must have two different values",
             "'who' has 200 different values",
             "'id' has 200 different integers",

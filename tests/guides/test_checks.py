@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi.guides import LowRank, MeanField
+from bdpvi.dp.dpvi import dpvi_runs
+from bdpvi.dp.federated_vi import Server
+from bdpvi.dp.noise import Run
+from bdpvi.guides import Laplace, LowRank, MeanField
 from bdpvi.models.misfits import MisfitError
 
 PASS = "with pyro.plate"
@@ -338,3 +343,32 @@ def test_predictive_is_tried_in_the_default_type(data: bdpvi.Dataset) -> None:
         bdpvi.check(float_constants, MeanField(float_constants), data)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+MODE_DOORS: dict[str, Callable[[bdpvi.BayesianLogisticRegression, Any, bdpvi.Dataset], object]] = {
+    "federated server": lambda model, guide, data: Server(model, guide, data),
+    "dpvi": lambda model, guide, data: dpvi_runs(
+        model, guide, data, runs=[Run(noise_multiplier=0.5)]
+    ),
+    "DPVI": lambda model, guide, data: bdpvi.fit_private(
+        model, data, epsilon=1.0, route=bdpvi.DPVI(rows=60, steps=5), guide=guide
+    ),
+    "PrivateSVI": lambda model, guide, data: bdpvi.PrivateSVI(
+        model, guide, pyro.optim.Adam({}), Trace_ELBO(), clip=1.0, noise_multiplier=1.0, rate=0.5
+    ),
+    "recommended": lambda model, guide, data: bdpvi.recommended(1.0, guide=type(guide)),
+}
+
+
+@pytest.mark.parametrize("door", MODE_DOORS)
+def test_a_mode_is_not_trained_by_steps(door: str) -> None:
+    model, data = bdpvi.BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
+    with pytest.raises(ValueError, match=r"guide: Laplace is the mode.*use FullRank"):
+        MODE_DOORS[door](model, Laplace(model), data)
+    assert data.ledger.entries() == ()
+
+
+def test_dpvi_names_a_guide_without_the_derivative_of_its_draws() -> None:
+    model, data = bdpvi.BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
+    with pytest.raises(ValueError, match=r"guide: LowRank does not know its draws' derivative"):
+        MODE_DOORS["dpvi"](model, LowRank(model, rank=1), data)

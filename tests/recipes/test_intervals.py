@@ -145,7 +145,7 @@ def test_a_changed_estimate_is_refused(release: Release, tmp_path: Path) -> None
     bdpvi.save_release(release, tmp_path / "release.json")
     content = json.loads((tmp_path / "release.json").read_text())
     for change, said in (
-        ({"mean": [0.0]}, "must be of 1 weights"),
+        ({"mean": [0.0]}, "must be of 1 weight"),
         ({"covariance": [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]}, "eigenvalues"),
         ({"sampling": [-1.0, 1.0, 1.0]}, "sampling must be finite and at least 0"),
         ({"reliable": "yes"}, r"estimate\.reliable must be bool"),

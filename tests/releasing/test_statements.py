@@ -71,6 +71,18 @@ def panel(b2: Tensor, kind: str = "add", largest: float | None = None) -> Panel:
     return Panel(kind, torch.arange(len(b2)), pairs, largest)
 
 
+def test_a_typical_record_is_all_that_is_said_before_training() -> None:
+    """For one's own model; not where a worst case or a certificate comes."""
+    said = "no worst-case ε and no certified Bayesian one, but a statement on typical records"
+    with pytest.warns(bdpvi.NotCertifiedWarning, match=said):
+        own(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        laplace(logistic_data(10, 2))
+        noisy = guides.FullRank(MODEL, noise_scale=0.3)
+        bdpvi.fit(MODEL, noisy, logistic_data(10, 2), progress=False)
+
+
 # --- certified ------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,9 @@ def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> Non
     with pytest.raises(ValueError, match=r"a release of 1 draw has no intervals: at least 20"):
         one.summary()
     many = bdpvi.release(fit, 25, epsilon=1.0)
-    assert "the pull of a clip are not in these intervals" in str(many.summary())
+    assert "what a clip, weights of records or a strong prior do are not in these intervals" in str(
+        many.summary()
+    )
 
 
 def test_correlated_features_have_coefficients_of_their_own() -> None:

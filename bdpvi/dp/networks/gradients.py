@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from bdpvi._runtime import validate
 from bdpvi._runtime.halving import WorkError
+from bdpvi._runtime.outputs import several
 
 Batch = tuple[Any, Tensor]
 """Inputs (B, ...), a tensor, a tuple of several or a mapping by name, and targets (B, ...)."""
@@ -279,8 +280,8 @@ def _at_a_time(given: int | None, default: int) -> int:
 def _check_rows(layer: str, found: Tensor, rows: int) -> None:
     if len(found) != rows:
         raise WorkError(
-            f"layer {layer!r} has gradients of {len(found)} records, and there are {rows}: its "
-            "input has no row for each record. Nothing of this step was released"
+            f"layer {layer!r} has gradients of {several(len(found), 'record')}, and there are "
+            f"{rows}: its input has no row for each record. Nothing of this step was released"
         )
 
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from bdpvi._runtime.checkpoint import sealed, understood, unsealed
 from bdpvi._runtime.halving import by_halves
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.schema import require_same
 from bdpvi._runtime.streams import stir
 from bdpvi.accounting.accountant import Account
@@ -324,4 +325,4 @@ class Private:
 
     def __repr__(self) -> str:
         kind = "" if self.mechanism.seed is None else ", seeded: it protects nobody"
-        return f"Private({type(self.module).__name__}, {self.steps} steps{kind})"
+        return f"Private({type(self.module).__name__}, {several(self.steps, 'step')}{kind})"

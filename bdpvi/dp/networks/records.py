@@ -195,8 +195,8 @@ def check_panel(panel: Records, data: Records) -> None:
         found = sum(one in known for one in _contents(panel.source))
         if 2 * found > len(panel):
             raise ValueError(
-                f"panel has {found} records of {len(panel)} that are in the training data, value "
-                "for value; the panel must not be trained on"
+                f"panel has {several(found, 'record')} of {len(panel)} in the training data, "
+                "value for value; the panel must not be trained on"
             )
 
 

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
+from bdpvi._runtime.outputs import several
 from bdpvi.dp.networks.gradients import Batch, Loss, call, trainable
 from bdpvi.dp.networks.trial import Trial, entered, still
 
@@ -87,7 +88,9 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
         ]
         together = loss(output, y)
     if any(value.numel() != 1 for value in alone):
-        raise ValueError(f"loss has {alone[0].numel()} values for one record; it needs one")
+        raise ValueError(
+            f"loss has {several(alone[0].numel(), 'value')} for one record; it needs one"
+        )
     each = torch.stack([value.reshape(()) for value in alone])
     if not any(
         together.numel() == expected.numel()
@@ -114,8 +117,9 @@ def check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
         raise ValueError("module has no trainable weight; set requires_grad_(True) on some")
     if given != wanted:
         raise ValueError(
-            f"optimizer has {len(given)} weights, {len(given & wanted)} of the {len(wanted)} that "
-            "the module trains; give it all of these and no others (requires_grad_(False) freezes)"
+            f"optimizer has {several(len(given), 'weight')}, {len(given & wanted)} of the "
+            f"{len(wanted)} that the module trains; give it all of these and no others "
+            "(requires_grad_(False) freezes)"
         )
 
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import Dataset, default_collate
 
 from bdpvi._runtime import validate
+from bdpvi._runtime.outputs import several
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +71,9 @@ class Arguments:
         rows = len(sized[0])
         if other := [tuple(one.shape) for one in sized if len(one) != rows]:
             raise ValueError(
-                f"step: a tensor of the shape {other[0]} has not {rows} rows, as the first. "
-                "Every tensor must have a row for each record; make a public one an attribute of "
-                "the model, or bind it by functools.partial"
+                f"step: a tensor of the shape {other[0]} has not {several(rows, 'row')}, as the "
+                "first. Every tensor must have a row for each record; make a public one an "
+                "attribute of the model, or bind it by functools.partial"
             )
         sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 for v in leaves)
         return cls(tuple(leaves), form, sampled, source, rows if source is None else length)

@@ -26,6 +26,7 @@ from bdpvi.dp.mechanism import NoisySum
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.descent import Clip, Descent
 from bdpvi.dp.programs.reading import read
+from bdpvi.inference.guide import check_steps
 from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 BLOCK = 10
@@ -92,6 +93,7 @@ class PrivateSVI:
         plate: str | None = None,
         seed: int | None = None,
     ) -> None:
+        check_steps(guide)
         if not isinstance(optim, PyroOptim):
             raise ValueError(
                 f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"
@@ -270,4 +272,4 @@ class PrivateSVI:
 
     def __repr__(self) -> str:
         kind = "" if self._mechanism.seed is None else ", seeded: it protects nobody"
-        return f"PrivateSVI({self.steps} steps{kind})"
+        return f"PrivateSVI({several(self.steps, 'step')}{kind})"

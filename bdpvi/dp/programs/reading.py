@@ -17,6 +17,7 @@ from torch.distributions import Independent, biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._runtime.host import HOST, drawing, on
+from bdpvi._runtime.outputs import several
 from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.effects import is_normal, plates
 from bdpvi.dp.programs.program import Draw, Program, in_plate
@@ -290,7 +291,7 @@ def _in_model(
         if frame.vectorized and len(shape) >= -frame.dim and shape[frame.dim] != 1:
             yield Misfit(
                 _named(site),
-                f"has {shape[frame.dim]} entries for one record",
+                f"has {several(shape[frame.dim], 'entry', 'entries')} for one record",
                 "hand the records over as arguments of step, and let each entry follow from its "
                 "own row; a target of several numbers needs .to_event(1)",
             )

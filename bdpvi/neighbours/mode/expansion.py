@@ -25,9 +25,10 @@ from bdpvi.neighbours.mode.objective import Peak, Weighted, blocks, outer, slope
 from bdpvi.neighbours.optimum.packed import indices, monomials, taylor_weights, unpack
 
 NEGLIGIBLE, EXACT, TOLERABLE = 1e-10, 1e-13, 1e-7
-"""Total variation of a neighbour's Gaussian from the true one: at which a degree serves it; above
-which it is found by passes, as δ pays e^ε times as much; and where passes are too much work."""
-_WORK = 3e10
+"""Total variation of a neighbour's Gaussian from the true one: at which a degree serves it, or all
+in the mean, as δ is one; above which it is found by passes, as δ pays e^ε times as much; and where
+passes are too much work."""
+_WORK = 1e9
 """Products of passes over all records, at most, for what is not tolerable."""
 FAR = 1.2
 """Times a first step that displacements are expected to be, at most."""
@@ -64,18 +65,16 @@ class Moved:
 
 
 class Expansion:
-    """The derivatives of F at the mode, up to the degree that the largest displacement needs.
+    """The derivatives of F at the mode, up to the degree that displacements need.
 
     Args:
         mode: where.
-        farthest: the displacement up to which neighbours should be served, if tensors are not too
-            large.
+        far: displacements at which neighbours should be served, (m,), if tensors are not too large.
     """
 
-    def __init__(self, mode: Peak, farthest: float) -> None:
+    def __init__(self, mode: Peak, far: Tensor) -> None:
         self.mode, self.n = mode, len(mode.point)
         self.degree = 1
-        far = torch.tensor(farthest).double()
         while self.degree < _MOST and self._fits(self.degree + 1) and self._short(far):
             self.degree += 1
         records, degrees = mode.posterior.records, range(1, self.degree + 1)
@@ -102,8 +101,9 @@ class Expansion:
     def _fits(self, degree: int) -> bool:
         return self._width(2) * self._width(degree) <= _ENTRIES
 
-    def _short(self, t: Tensor) -> bool:
-        return not bool(self._missing(t, self.degree) <= NEGLIGIBLE)
+    def _short(self, far: Tensor) -> bool:
+        missing = self._missing(far, self.degree)
+        return not bool((missing <= TOLERABLE).all()) or bool(missing.mean() > NEGLIGIBLE)
 
     def _missing(self, t: Tensor, degree: int) -> Tensor:
         """Return the total variation by what a degree leaves out, for displacements of length t."""

@@ -16,7 +16,7 @@ from bdpvi.inference.svi import Convergence, Problem, isolated, run_svi
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.expansion import FAR, Expansion, first_steps
-from bdpvi.neighbours.mode.influence import of_mode
+from bdpvi.neighbours.mode.influence import of_any_table, of_mode
 from bdpvi.neighbours.mode.objective import EXACT, Posterior, Weighted, climbed
 from bdpvi.neighbours.route import Add, Remove, Trained
 from bdpvi.neighbours.rows import Rows
@@ -52,6 +52,21 @@ class Mode:
             and model.clip is None
         )
 
+    @classmethod
+    def bounds(cls, model: Model, guide: object, features: int) -> bool:
+        """Return whether prior and weights bound what any record of any table does.
+
+        Args:
+            model, guide: to fit.
+            features: number of columns d.
+        """
+        if not isinstance(model, BayesianLogisticRegression) or not cls.takes(model, guide):
+            return False
+        weights = model.design(torch.zeros(1, features)).shape[1]
+        return (
+            of_any_table(model, weights, added=False) is not None
+        )  # of an added one less is asked
+
     def key(self) -> Key:
         """Return a secret key for the batches of SVI, which have no part in the result."""
         return Key.fresh()
@@ -70,7 +85,8 @@ class Mode:
                 f"clip, got {type(guide).__name__} of {model!r:.80}; use Coupled() or Optimum()"
             )
         with isolated(data.x):
-            guide.setup(data.x[:1], data.y[:1])
+            some = data.x.new_zeros(1, data.x.shape[1])  # a table may have none
+            guide.setup(some, some.new_zeros(1))
         with log.step("fit"):
             records = Weighted.of(model, data)
             n = records.z.shape[1]
@@ -107,7 +123,7 @@ class Mode:
         own = Weighted.of(model, rows.records)
         with log.step(f"neighbours ({rows.kind})"):
             far = first_steps(peak, own, rows.sign)
-            expansion = Expansion(peak, FAR * float(far.max()) if len(far) else 0.0)
+            expansion = Expansion(peak, FAR * far)
             moved = expansion.neighbours(own, rows.sign)
         return Panel(
             rows.kind,

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from bdpvi._runtime.outputs import several
 from bdpvi._runtime.workers import Alone, Reduction
 from bdpvi.models.logistic import BayesianLogisticRegression, departure
 from bdpvi.neighbours.optimum.quadrature import derivatives
@@ -347,8 +348,8 @@ def climb(
                     return path
                 raise FloatingPointError(
                     f"tolerance={tolerance:g} is out of reach: the gradient norm stays at "
-                    f"{here.gradient_norm:.3g} after {len(path)} steps; raise the tolerance or "
-                    "rescale the features"
+                    f"{here.gradient_norm:.3g} after {several(len(path), 'step')}; raise the "
+                    "tolerance or rescale the features"
                 )
             new = here.step(size)
         path.append(new)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from bdpvi._runtime.outputs import several
 from bdpvi.neighbours.optimum.displacements import NUMERICS
 
 PART = 512
@@ -30,7 +31,7 @@ def parameters_of(d: int, *, diagonal: bool) -> int:
     parameters = 2 * d if diagonal else d * (d + 3) // 2
     if parameters > NUMERICS.parameters:
         raise ValueError(
-            f"the guide over {d} variables has {parameters} parameters, more than the "
+            f"the guide over {several(d, 'variable')} has {parameters} parameters, more than the "
             f"{NUMERICS.parameters} that this route can handle; use a mean-field guide or the "
             "neighbours Coupled()"
         )

@@ -17,7 +17,7 @@ from bdpvi._runtime import validate
 from bdpvi._runtime.progress import Track
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.elbo import Records, Repeated
-from bdpvi.types import Dataset, People
+from bdpvi.types import Dataset, People, tell_owner
 
 T = TypeVar("T")
 
@@ -31,6 +31,10 @@ class Table:
 
     What :func:`bdpvi.fit` takes instead of a :class:`~bdpvi.types.Dataset` where the records do not
     fit in memory: it passes over the files, and holds no more than a few blocks. Needs pyarrow.
+
+    In CSV a record is one physical line. One with a line that cannot be split, a value that is no
+    finite number or a target that is neither 0 nor 1 is left out by itself: no record decides
+    whether the others are read. The first pass, when the table is opened, counts them.
 
     Args:
         path: a file, or a folder of files of one format.
@@ -46,8 +50,12 @@ class Table:
         name, preprocessing: as given.
         people: whose records these are; with ``ledger`` as of :class:`~bdpvi.types.Dataset`.
 
+    Warns:
+        PrivacyUtilityWarning: with the number of records that are left out. For the owner only.
+
     Raises:
-        ValueError: if there is no such file or column, or a column does not hold numbers.
+        ValueError: if there is no such file or column, or a column of a Parquet file has another
+            type than numbers.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -75,19 +83,16 @@ class Table:
         self.people = People()
         self.device, self.dtype = torch.device("cpu"), torch.float64
         self._files, kind = _files(self.path)
+        self._csv = kind == "csv"
         self._stats = self._now()
-        self._arrow, dataset = _pyarrow()
-        files = [str(file) for file in self._files]
-        try:
-            names = dataset.dataset(files, format=kind).schema.names
-            chosen = [n for n in names if n != target] if features is None else features
-            self.feature_names = tuple(chosen)
-            self._check_names(names)
-            self._data = dataset.dataset(files, format=self._format(dataset, kind))
-            self._check_types()
-            self._count = int(self._data.count_rows())
-        except self._arrow.ArrowException as error:
-            raise ValueError(f"path={str(self.path)!r} cannot be read: {error}") from error
+        self._arrow, self._parquet = _pyarrow()
+        names = self._names(self._files[0])
+        self.feature_names = tuple(
+            [n for n in names if n != target] if features is None else features
+        )
+        for file in self._files:
+            self._check_names(self._names(file), file)
+        self._count_records()
 
     def __len__(self) -> int:
         return self._count
@@ -106,6 +111,8 @@ class Table:
         """Return the same table, whose blocks are read to ``device`` as ``dtype``."""
         other = copy.copy(self)
         other.device, other.dtype = torch.device(device), dtype
+        if dtype != self.dtype:  # other numbers may be too large
+            other._count_records()
         return other
 
     def fingerprint(self) -> str:
@@ -120,7 +127,7 @@ class Table:
         return digest.hexdigest()
 
     def first(self) -> Dataset:
-        """Return the first few records; their ids are the numbers of their rows."""
+        """Return the first few records; their ids are their numbers among all."""
         x, y = next(self.read())
         return Dataset(
             x[:_FIRST], y[:_FIRST], feature_names=self.feature_names, name=self.name,
@@ -131,87 +138,90 @@ class Table:
         """Iterate over features (n, d) and targets (n,) of the blocks from number ``first``.
 
         Raises:
-            ValueError: if a value is not finite, a target neither 0 nor 1, or a file has changed.
+            ValueError: if a file has changed.
         """
-        row = first * self.rows
         self._check_files()
-        for table in self._scan(row):
+        for table in self._scan(first * self.rows):
             values = torch.from_numpy(table).to(self.device, self.dtype)
-            x, y = values[:, :-1], values[:, -1]
-            if not bool(x.isfinite().all()):
-                i, j = (~x.isfinite()).nonzero()[0].tolist()
-                raise ValueError(
-                    f"features: column {self.feature_names[j]!r} of {self.path} has a value that "
-                    f"is not finite: {x[i, j].item()} in row {row + i}"
-                )
-            wrong = ((y != 0) & (y != 1)).nonzero()
-            if len(wrong):
-                i = int(wrong[0])
-                raise ValueError(
-                    f"target: column {self.target!r} of {self.path} must be 0 or 1, got "
-                    f"{y[i].item()} in row {row + i}"
-                )
-            yield x, y
-            row += len(y)
+            yield values[:, :-1], values[:, -1]
 
     def _scan(self, skip: int) -> Iterator[NDArray[np.float64]]:
-        """Iterate over blocks of rows, all but the last of the same size; of no rows one block."""
-        columns = [*self.feature_names, self.target]
+        """Iterate over blocks of records, all but the last of the same size; of none one block."""
         parts: list[NDArray[np.float64]] = []
         held = 0
-        scanner = self._data.scanner(
-            columns=columns, batch_size=self.rows, batch_readahead=4, fragment_readahead=1
-        )
-        try:
-            for batch in scanner.to_batches():
-                drop = min(skip, batch.num_rows)
-                skip -= drop
-                if drop == batch.num_rows:
-                    continue
-                batch = batch.slice(drop)
-                wanted = [batch.column(i) for i in range(len(columns))]
-                arrays = [c.cast(self._arrow.float64()).to_numpy(False) for c in wanted]
-                parts.append(np.stack(arrays, 1))
-                held += batch.num_rows
-                while held >= self.rows:
-                    table = np.concatenate(parts)
-                    yield table[: self.rows]
-                    parts, held = [table[self.rows :]], held - self.rows
-        except self._arrow.ArrowException as error:
-            raise ValueError(f"path={str(self.path)!r} cannot be read: {error}") from error
+        for good, _ in self._batches():
+            drop = min(skip, len(good))
+            skip -= drop
+            parts.append(good[drop:])
+            held += len(good) - drop
+            while held >= self.rows:
+                table = np.concatenate(parts)
+                yield table[: self.rows]
+                parts, held = [table[self.rows :]], held - self.rows
         if held:
             yield np.concatenate(parts)
         if not self._count:
-            yield np.empty((0, len(columns)))
+            yield np.empty((0, len(self.feature_names) + 1))
 
-    def _format(self, dataset: Any, kind: str) -> Any:
-        if kind == "csv":
-            from pyarrow import csv
+    def _batches(self) -> Iterator[tuple[NDArray[np.float64], int]]:
+        """Iterate over records, (n, d + 1), and how many beside them are left out."""
+        for values, odd in self._csv_rows() if self._csv else self._parquet_rows():
+            numbers, targets = values.to(self.dtype), values[:, -1]
+            good = numbers.isfinite().all(dim=1) & ((targets == 0) | (targets == 1))
+            yield values[good].numpy(), odd + int((~good).sum())
 
-            numbers = dict.fromkeys((*self.feature_names, self.target), self._arrow.float64())
-            return dataset.CsvFileFormat(convert_options=csv.ConvertOptions(column_types=numbers))
-        # With its default a scan keeps all that it has read of a file.
-        options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-        return dataset.ParquetFileFormat(default_fragment_scan_options=options)
+    def _csv_rows(self) -> Iterator[tuple[Tensor, int]]:
+        from bdpvi.datasets.reading import read_numbers
 
-    def _check_names(self, names: Sequence[str]) -> None:
+        for file in self._files:
+            for values, odd in read_numbers(file, [*self.feature_names, self.target]):
+                yield torch.from_numpy(values), odd
+
+    def _parquet_rows(self) -> Iterator[tuple[Tensor, int]]:
+        columns, double = [*self.feature_names, self.target], self._arrow.float64()
+        for path in self._files:
+            try:
+                # With its default a reader keeps all that it has read of a file.
+                with self._parquet.ParquetFile(path, pre_buffer=False) as file:
+                    for batch in file.iter_batches(self.rows, columns=columns):
+                        wanted = (batch.column(name).cast(double, safe=False) for name in columns)
+                        arrays = [one.to_numpy(zero_copy_only=False) for one in wanted]
+                        yield torch.from_numpy(np.stack(arrays, 1)), 0
+            except self._arrow.ArrowException as error:
+                raise ValueError(f"path={str(path)!r} cannot be read: {error}") from error
+
+    def _count_records(self) -> None:
+        self._count = left_out = 0
+        for good, odd in self._batches():
+            self._count += len(good)
+            left_out += odd
+        why = "a line cannot be split, a value is no finite number, or a target neither 0 nor 1"
+        tell_owner(left_out, "record", why, 3)
+
+    def _names(self, file: Path) -> list[str]:
+        """Return the names of a file's columns."""
+        from bdpvi.datasets.reading import read_header  # late: it needs pandas
+
+        return read_header(file)
+
+    def _check_names(self, names: Sequence[str], file: Path) -> None:
         asked = [("target", self.target), *(("features", f) for f in self.feature_names)]
         for argument, name in asked:
             if name not in names:
                 raise ValueError(
-                    f"{argument}: {name!r} is not a column of {self.path}, which has {names}"
+                    f"{argument}: {name!r} is not a column of {file}, which has {names}"
                 )
         if self.target in self.feature_names or not self.feature_names:
             raise ValueError(
                 f"features={list(self.feature_names)} must name columns but the target"
             )
-
-    def _check_types(self) -> None:
-        kinds = self._arrow.types
+        if self._csv:
+            return
+        schema, kinds = self._parquet.read_schema(file), self._arrow.types
         for name in (*self.feature_names, self.target):
-            type_ = self._data.schema.field(name).type
+            type_ = schema.field(name).type
             if not (kinds.is_floating(type_) or kinds.is_integer(type_) or kinds.is_boolean(type_)):
-                raise ValueError(f"column {name!r} of {self.path} has type {type_}, not numbers")
+                raise ValueError(f"column {name!r} of {file} has type {type_}, not numbers")
 
     def _now(self) -> list[tuple[int, int]]:
         return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in self._files)]
@@ -276,7 +286,7 @@ def _files(path: Path) -> tuple[list[Path], str]:
 def _pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
-        import pyarrow.dataset
+        from pyarrow import parquet
     except ImportError as error:
         raise ImportError('tables on disk need pyarrow: pip install "bdpvi[stream]"') from error
-    return pyarrow, pyarrow.dataset
+    return pyarrow, parquet

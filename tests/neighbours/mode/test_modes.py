@@ -23,7 +23,9 @@ from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.events import WITH, WITHOUT, PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.neighbours.mode.expansion import Expansion
 from bdpvi.neighbours.mode.influence import of_any_table
+from bdpvi.neighbours.mode.objective import Posterior, Weighted, climbed
 from bdpvi.neighbours.mode.plan import planned_temperature
 from bdpvi.neighbours.mode.route import Mode
 from bdpvi.neighbours.route import Add, Remove
@@ -124,6 +126,21 @@ def test_polynomials_and_passes_agree() -> None:
         truth = pair(whole, refit(model, data.x[keep], data.y[keep]))
         found = panel.pairs.select(slice(i, i + 1))
         assert torch.allclose(found.hockey_stick(0.5), truth.hockey_stick(0.5), rtol=3e-3)
+
+
+def test_one_far_record_asks_for_no_larger_tensor() -> None:
+    """What δ pays for is a mean; yet no single neighbour is left rough."""
+    data = table(2000, 3, 0)
+    records = Weighted.of(MODEL, data)
+    n = records.z.shape[1]
+    peak = climbed(
+        Posterior(records, MODEL.precision(n), torch.zeros(n).double()), torch.zeros(n).double()
+    )
+    near, far = torch.full((9999,), 1e-4).double() / peak.longest, torch.tensor([1e-3]).double()
+    far = far / peak.longest
+    assert Expansion(peak, far).degree == 3
+    assert Expansion(peak, near).degree == Expansion(peak, torch.cat([near, far])).degree == 2
+    assert Expansion(peak, torch.cat([near, 8 * far])).degree == 3
 
 
 def test_svi_on_batches_ends_at_the_same_mode() -> None:
@@ -238,6 +255,33 @@ def test_odd_tables_have_a_fit_and_a_price(name: str) -> None:
     found = Account([PosteriorDraws(fit.panels)]).cost(1e-2).bayesian
     assert found is not None
     assert math.isfinite(found.epsilon)
+
+
+@pytest.mark.parametrize("heldout", [0, 5])
+def test_rows_decide_neither_a_fit_nor_a_word_of_the_receipt(
+    heldout: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bdpvi.accounting.conceivable._largest", lambda *_: math.inf)
+    said, fresh = set(), replace(table(heldout, 3, 1), ids=torch.arange(100, 100 + heldout))
+    kinds = (Remove(), Add(fresh)) if heldout else ()
+    for rows in (0, 1, 2, 40):
+        data, guide = table(rows, 3, 0), guides.Laplace(MODEL)
+        fit = bdpvi.fit(MODEL, guide, data, neighbours=Mode(*kinds), progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # δ is more than 1/N
+            released = bdpvi.release(fit, epsilon=8.0)
+            said.add(repr(released.receipt))
+            cost = bdpvi.cost(fit)
+        assert cost.bayesian is not None
+        assert cost.bayesian.certified
+        assert cost.bayesian.epsilon < 8
+    assert len(said) == 1
+
+
+def test_few_rows_are_refused_where_no_worst_case_is_known() -> None:
+    model = BayesianLogisticRegression(prior_scale=3.0)
+    with pytest.raises(ValueError, match="data has 2 records; at least 3 are needed"):
+        bdpvi.fit(model, guides.Laplace(model), table(2, 3, 0), progress=False)
 
 
 def test_other_models_and_guides_are_told_of_their_routes() -> None:
