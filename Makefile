@@ -62,8 +62,8 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	  $(BIN)/python examples/generative/wgan.py --epsilon $$epsilon || exit 1; \
 	done
 	$(BIN)/python examples/generative/fedgp.py --epsilon 8
-	$(BIN)/bdpvi compare --data abalone --out comparisons/abalone
-	$(BIN)/bdpvi compare --data adult --out comparisons/adult
+	$(BIN)/bdpvi compare --data abalone --searched --out comparisons/abalone
+	$(BIN)/bdpvi compare --data adult --searched --out comparisons/adult
 	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
 
 reliability: $(VENV)/installed  ## slow tests; when the estimators hold, and a control of one that does not: docs/studies

@@ -48,7 +48,7 @@ TABLES: dict[str, dict[str, Any]] = {
 def searched(name: str) -> float:
     """Return the log score at ε = 1 of the best searched DPVI row."""
     text = (RESULTS / f"compare-{name}.txt").read_text(encoding="utf-8")
-    part = text.split("--settings defaults.json")[0].split("Target ε 1\n")[1]
+    part = text.split("\n$ ")[0].split("Target ε 1\n")[1]
     rows = re.findall(r"^\| dpvi-\w+ .*?(-\d\.\d+) ± ", part, re.MULTILINE)
     return max(map(float, rows))
 

@@ -1,6 +1,7 @@
 """Published results beside ours: writes docs/reproduction.md.
 
-    bdpvi compare --data abalone --out abalone; bdpvi compare --data adult --out adult
+    bdpvi compare --data abalone --searched --out abalone
+    bdpvi compare --data adult --searched --out adult
     python benchmarks/reproduction.py --abalone abalone --adult adult [--out docs/reproduction.md]
     python benchmarks/reproduction.py --networks    # writes the part on networks alone
 

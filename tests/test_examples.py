@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
-MODELS = Path(__file__).parents[1] / "examples" / "models"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+MODELS = EXAMPLES / "models"
 
 
 RELIABLE = ("poisson", "student_t")
@@ -49,3 +51,25 @@ def test_a_model_of_noisy_counts_prints_its_worst_case_and_draws_its_figure(
     assert "worst-case DP: ε = 1 at δ = 1e-06" in printed
     assert "loss" in printed
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["abalone", "adult"])
+def test_public_tables_are_certified_or_say_why_not(
+    name: str, uci: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["uci.py", name, str(uci)])
+    runpy.run_path(str(EXAMPLES / "uci.py"))
+    printed = capsys.readouterr().out
+    number = float(re.findall(r"log score (-[0-9.]+), accuracy", printed)[0])
+    # One draw of few records at a low price moves by about 0.01.
+    assert number == pytest.approx({"abalone": -0.48, "adult": -0.384}[name], abs=0.04)
+    if name == "adult":
+        assert "certified at ε = 0.2: yes" in printed
+        assert "Bayesian DP ε = 0.2 (aimed at) at δ = 1e-05, to remove one record, certified" in (
+            printed
+        )
+        return
+    assert "certified at ε = 0.2: no." in printed
+    assert "N·δ = 0.033" in printed
+    assert "at least 99 % of the population pay at most ε = 0.1" in printed
+    assert re.search(r"worst-case DP: ε = 6\.\d+ at δ = 1e-05", printed)

@@ -36,6 +36,15 @@ def render(template: Path, **content: Any) -> str:
 
 def png(figure: Figure) -> str:
     """Return a figure as PNG in base 64."""
+    return _encoded(figure, "png")
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as SVG in base 64, transparent where it is."""
+    return _encoded(figure, "svg")
+
+
+def _encoded(figure: Figure, kind: str) -> str:
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    figure.savefig(content, format=kind)
     return base64.b64encode(content.getvalue()).decode("ascii")

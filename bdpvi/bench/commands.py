@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from bdpvi.bench.methods import Method
 
 METHODS = (
-    "logistic-regression", "non-private", "bdp-vi-full-rank", "vi-full-rank-worst-case",
-    "bdp-vi-mean-field", "vi-mean-field-worst-case", "bdp-vi-training", "dpvi-ma", "dpvi-pld",
-    "dp-sgld", "dp-sgld-pld", "dp-gd", "dp-gd-bayesian", "noisy-statistics",
-    "objective-perturbation",
+    "logistic-regression", "non-private", "posterior-draws", "bdp-vi-full-rank",
+    "vi-full-rank-worst-case", "bdp-vi-mean-field", "vi-mean-field-worst-case", "bdp-vi-training",
+    "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld", "dp-gd", "dp-gd-bayesian",
+    "noisy-statistics", "objective-perturbation",
 )  # fmt: skip
-TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian")))
+TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian", "draws")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
 WRITTEN = (
     "report.html", "results.csv", "summary.csv", "ratios.csv", "headline.png", "headline.svg",
@@ -36,7 +36,7 @@ Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METH
 Settings = Annotated[
     Path | None,
     typer.Option(
-        help="File of hyper-parameters, such as `bdpvi tune` writes; by default bdpvi's own.",
+        help="File of hyper-parameters, such as `bdpvi tune` writes; by default no search.",
         show_default=False,
     ),
 ]
@@ -106,6 +106,9 @@ def compare(
         int, typer.Option(help="Draws behind every result of a release from one fit.")
     ] = 1_000,
     settings: Settings = None,
+    searched: Annotated[
+        bool, typer.Option("--searched", help="Take what bdpvi's own searches found for the table.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -122,8 +125,10 @@ def compare(
 
     from bdpvi._runtime import progress
     from bdpvi.bench import comparison, headline, hyperparameters, report
+    from bdpvi.recipes.files import DEFAULT
 
-    chosen = hyperparameters.load(table.name, settings or hyperparameters.FILE)
+    named = table.name if searched or settings is not None else DEFAULT
+    chosen = hyperparameters.load(named, settings or hyperparameters.FILE)
     plan = comparison.Plan(
         methods=_methods(chosen.methods, methods),
         epsilons=_numbers("epsilons", epsilons),

@@ -24,7 +24,7 @@ from bdpvi.accounting.cost import Cost, Kind, Outcome
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
-from bdpvi.bench.summary import LEVELS, PAIRED, ratio_table, summarise
+from bdpvi.bench.summary import LEVELS, NO, PAIRED, WORST, YES, ratio_table, summarise
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.metrics import (
     BINS,
@@ -41,6 +41,9 @@ LANDING = 0.055
 """A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
 temperature on the public grid needs nearly all of it."""
 
+ABOVE = "not certified at the target: at the temperature that is planned for it ε is {:.3g}"
+PLANNED = "costs less than the target: its temperature was planned before a record was seen"
+
 UNSURE = 1e-6
 """Failure probability of what 99 % of all records are certified to pay at most."""
 _LOWEST = 37.0
@@ -50,8 +53,8 @@ _AT_ONCE = 2**22
 
 COLUMNS = (
     "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
-    "epsilon", "worst_case_epsilon", "delta", "reliable", "reason", "setting", "accountant",
-    "top_share", "effective_size", "pareto_k", "skewness", "seconds",
+    "epsilon", "worst_case_epsilon", "delta", "certified", "reliable", "reason",
+    "setting", "accountant", "top_share", "effective_size", "pareto_k", "skewness", "seconds",
 )  # fmt: skip
 
 
@@ -274,7 +277,7 @@ def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict
 _PARTS = {"row", "measures", "records", "bins", "own", "certified"}
 _FAILED = {"delta", "reason", "seconds"}
 _REACHED = {"setting", "seconds"}
-_PRICED = {"epsilon", "delta", "reason", "accountant"}
+_PRICED = {"epsilon", "delta", "certified", "reason", "accountant"}
 
 
 def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
@@ -291,7 +294,8 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
     if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= allowed:
         raise ValueError(f"row must be an object with {sorted({*same, *needed})}")
     for name, value in row.items():
-        if not (value == same[name] if name in same else _fits(name, value, cell)):
+        most = math.inf if row.get("certified") == NO else cell.epsilon
+        if not (value == same[name] if name in same else _fits(name, value, most)):
             raise ValueError(f"{name} of the row cannot be {value!r}")
 
 
@@ -324,13 +328,15 @@ def _check_figures(bins: Any, own: Any, certified: Any) -> None:
         raise ValueError(f"certified must be a number of at least 0, got {certified!r}")
 
 
-def _fits(name: str, value: Any, cell: Cell) -> bool:
-    """Return whether a cell's column may hold this value."""
+def _fits(name: str, value: Any, most: float) -> bool:
+    """Return whether a cell's column may hold this value, of ε one up to ``most``."""
+    if name == "certified":
+        return value in (YES, NO, WORST)
     if name in ("reason", "accountant", "reliable"):
         return isinstance(value, bool if name == "reliable" else str)
     if type(value) is not float and (type(value) is not int or abs(value) >= 2**53):
         return False
-    return name != "epsilon" or 0 < value <= cell.epsilon
+    return name != "epsilon" or 0 < value <= most
 
 
 def _about(cell: Cell, split: Split) -> dict[str, Any]:
@@ -356,6 +362,9 @@ def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor
 def price(outcome: Outcome, target: float) -> dict[str, Any]:
     """Return what an outcome costs, and how far that may be relied on.
 
+    What is certified at a public temperature, for more than the target, is a row that is not
+    certified: nothing is promised at the target.
+
     Raises:
         RuntimeError: if it costs more than the target; such a row must never be written.
     """
@@ -365,11 +374,16 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
         if math.isfinite(target):
             raise RuntimeError(f"an outcome without a price was calibrated to epsilon={target}")
         return {}
-    if not paid.epsilon <= target:
+    above = not paid.epsilon <= target
+    if above and not (paid.certified and math.isfinite(paid.epsilon)):
         raise RuntimeError(f"epsilon={paid.epsilon} lies above its target {target}")
     low = paid.epsilon < (1 - LANDING) * target
     note = "costs less than the target at the least noise that the method has" if low else ""
+    if paid.certified:
+        note = ABOVE.format(paid.epsilon) if above else PLANNED * low
+    held = YES if paid.certified and not above else NO
     row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
+    row["certified"] = WORST if paid.kind is Kind.WORST_CASE else held
     if cost.worst_case is not None:
         row["worst_case_epsilon"] = cost.worst_case.epsilon
     if paid.kind is Kind.WORST_CASE:

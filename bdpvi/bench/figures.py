@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bdpvi.bench.methods import NONE, BaseRate, Method
-from bdpvi.bench.methods.dp_sgld import DPSGLDOriginal
-from bdpvi.bench.methods.dpvi import DPVIMoments
+from bdpvi.bench.methods.certified import CertifiedDraws
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.summary import NO
 from bdpvi.recipes.metrics import MEASURES
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
@@ -122,67 +122,71 @@ def _panel(
     return drawn
 
 
-PUBLISHED = {
-    DPVIMoments.name: "DPVI as published, worst-case DP",
-    DPSGLDOriginal.name: "DP-SGLD as published, worst-case DP",
-}
-"""Methods with their authors' own accounting."""
+INK = "#808080"
+"""Text, ticks and frame of :func:`headline`: as legible on black as on white."""
+OPENING = (
+    ("posterior draws, Bayesian", "#2f7fd1", "o-"),
+    ("best other Bayesian row, an experiment", "#7aa9d8", "o:"),
+    ("objective perturbation, worst case", "#d9711c", "s--"),
+    ("best other worst-case row", "#a965c0", "s-."),
+)
+"""What lines of :func:`headline` are called, their colours and their styles, in their order."""
 
 
-def headline(summary: pd.DataFrame, default: str = ObjectivePerturbation.name) -> Figure:
-    """Return a comparison's log score against ε in one panel: the best of each kind, and a band.
+def headline(summary: pd.DataFrame) -> Figure:
+    """Return a comparison's log score against ε in one panel: the best of each family.
 
-    Methods as their papers have them, :data:`PUBLISHED`, are points.
-
-    The band is the standard deviation of one run, which is what gets released. Who is the best at a
-    target is seen on the test rows, so its line is a little too high.
+    Bayesian rows are circles on solid or dotted lines, worst-case rows squares on dashed ones.
+    Markers are hollow where a Bayesian ε is not certified at its target. The band is the standard
+    deviation of one run, which is what gets released. Who is the best at a target is seen on the
+    test rows, so a line of the best is a little too high.
 
     Args:
-        summary: see :func:`curve`; of the log score the spread too.
-        default: the method that has a line of its own, being what the library releases by default.
+        summary: see :func:`curve`; of the log score the spread, and the column certified.
     """
-    figure = Figure(figsize=(6.4, 3.8), dpi=110, layout="constrained")
+    figure = Figure(figsize=(4.8, 5.4), dpi=110, layout="constrained", facecolor="none")
     axes = figure.subplots()
     rows = summary[summary["log_score"].notna() & summary["reliable"].ne(False)]
-    free = rows[rows["target_epsilon"].isna()].set_index("method")["log_score"]
-    base = free.index == BaseRate.name
-    levels = (("without privacy", "--", free[~base]), ("base rate", ":", free[base]))
-    for label, style, level in levels:
-        if len(level):
-            axes.axhline(level.max(), ls=style, lw=1.2, color="0.35", label=label)
-    own = rows["method"] == default
-    kinds = (
-        ("the default release, worst-case DP", own, WORST_CASE),
-        ("best other row, worst-case DP", ~own & (rows["guarantee"] == WORST_CASE), WORST_CASE),
-        ("best row, Bayesian DP", rows["guarantee"] == BAYESIAN, BAYESIAN),
-    )
-    for colour, (label, some, guarantee) in zip(COLOURS, kinds, strict=False):
-        shown = rows[some].sort_values("log_score").groupby("target_epsilon").tail(1)
-        shown = shown.sort_values("target_epsilon")
-        if shown.empty:
+    bayesian, worst = (rows["guarantee"] == kind for kind in (BAYESIAN, WORST_CASE))
+    draws, default = (rows["method"] == one.name for one in (CertifiedDraws, ObjectivePerturbation))
+    families = (draws, bayesian & ~draws, default, worst & ~default)
+    for (label, colour, style), some in zip(OPENING, families, strict=True):
+        best = rows[some].sort_values("log_score").groupby("target_epsilon").tail(1)
+        best = best.sort_values("target_epsilon")
+        if best.empty:
             continue
-        x, y = shown["target_epsilon"], shown["log_score"]
-        spread = shown["log_score_spread"].fillna(0)
-        axes.plot(x, y, f"{MARKERS[guarantee]}-", color=colour, ms=5, label=label)
-        axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.2, lw=0)
-    low = axes.get_ylim()[0]
-    for colour, (method, label) in zip(COLOURS[len(kinds) :], PUBLISHED.items(), strict=False):
-        shown = rows[rows["method"] == method]
-        inside = shown[shown["log_score"] >= low]
-        if len(shown):
-            label += "; lower where not shown" * (len(inside) < len(shown))
-            axes.plot(inside["target_epsilon"], inside["log_score"], "^", color=colour, label=label)
-    axes.set_ylim(bottom=low)
+        x, y, spread = (best[c] for c in ("target_epsilon", "log_score", "log_score_spread"))
+        hollow = best["certified"].eq(NO)
+        axes.fill_between(
+            x, y - spread.fillna(0), y + spread.fillna(0), color=colour, alpha=0.2, lw=0
+        )
+        axes.plot(x, y, style[1:], color=colour, label="_")
+        axes.plot(x[~hollow], y[~hollow], style[0], color=colour, ms=7, label="_")
+        axes.plot(
+            x[hollow], y[hollow], style[0], color=colour, mfc="none", mew=1.5, ms=7, label="_"
+        )
+        fill = "none" if hollow.all() else colour
+        axes.plot([], [], style, color=colour, mfc=fill, ms=7, label=label)
+    free = rows[rows["target_epsilon"].isna() & (rows["method"] != BaseRate.name)]["log_score"]
+    if len(free):
+        axes.axhline(free.max(), ls="-", lw=1, color=INK, label="without privacy")
     targets = sorted(rows["target_epsilon"].dropna().unique())
     if targets:
         axes.set_xscale("log")
         axes.set_xticks(targets, [f"{epsilon:g}" for epsilon in targets])
         axes.minorticks_off()
     deltas = sorted(set(rows["delta"].dropna()))
-    axes.set_xlabel(f"ε at δ = {deltas[0]:g}" if deltas else "no privacy")
-    axes.set_ylabel("test log score ± sd of one run")
+    axes.set_xlabel(f"ε at δ = {deltas[0]:g}" if deltas else "no privacy", color=INK)
+    axes.set_ylabel("test log score; band: ± sd of one run", color=INK)
+    axes.set_facecolor("none")
+    axes.tick_params(colors=INK)
+    axes.spines[:].set_color(INK)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    hollow_means = "hollow: not certified at that ε"
+    figure.legend(
+        loc="outside lower left", frameon=False, labelcolor=INK, title=hollow_means,
+        alignment="left",
+    ).get_title().set_color(INK)  # fmt: skip
     return figure
 
 

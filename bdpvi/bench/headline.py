@@ -1,96 +1,105 @@
-"""What a comparison shows, in sentences that say no more than its intervals do."""
+"""What a comparison shows, in three sentences that say no more than its intervals do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from bdpvi.bench.figures import NO_WORST_CASE
-from bdpvi.bench.summary import BEST, PAIRED
-from bdpvi.recipes.metrics import MEASURES
+from bdpvi.bench.summary import BEST, YES
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
+
+BEYOND = (
+    "Higher, lower and ahead are said only where the 95 % interval of a difference, over test "
+    "records and runs, excludes 0. Each interval holds by itself: of twenty such statements one is "
+    "wrong on average, and the first of many methods is partly the luckiest."
+)
+"""What the sentences mean by their words."""
 
 
 def headline(summary: pd.DataFrame, ratios: pd.DataFrame) -> list[str]:
-    """Return what can be said of log score and accuracy, a sentence for each question.
+    """Return what can be said of the log score: at most three sentences.
 
-    A method is called ahead, or behind, only where a 95 % interval of the difference, over test
-    records and runs, excludes 0.
+    Of certified rows beside the best worst-case one, of worst-case rows among each other, and of
+    what the best of both keep of the gain without privacy. Rows that are not certified count in
+    none.
 
     Args:
         summary, ratios: see :mod:`bdpvi.bench.summary`.
     """
-    return [line for measure in PAIRED for line in _of(measure, summary, ratios)]
+    said = (_certified(summary, ratios), _worst_case(summary), _kept(summary))
+    return [f"{one}." for one in said if one]
 
 
-def _of(measure: str, summary: pd.DataFrame, ratios: pd.DataFrame) -> Iterator[str]:
-    label = MEASURES[measure].label.capitalize()
-    shown = ratios[(ratios["measure"] == measure) & (ratios["against"] == BEST)]
+def _certified(summary: pd.DataFrame, ratios: pd.DataFrame) -> str:
+    """Return where certified rows score above the best worst-case row, below it, or neither."""
+    targets = sorted(summary.loc[summary["guarantee"] == BAYESIAN, "target_epsilon"].unique())
+    if not targets:
+        return ""
+    found = ratios["measure"].eq("log_score") & ratios["against"].eq(BEST)
+    held = ratios[found & ratios["certified"].eq(YES) & ratios["difference"].notna()]
     # Those at one target have one rival, so the first by difference is the first by score.
-    leaders = [
-        rows.sort_values("difference").iloc[-1]
-        for _, rows in shown.dropna(subset="difference").groupby("target_epsilon")
-    ]
-    if leaders:
-        yield f"{label}, best Bayesian row against best worst-case row, at equal ε: " + _verdicts(
-            [(one, one["difference_low"], one["difference_high"], _gap(one)) for one in leaders]
+    first = held.sort_values("difference").groupby("target_epsilon").tail(1)
+    below, above = first["difference_high"] < 0, first["difference_low"] > 0
+    parts = [
+        f"{words} at ε = {_numbers(at)}"
+        for words, at in (
+            ("the higher log score", first.loc[above, "target_epsilon"]),
+            ("the lower log score", first.loc[below, "target_epsilon"]),
+            ("one too close to call", first.loc[~above & ~below, "target_epsilon"]),
         )
-        each = (f"{one['target_epsilon']:g}: {one['shown']}, {_named(one)}" for one in leaders)
-        yield (
-            f"{label}, ε that the worst-case rows need to score as the best Bayesian row does, "
-            f"over that row's ε, at {'; '.join(each)}."
-        )
-    for guarantee in (BAYESIAN, WORST_CASE):
-        yield from _within(label, measure, guarantee, summary)
-
-
-def _verdicts(rows: Sequence[tuple[Any, float, float, str]]) -> str:
-    """Return at which targets a difference lies above 0, below it, or cannot be told from it.
-
-    >>> rows = [({"target_epsilon": e}, low, low + 2, "by 1") for e, low in ((0.1, 0.5), (1, -1))]
-    >>> _verdicts(rows)
-    'ahead at 0.1: by 1; not told apart at 1.'
-    """
-    above = [f"{one['target_epsilon']:g}: {gap}" for one, low, _, gap in rows if low > 0]
-    below = [f"{one['target_epsilon']:g}: {gap}" for one, _, high, gap in rows if high < 0]
-    open_ = [
-        f"{one['target_epsilon']:g}" for one, low, high, _ in rows if not (low > 0 or high < 0)
+        if len(at)
     ]
-    parts = (("ahead at", above), ("behind at", below), ("not told apart at", open_))
-    return "; ".join(f"{word} {', '.join(some)}" for word, some in parts if some) + "."
-
-
-def _within(label: str, measure: str, guarantee: str, summary: pd.DataFrame) -> Iterator[str]:
-    """Return where one method of a guarantee scores above every other of it."""
-    rows = summary[(summary["guarantee"] == guarantee) & summary[f"{measure}_behind"].notna()]
-    alone: list[str] = []
-    open_: list[str] = []
-    for target, some in rows.groupby("target_epsilon"):
-        first = some[f"{measure}_behind"].eq(0) & some[f"{measure}_behind_low"].eq(0)
-        others = some[~first]
-        if len(others) and first.any():
-            clear = first.sum() == 1 and bool((others[f"{measure}_behind_low"] > 0).all())
-            name = _named(some[first].iloc[0])
-            (alone if clear else open_).append(f"{target:g}: {name}" if clear else f"{target:g}")
-    parts = (
-        ("one method is ahead of every other at", alone),
-        ("the first is not told apart from at least one other at", open_),
-    )
-    found = [f"{words} {', '.join(some)}" for words, some in parts if some]
-    if found:
-        yield f"{label}, within {guarantee}: {'; '.join(found)}."
-
-
-def _gap(one: Any) -> str:
+    if not parts:
+        return f"No Bayesian ε is certified within its target, be that {_numbers(targets)}"
+    names, at = _listed(sorted(set(first["method"]))), _numbers(first["target_epsilon"])
     return (
-        f"{_named(one)} by {one['difference']:+.4f} ({one['difference_low']:+.4f} to "
-        f"{one['difference_high']:+.4f}) against {one['rival']}"
+        f"Beside the best worst-case method, {names}, certified at ε = {at}, has {', '.join(parts)}"
     )
 
 
-def _named(one: Any) -> str:
-    """Return a method's name, and that it has no worst-case guarantee where it has none."""
-    none = pd.isna(one["worst_case_epsilon"])
-    return f"{one['method']} ({NO_WORST_CASE})" if none else str(one["method"])
+def _worst_case(summary: pd.DataFrame) -> str:
+    """Return which worst-case method is first where, and where it is ahead of every other."""
+    rows = summary[(summary["guarantee"] == WORST_CASE) & summary["log_score_behind"].notna()]
+    leaders: dict[str, list[float]] = {}
+    ahead = []
+    for target, some in rows.groupby("target_epsilon"):
+        first = some["log_score_behind"].eq(0) & some["log_score_behind_low"].eq(0)
+        if len(some) < 2 or not first.any():
+            continue
+        leaders.setdefault(str(some.loc[first, "method"].iloc[0]), []).append(float(str(target)))
+        if first.sum() == 1 and (some.loc[~first, "log_score_behind_low"] > 0).all():
+            ahead.append(float(str(target)))
+    if not leaders:
+        return ""
+    parts = _listed([f"{name} at ε = {_numbers(at)}" for name, at in leaders.items()])
+    clear = f"it is ahead of every other at ε = {_numbers(ahead)}" if ahead else ""
+    if len(ahead) < sum(map(len, leaders.values())):
+        clear += ", elsewhere" * bool(ahead) + " at least one other is too close to call"
+    return f"Of the worst-case methods the highest log score is that of {parts}; {clear.strip()}"
+
+
+def _kept(summary: pd.DataFrame) -> str:
+    """Return what the best rows that promise something keep of the gain without privacy."""
+    promised = summary["guarantee"].eq(WORST_CASE) | summary["certified"].eq(YES)
+    best = summary[promised].groupby("target_epsilon")["kept"].max().dropna()
+    if best.empty:
+        return ""
+    parts = _listed([f"{kept:.0%} at ε = {target:g}" for target, kept in best.items()])
+    return (
+        f"The best row with a guarantee keeps {parts} of what a fit without privacy gains in log "
+        "score over the base rate"
+    )
+
+
+def _numbers(values: Collection[float]) -> str:
+    return _listed([f"{value:g}" for value in sorted(values)])
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words with commas and an "and" between.
+
+    >>> _listed(["a"]), _listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

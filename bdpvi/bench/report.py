@@ -16,9 +16,9 @@ from rich.table import Table
 from bdpvi._runtime import page
 from bdpvi._runtime.store import replacing
 from bdpvi.bench import figures
-from bdpvi.bench.headline import headline
+from bdpvi.bench.headline import BEYOND, headline
 from bdpvi.bench.methods import SENTENCES, Method
-from bdpvi.bench.summary import BEST, EXPOSURE, PAIRED
+from bdpvi.bench.summary import BEST, EXPOSURE, NO, PAIRED, YES
 from bdpvi.recipes.metrics import MEASURES
 from bdpvi.releasing.guarantees import WORST_CASE
 from bdpvi.types import Split
@@ -28,13 +28,16 @@ SECRET = "secret-record-epsilons.png"
 """The one figure that is for the owner of the records alone. The report does not hold it."""
 EXPERIMENT = "An experiment: it follows public seeds, so nothing here may be released"
 COLUMNS = (
-    "method", "guarantee", "ε", "worst-case ε",
+    "method", "guarantee", "certified", "ε", "worst-case ε",
     "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
     "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
 )  # fmt: skip
+MOST = 7
+"""Targets in the first table of a report, which has three columns besides."""
 EXPOSED = ("method", "target ε", "ε", "largest", "99 %", "median", "largest / ε")
 RATIOS = (
-    "method", "target ε", "worst-case ε", "measure", "against", "difference", "ratio of ε",
+    "method", "target ε", "certified", "worst-case ε", "measure", "against", "difference",
+    "ratio of ε",
 )  # fmt: skip
 
 
@@ -119,7 +122,7 @@ def report(
         split: what was compared on.
         results: what was found.
         settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
-        drawn: the figures "curve" and "reliability"; others are left out.
+        drawn: the figures "headline", "curve" and "reliability".
     """
     methods, summary = results.methods, results.summary
     labels = {method.name: method.label for method in methods}
@@ -132,13 +135,16 @@ def report(
         train=len(split.train),
         test=len(split.test),
         deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],
+        opening=page.svg(drawn["headline"]),
         pictures={name: page.png(figure) for name, figure in drawn.items()},
+        overview=overview(summary, labels),
         methods=methods,
         guarantees=list(dict.fromkeys(method.guarantee for method in methods)),
         sentences=SENTENCES,
         columns=COLUMNS,
         tables=tables(results.summary, labels),
         headline=headline(summary, results.ratios),
+        beyond=BEYOND,
         ratio_columns=RATIOS,
         ratios=ratio_rows(results.ratios, labels),
         exposed_columns=EXPOSED,
@@ -171,11 +177,41 @@ def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[l
     }
 
 
+def overview(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
+    """Return the log score of every method at the targets, of many at the first and last ones.
+
+    Returns:
+        Rows of at most ten columns, the first their heading.
+    """
+    targets = sorted(summary["target_epsilon"].dropna().unique())
+    if len(targets) > MOST:
+        targets = [*targets[: MOST // 2], *targets[-(MOST - MOST // 2) :]]
+    rows = [["method", "guarantee", "certified", *(f"ε {t:g}" for t in targets)]]
+    for name, some in summary.groupby("method", sort=False):
+        own = some.set_index("target_epsilon")
+        free = own.index.isna().any()
+        scores = [own["log_score"].iloc[0] if free else own["log_score"].get(t) for t in targets]
+        rows.append([
+            labels.get(str(name), str(name)), str(own["guarantee"].iloc[0]), _where(own),
+            *(f"{score:.3f}" if pd.notna(score) else "not reached" for score in scores),
+        ])  # fmt: skip
+    return rows
+
+
+def _where(own: pd.DataFrame) -> str:
+    """Return at which targets, the index, a method's Bayesian ε is certified."""
+    found = own["certified"].dropna()
+    if set(found) == {YES, NO}:
+        return "at ε " + ", ".join(f"{target:g}" for target in found[found == YES].index)
+    return str(found.iloc[0]) if len(found) else ""
+
+
 def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
     reached = pd.notna(row["accuracy"])
     shown = [
         labels.get(row["method"], row["method"]),
         _guarantee(row),
+        _word(row["certified"]),
         _number(row["epsilon"]) if reached else "not reached",
         _worst_case(row),
     ]
@@ -198,7 +234,7 @@ def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str
         ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
         shown.append([
             labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
-            _worst_case(row), MEASURES[row["measure"]].label, against,
+            _word(row["certified"]), _worst_case(row), MEASURES[row["measure"]].label, against,
             _interval(*ends), row["shown"],
         ])  # fmt: skip
     return shown
@@ -314,6 +350,10 @@ def _interval(value: Any, low: Any, high: Any) -> str:
     if value == low == high == 0:
         return "the best"
     return f"{value:.4f} ({low:.4f} to {high:.4f})"
+
+
+def _word(value: Any) -> str:
+    return str(value) if pd.notna(value) else ""
 
 
 def _places(value: Any) -> str:

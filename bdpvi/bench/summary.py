@@ -23,13 +23,16 @@ LEVELS = tuple(percent / 100 for percent in range(1, 101))
 EXPOSURE = {"largest": 1.0, "99": 0.99, "median": 0.5}
 """What single records pay, in columns ``secret_…_epsilon``: the fraction that pays at most this."""
 BEST = "best worst-case"
+YES, NO, WORST = "yes", "no", "—"
+"""Whether a row's Bayesian ε is certified, and within its target; worst-case rows need not be."""
 
 _COMMON = (
     "data", "method", "guarantee", "target_epsilon", "epsilon", "worst_case_epsilon", "delta",
-    "reliable", "reason", "accountant", "setting",
+    "certified", "reliable", "reason", "accountant", "setting",
 )  # fmt: skip
 _RATIOS = (
-    "measure", "method", "target_epsilon", "epsilon", "worst_case_epsilon", "against", "rival",
+    "measure", "method", "target_epsilon", "epsilon", "worst_case_epsilon", "certified", "against",
+    "rival",
     "difference", "difference_low", "difference_high", "ratio", "ratio_low", "ratio_high", "least",
     "most", "shown",
 )  # fmt: skip
@@ -45,7 +48,9 @@ def summarise(found: Sequence[Found]) -> pd.DataFrame:
     (``…_error``), and the standard deviation of one run (``…_spread``). Of accuracy and log score
     how far the row is behind the best of its guarantee at its target, with a 95 % interval over
     test records and runs (``…_behind``, ``…_behind_low``, ``…_behind_high``; see
-    :func:`bdpvi.bench.ratios.difference`); a row that is not reliable is never the best.
+    :func:`bdpvi.bench.ratios.difference`); a row that is not reliable is never the best. Bayesian
+    rows that are certified, and those that are not, are set against their own kind. One whose ε
+    lies above its target is set against none.
     ``kept`` is the share of logistic regression's gain in log score over the base rate, and
     ``ece_above`` the calibration error above its own; where it is not compared, they are those of
     variational inference without privacy.
@@ -96,12 +101,20 @@ def scores(one: Found, measure: str) -> Scores:
 
 def best(found: Sequence[Found], measure: str) -> Found | None:
     """Return the cell of the highest mean among those that were reached and may be relied on."""
-    usable = [one for one in found if one["measures"] and one["row"].get("reliable") is not False]
+    usable = [one for one in found if _within(one) and one["row"].get("reliable") is not False]
     return max(usable, key=lambda one: float(np.mean(one["measures"][measure])), default=None)
 
 
-def _class(one: Found) -> tuple[Any, Any]:
-    return one["row"]["guarantee"], one["row"]["target_epsilon"]
+def _within(one: Found) -> bool:
+    """Return whether a cell was measured at an ε within its target."""
+    row = one["row"]
+    target = row["target_epsilon"]
+    return bool(one["measures"]) and (target is None or row["epsilon"] <= target)
+
+
+def _class(one: Found) -> tuple[Any, ...]:
+    row = one["row"]
+    return row["guarantee"], row.get("certified"), row["target_epsilon"]
 
 
 def _measures(one: Found) -> dict[str, float]:
@@ -138,7 +151,7 @@ def _exposure(one: Found) -> dict[str, float]:
 def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
     """Return how far a cell is behind the best of its guarantee at its target, if it has one."""
     found: dict[str, float] = {}
-    for name in PAIRED if one["row"]["target_epsilon"] is not None else ():
+    for name in PAIRED if one["row"]["target_epsilon"] is not None and _within(one) else ():
         first = best(alike, name)
         if first is not None:
             gap = difference(scores(first, name), scores(one, name))
@@ -188,11 +201,15 @@ def ratio_table(
 
 
 def _twins(methods: Sequence[Method]) -> dict[str, str]:
-    """Return by a Bayesian method's name that of the same mechanism priced by the worst case."""
+    """Return by a Bayesian method's name that of the same mechanism priced by the worst case.
+
+    Mechanisms of two models are two.
+    """
     found = {}
     for method in methods:
         owner = getattr(method, "settings_of", None)
-        if owner is not None and any(other.name == owner for other in methods):
+        if any(other.name == owner and other.model == method.model for other in methods):
+            assert owner is not None
             pair = (owner, method.name) if method.guarantee == WORST_CASE else (method.name, owner)
             found[pair[0]] = pair[1]
     return found

@@ -181,11 +181,33 @@ def configurations(
     drawn, space = optuna.create_study(sampler=sampler), distributions(method)
     entries: list[Entry] = []
     now = map(describe, (method, *at))
-    while len(entries) < count:
-        entry = next(now, None) or replaced(describe(method), drawn.ask(space).params)
-        if entry not in entries:
+    for _ in range(1_000 * count):  # points of one configuration, or of none, are passed over
+        if len(entries) == count:
+            return entries
+        entry = next(now, None) or _built(
+            method, replaced(describe(method), drawn.ask(space).params)
+        )
+        if entry is not None and entry not in entries:
             entries.append(entry)
-    return entries
+    raise ValueError(
+        f"configurations={count} is more than {method.name} has of its {points}: take fewer"
+    )
+
+
+def _built(method: Method, entry: Entry) -> Entry | None:
+    """Return a configuration as its method has it, None where there is no such method.
+
+    >>> from bdpvi.bench.methods.posterior import FullRankRelease as FullRank
+    >>> path, entry = "model.correlation", describe(FullRank())
+    >>> _built(FullRank(), replaced(entry, {path: 0.5})) is None  # no prior follows from the width
+    True
+    >>> _built(FullRank(), replaced(entry, {"model.limit": None})) == entry
+    True
+    """
+    try:
+        return describe(build(method.name, entry))
+    except ValueError:
+        return None
 
 
 def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry | None:
@@ -209,7 +231,8 @@ def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry |
     for reach in (1, 2):
         for turn in range(len(tried), len(tried) + targets):
             best = max(tried, key=lambda trial: trial.scores[turn % targets])
-            steps = [e for e in _steps(method, best.entry, reach) if e not in known]
+            beside = (_built(method, e) for e in _steps(method, best.entry, reach))
+            steps = [e for e in beside if e is not None and e not in known]
             if steps:
                 return random.Random(f"{seed} {method.name} {len(tried)}").choice(steps)
     return None

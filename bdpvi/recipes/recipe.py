@@ -49,11 +49,11 @@ class Recipe:
         draws: number k of released samples.
         accounting: how a Bayesian ε is computed; None is the usual way.
 
-    >>> Recipe(noise_scale=0.1).model.clip
-    0.5
+    >>> Recipe(noise_scale=0.1).model.weighted
+    True
     """
 
-    model: Known = field(default_factory=lambda: BayesianLogisticRegression(clip=0.5))
+    model: Known = field(default_factory=BayesianLogisticRegression)
     route: ObjectivePerturbation | NoisyScores | DPVI | None = None
     guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None

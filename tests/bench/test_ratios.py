@@ -19,7 +19,8 @@ from bdpvi.bench.ratios import (
     epsilon_ratios,
     resampled,
 )
-from bdpvi.bench.summary import BEST, PAIRED
+from bdpvi.bench.summary import BEST
+from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
 
 def steady(records: np.ndarray) -> Scores:
@@ -151,43 +152,64 @@ def test_outside_the_curve_a_ratio_is_a_bound() -> None:
     assert str(Ratio(between(np.array([1.0, 2.0]), 1.5), 0.1, 10)) == "1.50 (1.00 to 2.00)"
 
 
-def row(target: float, low: float, high: float, worst: float | None = None) -> dict[str, object]:
+def beside(target: float, low: float, high: float, certified: str = "yes") -> dict[str, object]:
     return {
-        "measure": PAIRED[0], "method": "ours", "target_epsilon": target, "rival": "theirs",
-        "epsilon": target, "worst_case_epsilon": worst, "against": BEST, "shown": "2.00",
-        "difference": (low + high) / 2, "difference_low": low, "difference_high": high,
+        "measure": "log_score", "method": "ours", "target_epsilon": target, "rival": "theirs",
+        "certified": certified, "against": BEST, "difference": (low + high) / 2,
+        "difference_low": low, "difference_high": high,
     }  # fmt: skip
 
 
-def test_a_lead_is_said_only_where_the_interval_excludes_0() -> None:
-    behind: dict[str, list[float]] = {
-        f"{m}_behind{end}": [] for m in PAIRED for end in ("", "_low", "_high")
-    }
-    empty = pd.DataFrame({"guarantee": [], "target_epsilon": [], **behind})
-
-    def said(*rows: dict[str, object]) -> str:
-        return headline(empty, pd.DataFrame(rows))[0]
-
-    assert "ahead" not in said(row(0.1, -0.01, 0.05), row(1.0, -0.01, 0.0))
-    text = said(row(0.1, 0.01, 0.05), row(0.5, -0.1, -0.05), row(1.0, -0.01, 0.03))
-    assert "ahead at 0.1: ours (worst-case ε: none) by +0.0300 (+0.0100 to +0.0500)" in text
-    assert "behind at 0.5: ours" in text
-    assert text.endswith("not told apart at 1.")
-    assert "none" not in said(row(0.1, 0.01, 0.05, worst=0.1))
+def summary(*rows: dict[str, object]) -> pd.DataFrame:
+    columns = ("guarantee", "certified", "method", "target_epsilon", "kept", "log_score_behind",
+               "log_score_behind_low")  # fmt: skip
+    return pd.DataFrame(list(rows), columns=list(columns))
 
 
-def test_ahead_of_every_other_of_a_guarantee_means_every_other() -> None:
-    def said(low: float) -> str:
+def test_certified_rows_are_above_or_below_only_where_the_interval_excludes_0() -> None:
+    def said(*rows: dict[str, object]) -> list[str]:
+        ours = [{"guarantee": BAYESIAN, "certified": one["certified"], "method": one["method"],
+                 "target_epsilon": one["target_epsilon"]} for one in rows]  # fmt: skip
+        return headline(summary(*ours), pd.DataFrame(rows))
+
+    open_ = said(beside(0.1, -0.01, 0.05), beside(1.0, -0.01, 0.0))
+    (text,) = open_
+    assert "higher" not in text
+    assert "lower" not in text
+    assert text.endswith("ours, certified at ε = 0.1 and 1, has one too close to call at ε = 0.1 "
+                         "and 1.")  # fmt: skip
+    (text,) = said(beside(0.1, 0.01, 0.05), beside(0.5, -0.1, -0.05), beside(1.0, 0.02, 0.03, "no"))
+    assert text == (
+        "Beside the best worst-case method, ours, certified at ε = 0.1 and 0.5, has the higher log "
+        "score at ε = 0.1, the lower log score at ε = 0.5."
+    )
+    (text,) = said(beside(0.1, 0.01, 0.05, "no"), beside(1.0, 0.02, 0.03, "no"))
+    assert text == "No Bayesian ε is certified within its target, be that 0.1 and 1."
+
+
+def test_ahead_of_every_other_worst_case_method_means_every_other() -> None:
+    columns = ("difference", "difference_low", "difference_high")
+    table = pd.DataFrame(columns=["measure", "against", "certified", "target_epsilon", *columns])
+
+    def said(*lows: float) -> list[str]:
         rows = [
-            {"guarantee": "worst-case DP", "target_epsilon": 0.1, "method": name,
-             "worst_case_epsilon": 0.1,
-             **{f"{m}_behind{end}": value for m in PAIRED
-                for end, value in (("", gap), ("_low", at), ("_high", 2 * gap))}}
+            {"guarantee": WORST_CASE, "certified": "—", "target_epsilon": place + 0.5,
+             "method": name, "kept": 0.9 - gap, "log_score_behind": gap, "log_score_behind_low": at}
+            for place, low in enumerate(lows)
             for name, gap, at in (("a", 0.0, 0.0), ("b", 0.2, 0.1), ("c", 0.1, low))
         ]  # fmt: skip
-        table = pd.DataFrame(columns=["measure", "against", "difference", "target_epsilon"])
-        return " ".join(headline(pd.DataFrame(rows), table))
+        experiment = {"guarantee": BAYESIAN, "certified": "no", "target_epsilon": 0.5,
+                      "method": "d", "kept": 0.99}  # fmt: skip
+        return headline(summary(*rows, experiment), table)[1:]
 
-    assert "within worst-case DP: one method is ahead of every other at 0.1: a." in said(0.01)
-    assert "ahead" not in said(-0.01)
-    assert "not told apart from at least one other at 0.1" in said(-0.01)
+    first, kept = said(0.01)
+    assert first == (
+        "Of the worst-case methods the highest log score is that of a at ε = 0.5; it is ahead of "
+        "every other at ε = 0.5."
+    )
+    assert kept.startswith("The best row with a guarantee keeps 90% at ε = 0.5 of what")
+    assert said(-0.01)[0].endswith("a at ε = 0.5; at least one other is too close to call.")
+    assert said(-0.01, 0.01)[0].endswith(
+        "a at ε = 0.5 and 1.5; it is ahead of every other at ε = 1.5, elsewhere at least one other "
+        "is too close to call."
+    )

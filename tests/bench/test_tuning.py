@@ -30,9 +30,12 @@ from bdpvi.bench.comparison import EPSILONS
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import METHODS, Method
 from bdpvi.bench.methods.dp_gd import DPGD
-from bdpvi.bench.methods.posterior import FullRankRelease, MeanFieldRelease
+from bdpvi.bench.methods.posterior import (
+    FullRankWorstCase,
+    MeanFieldWorstCase,
+)
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
-from bdpvi.bench.tuning import Search, base_rate_score, score, tune
+from bdpvi.bench.tuning import Search, base_rate_score, proposal, score, tune
 from bdpvi.datasets import abalone, folds
 from bdpvi.recipes.metrics import OBJECTIVES
 from bdpvi.recipes.recommended import recommended
@@ -395,12 +398,30 @@ def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() 
         assert "by mean log score in" in section["chosen"]["how"]
 
 
-def test_releases_on_tables_that_nobody_searched_have_the_recommended_settings() -> None:
-    for kind in (MeanFieldRelease, FullRankRelease):
-        for epsilon in EPSILONS:
-            found: object = load("never heard of").at[kind.name][epsilon]
-            rule = recommended(epsilon, guide=kind().guide)
-            assert {name: getattr(found, name) for name in vars(rule)} == vars(rule)
+@pytest.mark.parametrize("kind", [MeanFieldWorstCase, FullRankWorstCase])
+def test_worst_case_releases_that_nobody_searched_have_the_recommended_settings(
+    kind: type[FullRankWorstCase | MeanFieldWorstCase],
+) -> None:
+    method = load("never heard of").methods[kind.name]
+    assert isinstance(method, kind)
+    for epsilon in EPSILONS:
+        rule = recommended(epsilon, guide=kind().guide, expected_rows=300)
+        made = method.at(epsilon, 1e-5, len(DATA))
+        assert {name: getattr(made, name) for name in vars(rule)} == vars(rule)
+    # Predictions are by the method's own features, which must be the rule's.
+    assert torch.equal(method.model.design(DATA.x), made.model.design(DATA.x))
+
+
+def test_a_search_passes_over_what_cannot_be_built() -> None:
+    # With the prior that follows from the width, no correlation can be built, and no limit is 2.
+    method = load("never heard of").methods["bdp-vi-full-rank"]
+    assert method.model.prior_scale is None
+    search = Search(configurations=1, refinements=12, epsilons=(1.0,))
+    tried = [Trial(describe(method), [0.0])]
+    while (entry := proposal(method, tried, search)) is not None:
+        assert describe(build(method.name, entry)) == entry
+        tried.append(Trial(entry, [-1.0]))
+    assert len({json.dumps(one.entry, sort_keys=True) for one in tried}) == len(tried) > 3
 
 
 def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:

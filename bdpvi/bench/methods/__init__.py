@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bdpvi.bench.methods.base_rate import BaseRate
+from bdpvi.bench.methods.certified import CertifiedDraws
 from bdpvi.bench.methods.dp_gd import DPGD, DPGDBayesian
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
@@ -25,6 +26,7 @@ METHODS: Mapping[str, type[Method]] = {
     for method in (
         LogisticRegression,
         NonPrivate,
+        CertifiedDraws,
         FullRankRelease,
         FullRankWorstCase,
         MeanFieldRelease,

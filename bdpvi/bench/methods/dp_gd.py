@@ -96,14 +96,15 @@ class DPGDBayesian(DPGD):
     """
 
     name: ClassVar[str] = "dp-gd-bayesian"
-    label: ClassVar[str] = "DP-GD, Bayesian accounting"
+    label: ClassVar[str] = "DP-GD, Bayesian accounting (experiment)"
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
         f"{DPGD.note} The training of the row above with the same hyper-parameters. What a record "
         "pays follows from the norm of its features alone and holds on every path of training. "
         "Where the clip is below nearly all norms, that is what the worst case pays and nothing "
-        "is gained. The noise is found from the training records, on a coarse public grid, and "
-        "nothing is charged for making it known, so there is no worst-case guarantee."
+        "is gained. An experiment: the noise is found from the training records, on a coarse "
+        "public grid, and nothing is charged for making it known, so there is no worst-case "
+        "guarantee."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
     settings_of: ClassVar[str] = DPGD.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -16,12 +16,15 @@ from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.book import Charge, Origin
 from bdpvi.accounting.cost import Bound, Cost, Outcome
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
+from bdpvi.bench.methods.pace import LIMIT
 from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
+from bdpvi.dp.objective_plan import FEWEST
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.optimum.route import Optimum
 from bdpvi.neighbours.route import Remove
 from bdpvi.recipes.recipe import NAMED, Recipe
+from bdpvi.recipes.recommended import recommended
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
 from bdpvi.releasing.pricing import table, worst_case
 from bdpvi.releasing.releases import calibrate, preview
@@ -36,19 +39,17 @@ class PosteriorRelease(Recipe):
         records: number of records left out in turn; None is all of them.
     """
 
-    model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
-    )
+    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
     records: int | None = None
 
     one_shot: ClassVar[bool] = True
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
         "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
-        "seeds are those of the draws. The temperature is found from the training records, on a "
-        "coarse public grid, and nothing is charged for making it known, so there is no worst-case "
-        "guarantee. Where ε is not reliable at its target, a higher temperature is taken at which "
-        "it is, if there is one."
+        "seeds are those of the draws. An experiment: the temperature is found from the training "
+        "records, on a coarse public grid, and nothing is charged for making it known, so there is "
+        "no worst-case guarantee. Where ε is not reliable at its target, a higher temperature is "
+        "taken at which it is, if there is one."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
@@ -75,7 +76,7 @@ class FullRankRelease(PosteriorRelease):
     """:class:`PosteriorRelease` from a full-rank Gaussian."""
 
     name: ClassVar[str] = "bdp-vi-full-rank"
-    label: ClassVar[str] = "BDP-VI, full-rank"
+    label: ClassVar[str] = "BDP-VI, full-rank (experiment)"
     guide: type[GaussianGuide] = field(default=FullRank, metadata=NAMED)
 
 
@@ -84,23 +85,36 @@ class MeanFieldRelease(PosteriorRelease):
     """:class:`PosteriorRelease` from a Gaussian with a diagonal covariance."""
 
     name: ClassVar[str] = "bdp-vi-mean-field"
-    label: ClassVar[str] = "BDP-VI, mean-field"
+    label: ClassVar[str] = "BDP-VI, mean-field (experiment)"
     guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCaseRelease(PosteriorRelease):
-    """:class:`PosteriorRelease` priced by worst-case DP, at a temperature from public constants."""
+    """:class:`PosteriorRelease` priced by worst-case DP, at a temperature from public constants.
+
+    Args:
+        model: without a clip, as by default, only what it makes of the features counts: clip, prior
+            scale and noise scale are those of :func:`bdpvi.recommended` for a guide.
+    """
+
+    model: BayesianLogisticRegression = field(
+        default_factory=lambda: BayesianLogisticRegression.unweighted(intercept=True, limit=LIMIT)
+    )
 
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
-        "The release of the row above with the same hyper-parameters, at a temperature that "
-        "follows from clip, prior scale and noise scale alone. Without a noise scale there is none."
+        "Clip, prior scale and noise scale follow from ε and the number of rows, as somebody would "
+        "declare it: rounded to 1, 2 or 5 times a power of ten. With a clip of its own it is the "
+        "release of the row above with the same hyper-parameters, at a temperature that follows "
+        "from clip, prior scale and noise scale alone; without a noise scale there is none."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
+        if self.model.clip is None:
+            return PreparedByRule(self, train, delta)
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(3)), progress=False)
 
         @cache
@@ -109,6 +123,16 @@ class WorstCaseRelease(PosteriorRelease):
             return Cost.of(worst_case(fitted, delta, planned))
 
         return PreparedWorstCase(fitted, self.draws, delta, price)
+
+    def at(self, epsilon: float, delta: float, rows: int) -> WorstCaseRelease:
+        """Return the method with clip, prior scale and noise scale by rule."""
+        rule = recommended(
+            epsilon, delta=delta, draws=self.draws, guide=self.guide,
+            expected_rows=max(FEWEST, rows),
+        )  # fmt: skip
+        assert isinstance(rule.model, BayesianLogisticRegression)
+        model = replace(self.model, clip=rule.model.clip, prior_scale=rule.model.prior_scale)
+        return replace(self, model=model, noise_scale=rule.noise_scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +185,36 @@ class PreparedWorstCase:
     def _draws(self, temperature: float, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
         return preview(self.fit, self.draws, temperature=temperature, generator=generator)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedByRule:
+    """Records that are fitted anew for every ε, by the rule for it.
+
+    Args:
+        method: the settings that no rule has.
+        train: the records.
+        delta: δ of every price.
+    """
+
+    method: WorstCaseRelease
+    train: Dataset
+    delta: float
+    fits: dict[float, Prepared] = field(default_factory=dict)
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return ε, which all settings follow from."""
+        made = self.method.at(epsilon, self.delta, len(self.train))
+        self.fits[epsilon] = made.prepare(self.train, self.delta)
+        return epsilon
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Draw from each fit, at the lowest temperature that costs its ε, with its seed."""
+        taus = {
+            epsilon: self.fits[epsilon].calibrate(epsilon) for epsilon in dict.fromkeys(settings)
+        }
+        pairs = zip(settings, seeds, strict=True)
+        return [one for e, seed in pairs for one in self.fits[e].outcomes([taus[e]], [seed])]
 
 
 @dataclass(frozen=True, eq=False)

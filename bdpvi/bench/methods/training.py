@@ -40,7 +40,7 @@ class TrainingRelease:
     """SVI of a mean-field guide; after each step one draw, at a temperature, is published.
 
     Args:
-        model: with the clip that bounds a record's influence.
+        model: with the weights of records, or the clip, that bound a record's influence.
         accounting: how ε is computed; its conversion must go by orders.
         steps: of the optimiser, and published draws T.
         rate: Poisson sampling rate q of the batches.
@@ -50,9 +50,7 @@ class TrainingRelease:
         plan: seed of the batches and of the base noise, ξ. All outcomes share it.
     """
 
-    model: BayesianLogisticRegression = field(
-        default_factory=lambda: BayesianLogisticRegression(clip=0.5)
-    )
+    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
     accounting: Accounting = field(
         default_factory=lambda: Accounting(conversion="cks", failure_probability=1e-15)
     )
@@ -64,13 +62,13 @@ class TrainingRelease:
     plan: int = 0
 
     name: ClassVar[str] = "bdp-vi-training"
-    label: ClassVar[str] = "BDP-VI, training accounted"
+    label: ClassVar[str] = "BDP-VI, training accounted (experiment)"
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
         "One draw is published after every step and all are paid for. Batches and base noise (ξ) "
         "follow from one seed and count as known; the seeds of the comparison are those of the "
-        "draws. The temperature is found from the training records, on a coarse public grid, and "
-        "nothing is charged for making it known."
+        "draws. An experiment: the temperature is found from the training records, on a coarse "
+        "public grid, and nothing is charged for making it known."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,

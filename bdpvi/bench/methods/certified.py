@@ -1,0 +1,69 @@
+"""Draws from the posterior itself, at a public temperature, under a certified Bayesian ε."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+from bdpvi._fit import fit
+from bdpvi.accounting.accountant import Account
+from bdpvi.accounting.book import Charge, Origin
+from bdpvi.accounting.cost import Cost
+from bdpvi.bench.methods.method import Prepared
+from bdpvi.bench.methods.posterior import PreparedRelease
+from bdpvi.guides import Laplace
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.releasing.guarantees import BAYESIAN, BayesianDP
+from bdpvi.releasing.pricing import table
+from bdpvi.types import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedDraws:
+    """Draws from :class:`bdpvi.guides.Laplace` at the temperature planned for ε.
+
+    Args:
+        model: with the weights of records that a certificate needs.
+        draws: number of samples of each release.
+    """
+
+    model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
+    draws: int = 1
+
+    name: ClassVar[str] = "posterior-draws"
+    label: ClassVar[str] = "posterior draws"
+    guarantee: ClassVar[str] = BAYESIAN
+    one_shot: ClassVar[bool] = True
+    note: ClassVar[str] = (
+        "Draws from the mode and the curvature of the posterior, with the library's defaults; "
+        "nothing was searched, and the seeds are those of the draws. The temperature is public: it "
+        "follows from ε, δ, the columns and the number of training records as the declared N. What "
+        "it costs is then read from the records: where that is above the target, the row is not "
+        "certified there, its ε is what is certified instead, and a release for the target would "
+        "be refused."
+    )
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    def prepare(self, train: Dataset, delta: float) -> Prepared:
+        """Find the mode, and every neighbour's."""
+        fitted = fit(self.model, Laplace(self.model), train, progress=False)
+
+        def charged(temperature: float) -> Account:
+            return table(fitted, Charge(self.draws, temperature, Origin.CONSTANTS)).accounts[0]
+
+        @cache
+        def price(temperature: float) -> Cost:
+            return charged(temperature).cost(delta)
+
+        return PreparedDraws(fitted, self.draws, delta, price, charged)
+
+
+class PreparedDraws(PreparedRelease):
+    """A mode to draw at; see :class:`~bdpvi.bench.methods.posterior.PreparedRelease`."""
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return the temperature that is planned for ε, from public numbers alone."""
+        rule = BayesianDP(rows=self.fit.records)
+        return rule.planned(self.fit, self.draws, epsilon, self.delta)
