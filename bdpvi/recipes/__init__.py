@@ -1,1 +1,1 @@
-"""Settings that stand before any record is seen, and what is done with a table by them."""
+"""Settings fixed before any record is seen, and the processing of a table by them."""

@@ -1,1 +1,1 @@
-"""Charge, draw, keep."""
+"""Releases: charge, draw, store."""
