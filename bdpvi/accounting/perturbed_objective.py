@@ -7,7 +7,7 @@ the δ of one exact minimum at every ε.
 by an independent L with that δ: δ(ε) ≤ E(1 − e^{ε−ΣL_t−Y})₊ with Y the loss of all other mechanisms
 before, between or after. (Given the past loss l the last release adds at most its δ at ε − l, and
 so on from the last to the first.) The law of L is moved to a lattice, which never lowers δ
-(:mod:`bdpvi.accounting.loss_bounds`); Gaussian mechanisms stay exact. Float64 rounds δ by about 1e-11 of it.
+(:mod:`bdpvi.accounting.loss_bounds`); Gaussians stay exact. Float64 rounds δ by about 1e-11 of it.
 
 **An approximate minimum.** The release is w̃ + N(0, s²I) with ‖F(w̃) + b‖ ≤ τ, so that w̃ is within
 τ/λ of w. Suppose w is released too, which only costs more. Then w̃ follows from D and w, and the
@@ -92,8 +92,8 @@ def delta(
         events: at least one.
         epsilon: ε, at least 0.
         variance: total μ² of the Gaussian mechanisms composed with them: private preprocessing,
-        noisy sums.
-            others: instead of ``variance``, the δ of all other mechanisms and the searches' hiding,
+            noisy sums.
+        others: instead of ``variance``, the δ of all other mechanisms and the searches' hiding,
             at ε of any sign.
 
     >>> event = PerturbedObjective(noise_multiplier=4.17, curvature=1.0)

@@ -1,4 +1,4 @@
-"""What is done with a table before its fit: which rows, which constants, at which price."""
+"""The processing of a table before its fit: its rows, its preprocessing, and the price."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ _DRAWS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What is done with a table. All of it counts as public: it must not be chosen by the rows.
+    """The processing of a table. All of it counts as public: do not choose it by the rows.
 
     Attributes:
-        target: the column to predict, yes or no unless there is a ``model``. Rows in which it is
-            blank are left out, each by itself.
-        positive: its value that counts as 1; every other one counts as 0.
-        epsilon, delta: of everything together: constants and draws.
+        target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
+            target are left out, independently of each other.
+        positive: the target value that counts as 1; all others count as 0.
+        epsilon, delta: ε and δ of the total: preprocessing and draws.
         draws: number of posterior samples.
         base_rate: a public guess of the fraction of class 1.
-        expected_rows: N as the owner declares it, within a factor of 3; it is published, rounded
-            to 1, 2 or 5 times a power of ten. Without it a noisy count is bought.
-        constants: public ones, for some columns or all; they cost nothing. The others are bought.
-        from_data: the consent to exact constants, read from this table and published. ε then does
-            not cover them.
+        expected_rows: N as declared by the owner, within a factor of 3; it is published, rounded
+            to 1, 2 or 5 times a power of ten. By default N is estimated privately.
+        constants: public preprocessing bounds of some or all columns, which cost nothing; others
+            are estimated privately.
+        from_data: consent to exact bounds, read from this table and published, which ε does not
+            cover.
         drop: columns to leave out.
-        categorical, numeric: columns whose kind is public; the kinds of others are bought.
-        hashed: whether categories are hashed instead of counted. None: where the noisy number of
-            records says that few names would be counted.
-        settings: of the fit; those of :func:`bdpvi.recommended` by default.
-        guide: kind of a guide to draw from, in place of objective perturbation.
-        model: a regression of numbers, counts or classes in place of yes and no. Rows in which the
-            target is none of these are left out, each by itself. Linear and Poisson regression go
-            by :class:`bdpvi.NoisyScores`, the others, and any with an exposure, by
-            :class:`bdpvi.DPVI`.
-        classes: the target's values that are classes, public, in the order of an ordinal model.
-        exposure: column with each row's exposure, such as years at risk, for a model of counts. It
-            is used as it is and costs nothing; rows in which it is not positive are left out.
+        categorical, numeric: columns of public kind; other kinds are estimated privately.
+        hashed: whether categories are hashed instead of counted. None: hashed if few names
+            would be counted, by the noisy number of records.
+        settings: settings of the fit; by default those of :func:`bdpvi.recommended`.
+        guide: kind of guide to draw from, instead of objective perturbation.
+        model: a regression for numbers, counts or classes instead of yes and no. Rows with another
+            kind of target are left out, independently of each other. Linear and Poisson regression
+            use :class:`bdpvi.NoisyScores`; others, and any with an exposure, :class:`bdpvi.DPVI`.
+        classes: the target's public classes, in the order of an ordinal model.
+        exposure: column with each row's exposure, such as years at risk, for a model of counts;
+            used unchanged, at no price. Rows without a positive exposure are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.NoisyScores`. The number of draws has no price then, nor with a
-            ``model``, and 1 means 1,000.
+            by :class:`bdpvi.NoisyScores`. Then, and with a ``model``, the number of draws has no
+            price, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
-        name: what reports call the data.
+        name: name of the data in reports.
         measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
             ``from_data``.
     """
@@ -126,7 +126,7 @@ class Pipeline:
             raise ValueError("from_data=True and constants were both given; give one")
 
     def _check_model(self) -> None:
-        """Refuse what the model does not go with."""
+        """Refuse options that do not suit the model."""
         assert self.model is not None
         for name in ("positive", "base_rate", "from_data"):
             if (value := getattr(self, name)) not in (None, "", False):
@@ -148,7 +148,7 @@ class Pipeline:
 
     @property
     def scored(self) -> bool:
-        """Whether the release is by noisy scores."""
+        """Whether the route is noisy scores."""
         if self.model is None:
             return self.intervals
         usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
@@ -156,12 +156,12 @@ class Pipeline:
 
     @property
     def trained(self) -> bool:
-        """Whether the release is by private variational inference."""
+        """Whether the route is private variational inference."""
         return self.model is not None and not self.scored
 
     @cached_property
     def public(self) -> Encoding | None:
-        """The public constants, the exposure's column as it is among them."""
+        """The public preprocessing, with the exposure's column unchanged."""
         if not self.exposure:
             return self.constants
         exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
@@ -171,7 +171,7 @@ class Pipeline:
 
     @property
     def declared(self) -> dict[str, str]:
-        """What the owner says of the table, in words."""
+        """The owner's declarations about the table, in words."""
         known = {one.name for one in self.public.columns} if self.public else set()
         numeric, categorical = (
             tuple(one for one in some if one not in {*self.drop, *known})
@@ -195,19 +195,19 @@ class Pipeline:
 
     @cached_property
     def distance(self) -> float:
-        """Distance μ of everything together, where constants are bought."""
+        """Distance μ of the total, with private preprocessing."""
         return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
 
     def left(self, ledger: Ledger, before: Book) -> Left:
-        """Return what the ledger leaves of ε.
+        """Return the remaining ε of the ledger.
 
         Args:
-            ledger: of the table.
-            before: what was spent before this work.
+            ledger: ledger of the table.
+            before: charges before this work.
 
         Raises:
-            BudgetExceededError: if that is nothing, or ε is beyond the ledger's budget.
-            ValueError: if what was spent has no worst-case price.
+            BudgetExceededError: if nothing remains, or ε is beyond the ledger's budget.
+            ValueError: if earlier charges have no worst-case price.
         """
         spent = 0.0
         if before.entries:
@@ -235,10 +235,10 @@ class Pipeline:
         return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
-        """Return what has to be bought for a table with this header.
+        """Return the private preprocessing that a table with this header needs.
 
         Raises:
-            ValueError: naming the option that names a column which is not there.
+            ValueError: if an option, which it names, names a missing column.
         """
         names = [str(name).strip() for name in header]
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
@@ -254,20 +254,20 @@ class Pipeline:
         )
 
     def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
-        """Return the settings of the fit, for what constants leave of ε.
+        """Return the settings of the fit, for the ε that remains after preprocessing.
 
-        They may follow from the noisy number of records; what is charged does not
-        (:mod:`bdpvi.accounting.dominating`), but for draws from a guide: those are Gaussian, and
-        the total never exceeds a μ² that was fixed before (Smith and Thakurta 2022: fully adaptive
+        They may depend on the noisy number of records; the charge does not
+        (:mod:`bdpvi.accounting.dominating`), except for draws from a guide: those are Gaussian,
+        and the total never exceeds a μ² fixed before (Smith and Thakurta 2022: fully adaptive
         composition).
 
-        Objective perturbation is taken but for a Bayesian guarantee, which follows from records
-        left out, for several rows of one person, which only Gaussian noise has a price for, and
-        where a guide is asked for.
+        The default is objective perturbation. Draws from a guide replace it for a Bayesian
+        guarantee, which follows from leave-one-out fits; for several rows of one person, which
+        only Gaussian noise can price; and if a guide is given.
 
         Args:
-            left: what the ledger leaves of ε; None is all.
-            found: what was bought.
+            left: the remaining ε of the ledger; None means all.
+            found: the private preprocessing.
         """
         if self.settings is not None:
             return self.settings
@@ -311,7 +311,7 @@ class Pipeline:
 
 
 def about(rows: float | None) -> str | None:
-    """Return a declared number of rows as it may be published: rounded."""
+    """Return a declared number of rows in words, rounded for publication."""
     return None if rows is None else f"about {magnitude(rows):,.0f}"
 
 
@@ -321,13 +321,13 @@ def _variance(epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Left:
-    """What a ledger leaves for a work.
+    """The allowance of a work under its ledger.
 
     Attributes:
         distance: μ of one row.
-        rows: k of one unit.
-        spent: whether anything was spent before.
-        budget: of the ledger, if it has one.
+        rows: k, the most rows of one unit.
+        spent: whether there are earlier charges.
+        budget: budget of the ledger, if it has one.
     """
 
     distance: float
