@@ -156,7 +156,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: nothing heavy is loaded before it is needed."""
+    """Import a public name on first use: nothing heavy is loaded before it is needed."""
     if name not in __all__:
         raise AttributeError(f"module 'bdpvi' has no attribute {name!r}")
     return getattr(import_module(f"bdpvi.{_HOME.get(name, 'types')}"), name)
