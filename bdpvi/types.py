@@ -70,13 +70,11 @@ class Dataset:
     Attributes:
         x: features, (N, d).
         y: targets, (N,), or any shape per record that the model accepts.
-        ids: record ids, (N,) int64, unique; by default the positions among the given
-            records. Every selection keeps them, so that a record's
-            costs add up over training runs.
+        ids: record ids, (N,) int64, unique; by default the positions among the given records. Every
+            selection keeps them, so that a record's costs add up over training runs.
         feature_names: d names.
         name: name of the data in tables and reports.
-        preprocessing: how raw columns became ``x``. It counts as public;
-            reports list it.
+        preprocessing: how raw columns became ``x``. It counts as public; reports list it.
         people: the people of these records; a selection keeps them.
 
     Warns:

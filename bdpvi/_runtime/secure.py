@@ -4,8 +4,7 @@ Floating-point samples of a Gaussian reveal its mean: few other means can produc
 sample (Mironov, CCS 2012). So the mean is clamped to a public box, and the sample is rounded to a
 public lattice that is far coarser than float64 and fine enough for its use. Rounding is
 post-processing and costs no privacy. The rounded sample equals the rounded exact one up to a total
-variation θ, which
-:func:`total_variation` bounds and accountants add to δ.
+variation θ, which :func:`total_variation` bounds and accountants add to δ.
 
 The noise is added not to the mean itself but to its position between two points of the lattice,
 measured from the nearest boundary between cells. That leaves no error for a large mean, and none

@@ -31,8 +31,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file that becomes ``path`` at the end, unless something goes wrong.
 
     It is in the same folder under an unguessable name, with mode 0600 under any umask. A link at
-    ``path`` is replaced, not followed. At the end, file and folder are on disk.
-    Temporary files of killed processes in the folder are removed.
+    ``path`` is replaced, not followed. At the end, file and folder are on disk. Temporary files of
+    killed processes in the folder are removed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

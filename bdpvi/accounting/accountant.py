@@ -253,9 +253,8 @@ class Account:
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
         """Return the ε of single reference records for everything charged, each at ``delta``.
 
-        Removed and added records are pooled.
-        Exact where covariances are equal; elsewhere by the conversion of Canonne, Kamath and
-        Steinke at 200 orders, which gives an ε about 10 % larger.
+        Removed and added records are pooled. Exact where covariances are equal; elsewhere by the
+        conversion of Canonne, Kamath and Steinke at 200 orders, which gives an ε about 10 % larger.
 
         Args:
             delta: δ of each record's own guarantee.

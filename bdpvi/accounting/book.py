@@ -392,8 +392,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
 def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
     """Return events of the same joint cost, in an order that does not depend on the given order.
 
-    Equal steps add up, and so do the squared distances of Gaussian mechanisms (Dong,
-    Roth and Su 2022, Corollary 2).
+    Equal steps add up, and so do the squared distances of Gaussian mechanisms (Dong, Roth and Su
+    2022, Corollary 2).
 
     >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
     >>> merged([one, two])[0].noise_multiplier

@@ -89,8 +89,7 @@ class BayesianAccountant:
                 ``bdpvi.guides``, or a Pyro guide with ``get_posterior``; or a pair of a mean (d,)
                 and a covariance (d, d).
             neighbours: the guide without each of the m records, or with it: a list of m Gaussians,
-                or one with a batch of m, as means (m, d) and covariances (m, d, d) or
-                (d, d).
+                or one with a batch of m, as means (m, d) and covariances (m, d, d) or (d, d).
             draws: number of samples k.
             temperature: τ.
             ids: ids of the records, (m,), by default 0 to m − 1. The first charge fixes them.

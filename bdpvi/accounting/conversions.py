@@ -250,8 +250,8 @@ def minimise_delta(
 ) -> Minimum:
     """Return the smallest β over ``orders`` at ``epsilon`` and its order.
 
-    Add the part used by the estimates, ``len(orders)`` · γ for each direction.
-    Arguments as for :func:`minimise_epsilon`.
+    Add the part used by the estimates, ``len(orders)`` · γ for each direction. Arguments as for
+    :func:`minimise_epsilon`.
 
     >>> gaussian = lambda order: order * (order + 1) * 0.01 / 2
     >>> eps = minimise_epsilon(gaussian, delta=1e-5).value

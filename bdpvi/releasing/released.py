@@ -126,8 +126,7 @@ class Release:
         receipt: the guarantee, in public words and numbers.
         model: the model, for predictions.
         feature_names: the columns that predictions expect, in order.
-        preprocessing: how raw columns become those columns; see
-            :attr:`encoding`.
+        preprocessing: how raw columns become those columns; see :attr:`encoding`.
         estimate: the posterior in numbers, if its route separates sampling and privacy noise.
         guide: the posterior of the unconstrained latents, if it is private itself.
         parameters: the model's parameters, by name, if any; ``model`` has them already.
