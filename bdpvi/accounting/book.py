@@ -42,7 +42,7 @@ class Origin(str, Enum):
 
     Attributes:
         OWNER: chosen without looking at the data.
-        CONSTANTS: computed from public constants.
+        CONSTANTS: computed from public numbers.
         DATA: computed from the records; a release at it has no worst-case guarantee.
     """
 

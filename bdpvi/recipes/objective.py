@@ -41,7 +41,7 @@ class ObjectivePerturbation:
             is estimated privately, for 1 % of μ².
         sources: number of raw columns, if fewer than features.
         draws: number of released minima; several need more noise than one.
-        rule: constants of the rule.
+        rule: parameters of the rule.
         counted: whether ``rows`` is a noisy count instead of declared.
 
     Raises:

@@ -78,7 +78,7 @@ def private(
     unit.
 
     Args:
-        table: a data frame, a CSV or Parquet file, or records encoded by public constants.
+        table: a data frame, a CSV or Parquet file, or records with public preprocessing.
         target: the column to predict, yes or no unless ``model=`` is given.
         positive: the target value that counts as 1.
         epsilon: ε of everything spent on this table, including earlier charges.

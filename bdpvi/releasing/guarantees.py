@@ -69,7 +69,7 @@ class Guarantee(Protocol):
 
 @dataclass(frozen=True)
 class WorstCaseDP:
-    """Worst-case DP: the temperature follows from public constants, the same for every data set.
+    """Worst-case DP: the temperature follows from public numbers, the same for every data set.
 
     It applies to a fit at the optimum of a model with a clip or record weights whose guide has a
     public noise scale: the temperature follows from these, the prior scale, draws and δ. It also
