@@ -158,7 +158,7 @@ def previewed(
         clock: returns the time in seconds.
 
     Returns:
-        The scores; None if one takes too long: by training, or with the guide's own covariance.
+        The scores, or None where one takes too long (training, or the guide's own covariance).
     """
     if not isinstance(release.model, BayesianLogisticRegression):
         return None
