@@ -28,16 +28,16 @@ most that of Ψ (:meth:`Loss.of_largest`), which from ε = l₀ + k²q on is G(k
 ω‖z‖²/ε is enough for that. For k = 1, where c = 0, the supremum over tables *is* G(μ, ε). Nothing
 like this holds at a smaller ε: it is not Gaussian DP.
 
-**A clipped residual** cannot stay both below the clip, where it has curvature, and large. In units
-of σ and along u let t ~ N(0, 1) be the slope of w with the record, and T(t) without it: T(t) = t +
-μr, r falling with t, and T′ = 1 − v with v ≤ j/(1 + j), j = r(1 − r)R, by the determinant lemma for
-H with the record in it; the other coordinates are the same on both sides, so δ is a mean over them.
-Hence δ(ε) ≤ ∫ (φ(t) − e^ε φ(T)T′)₊ dt. Let W(t, r) = ∫_t^∞ (φ(s) − e^ε φ(s + μr))₊ ds, for a
-constant r: its integrand begins at s = α(r) = (ε − r²m)/rμ, and W(−∞, k) = G(kμ, ε). Along the path
-the integrand plus dW/dt is 0 from t = α on; where t = α − x it is at most v [g − φ(α) − (g −
-φ(t))/v]₊ with g = e^ε φ(t + μr) = φ(t)e^{rμx} ≥ φ(t), and, as v ≤ j/(1 + j) and e^{rμx} ≥ 1 + rμx,
-at most v [φ(α − x)(1 − x/β) − φ(α)]₊, β = j/rμ. That is largest where (α − x)(β − x) = 1. As ∫ v dt
-= μ∫|dr|,
+**A clipped residual** cannot stay both below the clip, where it has curvature, and large. In
+units of σ along u let t ~ N(0, 1) be the slope of w with the record, and T(t) without it: T(t) =
+t + μr, r falling with t, and T′ = 1 − v with v ≤ j/(1 + j), j = r(1 − r)R, by the determinant lemma
+for H with the record in it; the other coordinates are the same on both sides, so δ is a mean over
+them. Hence δ(ε) ≤ ∫ (φ(t) − e^ε φ(T)T′)₊ dt. Let W(t, r) = ∫_t^∞ (φ(s) − e^ε φ(s + μr))₊ ds, for
+constant r: its integrand begins at s = α(r) = (ε − r²m)/rμ, and W(−∞, k) = G(kμ, ε).
+Along the path the integrand plus dW/dt is 0 from t = α on; where t = α − x it is at most
+v [g − φ(α) − (g − φ(t))/v]₊ with g = e^ε φ(t + μr) = φ(t)e^{rμx} ≥ φ(t), and, as v ≤ j/(1 + j) and
+e^{rμx} ≥ 1 + rμx, at most v [φ(α − x)(1 − x/β) − φ(α)]₊, β = j/rμ. That is largest where
+(α − x)(β − x) = 1. As ∫ v dt = μ∫|dr|,
 
     δ(ε) ≤ G(kμ, ε) + μ ∫₀ᵏ max_x [φ(α − x)(1 − x/β) − φ(α)]₊ dr.
 
