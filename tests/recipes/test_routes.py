@@ -467,6 +467,7 @@ def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
     assert release.cost.bayesian is not None
     assert release.cost.bayesian.certified
     assert release.cost.bayesian.epsilon <= 1.0
+    assert release.receipt.temperature is not None
     assert release.receipt.temperature >= 1.0
     spent = release.cost.bayesian.epsilon
     with pytest.raises(BudgetExceededError, match="over the budget"):  # its price is not forgotten
