@@ -34,7 +34,8 @@ BLUE, RED, GREY = "#1f77b4", "#d62728", "#555555"
 REAL = {
     "breast_cancer": ("breast cancer", "left", 0), "abalone": ("Abalone", "left", 0),
     "spambase": ("Spambase", "left", 0), "fair": ("survey", "left", 7),
-    "phoneme": ("Phoneme", "right", 0), "magic": ("MAGIC", "left", 0), "adult": ("Adult", "left", 0),
+    "phoneme": ("Phoneme", "right", 0), "magic": ("MAGIC", "left", 0),
+    "adult": ("Adult", "left", 0),
 }  # fmt: skip
 """Labels of real tables, how these are aligned, and by how much they are moved up."""
 
