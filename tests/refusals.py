@@ -303,7 +303,7 @@ def noisy(clip: float) -> Any:
     return fitted(model, partial(guides.MeanField, noise_scale=0.1), neighbours=Optimum())
 
 
-def bought_mode() -> bdpvi.Fit:
+def bought_mode() -> Any:
     """Return a fit whose own charges bought constants."""
     fit = fitted(LOOSE, guides.Laplace)
     noise = SampledGaussian(noise_multiplier=9.0)
