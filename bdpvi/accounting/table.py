@@ -18,7 +18,9 @@ for the remaining releases the total is ε₀ + ε₁ at δ₀ + δ₁, with hal
 
 *Outputs that later fits use*: private preprocessing. It depends on the record, and the record's
 cost of a fit depends on it. Such a fit counts by its worst case, which composes even if later steps
-depend on earlier outputs; without a worst case there is no total.
+depend on earlier outputs; without a worst case there is no total. A smaller cost would hold only if
+for every outcome of the preprocessing the fit were certified at an ε fixed before, or not released.
+Here ε is computed at the actual outcome, from records that influenced it.
 """
 
 from __future__ import annotations
@@ -90,10 +92,12 @@ class Table:
         accounts: accounts of records in the same tables, those in the most tables first; none if
             nothing is known about single records.
         rest: worst-case mechanisms that no Gaussian one dominates.
+        why: why draws count by their worst case, in words; "" if none do.
     """
 
     accounts: tuple[Account, ...]
     rest: tuple[Priced, ...] = ()
+    why: str = ""
 
     @classmethod
     def of(
@@ -121,7 +125,7 @@ class Table:
             )
         entries = [e for e in book.entries if (e.kind == RESERVED) == (e.of in book.opened)]
         entries += [planned] if planned else []
-        fits, others = _sorted(entries, ledger, own or {})
+        fits, others, why = _sorted(entries, ledger, own or {})
         _check_neighbours(others)
         variance = math.fsum(n * (variance_of(one) or 0.0) for one, n in others.items())
         gaussian = {one: n for one, n in others.items() if variance_of(one)}
@@ -134,7 +138,7 @@ class Table:
                 joined = tuple(_constant(one, variance) for one in group[0][1])
                 events.append((PosteriorDraws(joined, rounding=rounding), 1))
             accounts.append(Account(events, accounting))
-        return cls(tuple(accounts), rest)
+        return cls(tuple(accounts), rest, why)
 
     def bayesian(self, delta: float) -> Bound | None:
         """Return the Bayesian ε at ``delta``; None if nothing is known about single records.
@@ -162,7 +166,7 @@ class Table:
         """
         share, epsilon = self._rest(delta)
         if not self.accounts:
-            raise ValueError(f"{_NONE}nothing is known of single records")
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         largest = max((typical(one, share) for one in self.accounts), key=lambda b: b.epsilon)
         return replace(largest, epsilon=largest.epsilon + epsilon, delta=delta)
 
@@ -174,7 +178,7 @@ class Table:
         """
         share, spent = self._rest(near)
         if not self.accounts:
-            raise ValueError(f"{_NONE}nothing is known of single records")
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         if epsilon < spent:
             return 1.0
         found = (account.get_delta(epsilon - spent, near=share) for account in self.accounts)
@@ -223,7 +227,7 @@ def total(
         # With a worst case, whether there is an answer must not depend on the records.
         return Cost(worst_case=worst, why=str(error))
     if found is None or worst is None:
-        return Cost(worst_case=worst, bayesian=found)
+        return Cost(worst_case=worst, bayesian=found, why="" if table.accounts else table.why)
     return Cost(worst_case=worst, bayesian=implied(found, worst, found.relation))
 
 
@@ -239,8 +243,8 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
 
 def _sorted(
     entries: Sequence[Entry], ledger: Ledger, own: Mapping[str, RecordLosses]
-) -> tuple[list[Drawn], Counter[Priced]]:
-    """Return the fits whose records count one by one, and the worst case of the other charges."""
+) -> tuple[list[Drawn], Counter[Priced], str]:
+    """Return fits whose records count one by one, the worst case of other charges, and why."""
     by_fit: dict[str, list[Entry]] = {}
     others: Counter[Priced] = Counter()
     for entry in entries:
@@ -249,14 +253,14 @@ def _sorted(
         else:
             by_fit.setdefault(entry.of, []).append(entry)
     fits: list[Drawn] = []
+    by_worst: list[tuple[Entry, str]] = []
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
         losses = own[name] if name in own else kept(ledger, name, *taus)
         bought = [e for e in entries if e.charge is None and e.events != ()]
         if any(e.of == name or e.purchase in losses.purchases for e in bought):
             why = "what it costs each record depends on constants that were bought from this table"
-            for entry in drawn:
-                others += _worst(entry, why)
+            by_worst += [(entry, why) for entry in drawn]
             continue
         same = next((one.losses for one in fits if one.losses.same(losses)), losses)
         charges: Counter[Charge] = Counter()
@@ -266,11 +270,11 @@ def _sorted(
     known = [one for one in fits if all(len(p.ids) or p.influence for p in one.losses.panels)]
     if len(known) > 1:
         known = [one for one in known if all(p.counts is None for p in one.losses.panels)]
-    for fit in fits:
-        if fit not in known:
-            for entry in by_fit[fit.name]:
-                others += _worst(entry, "who pays what is not known, of this and other fits")
-    return known, others
+    why = "who pays what is not known, of this and other fits"
+    by_worst += [(entry, why) for fit in fits if fit not in known for entry in by_fit[fit.name]]
+    for entry, why in by_worst:
+        others += _worst(entry, why)
+    return known, others, _of(*by_worst[0]) if by_worst else ""
 
 
 def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]]:
@@ -362,5 +366,9 @@ def _worst(entry: Entry, why: str) -> Counter[Priced]:
         ValueError: if it has none.
     """
     if entry.events is None:
-        raise ValueError(f"{_NONE}of {entry}, {why}")
+        raise ValueError(_of(entry, why))
     return Counter({one: n * entry.count for one, n in Counter(entry.events).items()})
+
+
+def _of(entry: Entry, why: str) -> str:
+    return f"{_NONE}of {entry}, {why}"
