@@ -40,7 +40,7 @@ from bdpvi.accounting.conversions import (
 )
 from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure, Kind, relation_of
 from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event
+from bdpvi.accounting.events import Event, PosteriorDraws
 from bdpvi.accounting.losses import Deltas, Losses, Price
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.rounding import cap, rounding_delta
@@ -235,7 +235,8 @@ class Account:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        if not self._bets:
+        drawn = all(isinstance(event, PosteriorDraws) for event, _ in self.events)
+        if not (self._bets and drawn):  # of draws a range is enough
             self.charged.need_panel()
         gamma, estimates = self._gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
