@@ -1,4 +1,4 @@
-"""A membership game: how well somebody who knows all other rows tells whether one was there.
+"""A membership game: how well an attacker who knows all other rows detects whether one is present.
 
 It is played with the code that makes releases, so what it finds is a lower bound of the ε that
 this code has, whatever the ledger says: one above the promise is a fault. One below it proves
