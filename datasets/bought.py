@@ -31,7 +31,7 @@ NAMES = 0.1
 NEED = 68.0
 """Rows needed, over √queries/μ: with more rows private preprocessing hardly lowers accuracy."""
 TOO_FEW, FEW = 0.7, 1.5
-"""Multiples of the rows needed: below the first nothing is fitted, below the second a warning."""
+"""Multiples of the rows needed: below the first nothing is fitted, below the second it warns."""
 MOST_OF = 0.1
 """Categories are hashed if the threshold of a name exceeds this share of the records."""
 MAD = 1.4826
