@@ -26,7 +26,7 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class DPGDSettings:
-    """How gradient descent trains.
+    """Settings of private gradient descent.
 
     Args:
         steps: number of steps.

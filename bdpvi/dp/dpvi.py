@@ -34,7 +34,7 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class DPVISettings:
-    """How DPVI trains.
+    """Settings of DPVI.
 
     Args:
         steps: optimiser steps.

@@ -68,7 +68,7 @@ class ScorePlan:
 
     @property
     def events(self) -> tuple[SampledGaussian]:
-        """What it costs."""
+        """The events to charge."""
         return (self.event,)
 
     def with_noise(self, noise_multiplier: float) -> ScorePlan:
@@ -103,7 +103,7 @@ class ScorePlan:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What later rounds released, in standardised coordinates, and the map back.
+    """The releases of later rounds, in standardised coordinates, and the map back.
 
     Attributes:
         rounds: the rounds that the posterior uses, in order.

@@ -149,7 +149,7 @@ class ObjectivePlan:
 
     @property
     def events(self) -> tuple[PerturbedObjective]:
-        """What it costs."""
+        """The events to charge."""
         return (self.event,)
 
     @cached_property

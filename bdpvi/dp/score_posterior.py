@@ -40,7 +40,7 @@ _FLOOR = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What one round released, and its public noise.
+    """The release of one round, and its public noise.
 
     Attributes:
         point: β_t, (k,).

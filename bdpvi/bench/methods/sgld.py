@@ -74,7 +74,7 @@ def gradient_variance(epsilon: float, *, delta: float, steps: int, clip: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGLDSettings:
-    """How DP-SGLD samples.
+    """Settings of DP-SGLD.
 
     Args:
         steps: number of steps n.
