@@ -254,7 +254,8 @@ def _sorted(
         losses = own[name] if name in own else kept(ledger, name, *taus)
         bought = [e for e in entries if e.charge is None and e.events != ()]
         if any(e.of == name or e.purchase in losses.purchases for e in bought):
-            why = "what it costs each record depends on constants that were bought from this table"
+            why = ("its cost to each record depends on preprocessing bounds estimated privately from "
+                  "this table")
             for entry in drawn:
                 others += _worst(entry, why)
             continue
@@ -269,7 +270,7 @@ def _sorted(
     for fit in fits:
         if fit not in known:
             for entry in by_fit[fit.name]:
-                others += _worst(entry, "who pays what is not known, of this and other fits")
+                others += _worst(entry, "this and other fits do not keep the costs of the same records")
     return known, others
 
 
@@ -281,7 +282,8 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
     """
     every = [{panel.kind: panel for panel in fit.losses.panels} for fit in fits]
     if any(panels.keys() != every[0].keys() for panels in every):
-        raise ValueError(f"{_NONE}some fits leave records out for neighbours, and others add some")
+        raise ValueError(f"{_NONE}some fits have neighbours with a record removed, others with a record "
+                         "added")
     if all(torch.equal(p[kind].ids, every[0][kind].ids) for p in every for kind in p):
         for kind in every[0]:
             _check_same(fits, [panels[kind] for panels in every])
@@ -295,8 +297,8 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
         for ids, members in _together([panel.ids for panel in panels], whole):
             if len(ids) < 3:
                 raise ValueError(
-                    f"{_NONE}{several(len(ids), 'record')} of the panels were in the same "
-                    "fits; an estimate needs at least 3"
+                    f"{_NONE}the fits share {several(len(ids), 'reference record')}; an estimate "
+                    "needs at least 3"
                 )
             some = {id(panels[at]): panels[at].select(ids) for at in members}  # one of fits alike
             found.append([(fits[at], (some[id(panels[at])],)) for at in members])

@@ -122,8 +122,8 @@ def share_of(sample_size: int, relations: int = 1) -> tuple[float, float]:
             return share, each
     least = math.ceil(math.log(gamma) / math.log(each))
     raise ValueError(
-        f"typical: a panel of {several(sample_size, 'record')} says nothing about "
-        f"{100 * SHARES[-1]:g} % of the population; it takes {least}"
+        f"typical: {several(sample_size, 'reference record')} are too few for a statement about "
+        f"{100 * SHARES[-1]:g} % of the population; it needs {least}"
     )
 
 

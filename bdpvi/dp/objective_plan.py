@@ -296,7 +296,7 @@ def rows_said(rows: float | None, counted: bool) -> str:
     if rows is None:
         return ""
     how = "counted with noise, which ε covers" if counted else "declared by the owner"
-    return f"Settings are for about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
+    return f"Settings assume about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
 
 
 def _cheapened(

@@ -313,9 +313,10 @@ class Work:
         encoded.check(self.pipeline, purchase, self.pipeline.distance)
         if self.bayesian and not purchase.empty:
             raise ValueError(
-                f"guarantee: {BayesianDP.name} or less, asked for or all that settings without "
-                "clip and noise_scale can have, needs public constants for all columns, as bought "
-                "ones are an output too; give --constants, or leave guarantee and settings out"
+                f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
+                "by settings without clip and noise_scale, needs public bounds or categories for "
+                "all columns, as privately estimated ones are outputs too; give --constants, or "
+                "leave guarantee and settings out"
             )
 
     @property

@@ -67,5 +67,5 @@ def about(preprocessing: Mapping[str, Any]) -> str:
     encoding = preprocessing.get("encoding")
     made_here = (Origin.BOUGHT_HERE.value, Origin.FROM_THIS_TABLE.value)  # those are assumptions
     if encoding and not {encoding["origin"], *encoding["besides"]} <= {*made_here}:
-        words.append(f"Constants of the encoding: {encoding['source']}")
+        words.append(f"Preprocessing bounds: {encoding['source']}")
     return sentences(*words)

@@ -200,9 +200,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         if self.intervals:
             if given is None and self.expected_rows is None:
                 raise ValueError(
-                    "expected_rows=None: too few records for intervals would be found only when "
-                    "the columns' constants were paid for; give expected_rows, about how many "
-                    "there are as is publicly known, or public bounds"
+                    "expected_rows=None: too few records for intervals would be noticed only "
+                    "after the private preprocessing was charged; give expected_rows, their "
+                    "approximate public number, or public bounds"
                 )
             promising(pipeline, rows.shape[1], 0.0 if given else SHARE)
         with self._work() as work:
@@ -325,8 +325,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             return given
         if self.guarantee is not None and self.guarantee.name != WORST_CASE:
             raise ValueError(
-                f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
-                "output too"
+                f"guarantee={self.guarantee!r} needs public bounds (or scales): privately "
+                "estimated ones are outputs too"
             )
         return None
 

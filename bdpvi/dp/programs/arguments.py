@@ -130,8 +130,8 @@ class Arguments:
             )
         if self._constants() != other._constants():
             raise ValueError(
-                "step was called with other constants than at first; make what changes an "
-                "attribute of the model. Nothing was charged"
+                "step was called with other non-tensor arguments than in the first call; make an "
+                "argument that changes an attribute of the model. Nothing was charged"
             )
         validate.same_length("records", range(other.length), "at first", range(self.length))
 
