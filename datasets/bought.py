@@ -42,7 +42,7 @@ REACH = 4.0
 """Values further than this many scales from a median are cut off where a mean is taken."""
 _LEAST, _LEAST_FLAT = 0.3372, 0.01
 """Of the mean of |z|: half of the median of a Gaussian's |z|, and a share of 1 % that are not 0."""
-SOURCE = "private centres and scales, and categories by noisy counts or hashed"
+SOURCE = "private centres and scales; categories by noisy counts or hashed"
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def objection(
     if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
         return Objection(
             f"{named} has {len(categories)} different values in {several(len(values), 'row')}, "
-            "which would be published as the names of categories: an identifier?",
+            "which would be published as names of categories: is it an identifier?",
             f" {out}"
             + ", or list it in categorical (--categorical) if harmless" * (len(categories) <= most),
         )

@@ -43,7 +43,9 @@ class Assumption(Enum):
     """What a bound rests on that no computation can check; the value says it in a sentence."""
 
     PUBLIC_CONSTANTS = "The preprocessing bounds and categories are public, not read from the rows"
-    BOUGHT_CONSTANTS = "The preprocessing bounds and categories were estimated privately: ε covers them"
+    BOUGHT_CONSTANTS = (
+        "The preprocessing bounds and categories were estimated privately: ε covers them"
+    )
     CONSTANTS_FROM_TABLE = (
         "The guarantee is conditional on the preprocessing bounds and categories, which were "
         "read from this table and published; no ε covers them"
@@ -71,8 +73,9 @@ class Assumption(Enum):
         "The table's own records, each left out once, serve as fresh records: their costs are "
         "assumed to vary like those of independent records, and duplicates violate this"
     )
-    STUDENT_T = ("Means over records are bounded by Student's t, which can fail if costs have a "
-                "heavy tail")
+    STUDENT_T = (
+        "Means over records are bounded by Student's t, which can fail if costs have a heavy tail"
+    )
     FOUND_FROM_DATA = (
         "The temperature was chosen from the data, on a coarse public grid, and no ε covers that "
         "choice"

@@ -117,7 +117,8 @@ class Table:
         book = ledger.book()
         if book.rows > 1:
             raise ValueError(
-                f"{_NONE}it would be of one row, and a unit of this table has up to {book.rows}"
+                f"{_NONE}it would cover one row, and a unit of this table has up to {book.rows} "
+                "rows"
             )
         entries = [e for e in book.entries if (e.kind == RESERVED) == (e.of in book.opened)]
         entries += [planned] if planned else []
@@ -150,7 +151,7 @@ class Table:
         largest = max(known, key=lambda one: one.epsilon)
         if not self.rest:
             return largest
-        by = f"{largest.by}; and the worst case of the rest"
+        by = f"{largest.by}; and the worst case of other charges"
         both = largest.epsilon + epsilon
         return replace(largest, epsilon=both, delta=delta, by=by, distance=None)
 
@@ -192,7 +193,7 @@ class Table:
             return delta, 0.0
         found = worst_case.epsilon(self.rest, delta / 2)
         if found is None:
-            raise ValueError(f"{_NONE}half of delta={delta:g} does not pay for the worst case")
+            raise ValueError(f"{_NONE}half of delta={delta:g} does not cover the worst case")
         return delta / 2, found.epsilon
 
 
@@ -254,8 +255,10 @@ def _sorted(
         losses = own[name] if name in own else kept(ledger, name, *taus)
         bought = [e for e in entries if e.charge is None and e.events != ()]
         if any(e.of == name or e.purchase in losses.purchases for e in bought):
-            why = ("its cost to each record depends on preprocessing bounds estimated privately from "
-                  "this table")
+            why = (
+                "its cost to each record depends on preprocessing bounds estimated privately from "
+                "this table"
+            )
             for entry in drawn:
                 others += _worst(entry, why)
             continue
@@ -270,7 +273,9 @@ def _sorted(
     for fit in fits:
         if fit not in known:
             for entry in by_fit[fit.name]:
-                others += _worst(entry, "this and other fits do not keep the costs of the same records")
+                others += _worst(
+                    entry, "its costs per record cannot be matched with those of other fits"
+                )
     return known, others
 
 
@@ -282,8 +287,9 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
     """
     every = [{panel.kind: panel for panel in fit.losses.panels} for fit in fits]
     if any(panels.keys() != every[0].keys() for panels in every):
-        raise ValueError(f"{_NONE}some fits have neighbours with a record removed, others with a record "
-                         "added")
+        raise ValueError(
+            f"{_NONE}some fits have neighbours with a record removed, others with a record added"
+        )
     if all(torch.equal(p[kind].ids, every[0][kind].ids) for p in every for kind in p):
         for kind in every[0]:
             _check_same(fits, [panels[kind] for panels in every])
@@ -345,8 +351,8 @@ def _check_same(fits: Sequence[Drawn], panels: Sequence[Panel]) -> None:
             assert two is not None
             if not bool((one == two).all(0).any()):
                 raise ValueError(
-                    f"{_NONE}fits {other.name} and {fit.name} have different records of the same "
-                    "ids, so nothing tells who was in both"
+                    f"{_NONE}fits {other.name} and {fit.name} have different records under the "
+                    "same ids, so records in both fits cannot be identified"
                 )
 
 

@@ -52,10 +52,10 @@ def typical(account: Account, delta: float) -> Bound:
     validate.probability("delta", delta)
     account.charged.need_panel()
     if account.charged.path:
-        raise ValueError("typical: costs of a training path guarantee nothing about a record")
+        raise ValueError("typical: costs on a training path give no guarantee for a record")
     least = rounding_delta(account.charged.rounding, 0.0)
     if least >= delta:
-        raise ValueError(f"delta={delta:g} does not pay for the rounding of the draws: {least:.2g}")
+        raise ValueError(f"delta={delta:g} does not cover the rounding of the draws: {least:.2g}")
     kinds: dict[str, list[Deltas]] = {}
     for name in account.directions:
         kinds.setdefault(name.split()[0], []).append(account.deltas(name, delta))
@@ -81,8 +81,8 @@ def typical(account: Account, delta: float) -> Bound:
     if not math.isfinite(epsilon):
         raise ValueError(
             f"typical: {100 * share:g} % of the records have no finite ε, up to "
-            f"{float(EPSILONS[-1]):g}: they move the posterior too far. Fewer draws or a higher "
-            "temperature cost less"
+            f"{float(EPSILONS[-1]):g}: their influence on the posterior is too large. Fewer draws "
+            "or a higher temperature cost less"
         )
     more = (Assumption.FOUND_FROM_DATA,) * account.charged.from_data
     return Bound(

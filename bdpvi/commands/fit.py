@@ -64,9 +64,9 @@ WeightNorm = Annotated[
     float | None,
     typer.Option(
         help="Weigh records by their features so that every score has norm at most this public "
-             "C, instead of clipping: estimates are then consistent. With d columns ½√(d + 4) is "
-             "sensible. The prior's precision follows, 4C times the length of the longest "
-             "record, unless --prior-scale says otherwise.",
+        "C, instead of clipping: estimates are then consistent. With d columns ½√(d + 4) is "
+        "sensible. The prior's precision follows, 4C times the length of the longest "
+        "record, unless --prior-scale says otherwise.",
         show_default=False,
     ),
 ]
@@ -85,7 +85,7 @@ Limit = Annotated[
     float | None,
     typer.Option(
         help="Clamp standardised features to ± this public bound. Sensible: 1 to 3. "
-             f"{FROM_SETTINGS}",
+        f"{FROM_SETTINGS}",
         show_default=False,
     ),
 ]
@@ -108,7 +108,7 @@ Group = Annotated[
     list[str] | None,
     typer.Option(
         help="Features of one group, comma-separated; once for every group. By default all "
-             "features are one group.",
+        "features are one group.",
         show_default=False,
     ),
 ]
@@ -116,7 +116,7 @@ NoiseScale = Annotated[
     float | None,
     typer.Option(
         help="Release samples with this public standard deviation instead of the guide's "
-             f"covariance. Any value works if the temperature is calibrated to ε. {FROM_SETTINGS}",
+        f"covariance. Any value works if the temperature is calibrated to ε. {FROM_SETTINGS}",
         show_default=False,
     ),
 ]
@@ -134,8 +134,8 @@ Route = Annotated[
     str,
     typer.Option(
         help="How the leave-one-out fits are computed: optimum, the exact maximiser of the ELBO, "
-             "with proven errors; coupled, by SVI alongside the fit. By default coupled if "
-             "--steps or --rate is given, else optimum.",
+        "with proven errors; coupled, by SVI alongside the fit. By default coupled if "
+        "--steps or --rate is given, else optimum.",
         show_default=False,
     ),
 ]

@@ -35,7 +35,7 @@ Multiline = Annotated[
     typer.Option(
         "--multiline",
         help="Quoted values may span several lines of a CSV file. One line can then merge others "
-             "into its record, and the receipt says so; by default a record is one line.",
+        "into its record, and the receipt says so; by default a record is one line.",
     ),
 ]
 _UNKNOWN = (
@@ -59,7 +59,7 @@ Settings = Annotated[
     typer.Option(
         metavar="FILE[:METHOD]",
         help="Settings from `bdpvi tune`, for the method bdp-vi-mean-field or another release of "
-             "this library. By default settings that follow from ε alone.",
+        "this library. By default settings that follow from ε alone.",
         show_default=False,
     ),
 ]
@@ -89,7 +89,7 @@ RowCount = Annotated[
     typer.Option(
         "--rows",
         help="Public number of rows of the table, within a factor of 3, such as 1e4. It is "
-             "published, rounded. By default the number is estimated privately.",
+        "published, rounded. By default the number is estimated privately.",
         show_default=False,
     ),
 ]
@@ -98,8 +98,8 @@ LedgerFile = Annotated[
     typer.Option(
         "--ledger",
         help="Ledger file of everything spent on this table; created if missing. By default "
-             "TABLE.ledger.jsonl beside the table's file. Give it if a copy of the table, or a "
-             "newer one of the same people, has another name. Keep it secret.",
+        "TABLE.ledger.jsonl beside the table's file. Give it if a copy of the table, or a "
+        "newer one of the same people, has another name. Keep it secret.",
         show_default=False,
     ),
 ]
@@ -107,14 +107,14 @@ Unit = Annotated[
     str,
     typer.Option(
         help="Column that identifies persons: the guarantee then covers all rows of a person. It "
-             "is not a feature.",
+        "is not a feature.",
     ),
 ]
 RowsPerUnit = Annotated[
     int,
     typer.Option(
         help="Most rows used of each person: the first ones, or for synthetic tables a secret "
-             "random choice. The noise grows with it."
+        "random choice. The noise grows with it."
     ),
 ]
 Secret = Annotated[
@@ -136,7 +136,7 @@ Numeric = Annotated[
     list[str] | None,
     typer.Option(
         help="Numeric column; once for every column. A kind given neither by this nor by "
-             "--categorical is estimated privately too.",
+        "--categorical is estimated privately too.",
         show_default=False,
     ),
 ]
@@ -171,7 +171,7 @@ class Table:
         list[str] | None,
         typer.Option(
             help="Categorical column, though it holds numbers or many different values; once for "
-                 "every column.",
+            "every column.",
             show_default=False,
         ),
     ] = None
@@ -240,7 +240,7 @@ class SplitTable(Table):
         str,
         typer.Option(
             help="Column that identifies persons: all rows of a person are in the training part, "
-                 "or none. It is not a feature. The guarantee is still for one row."
+            "or none. It is not a feature. The guarantee is still for one row."
         ),
     ] = ""
 
@@ -256,7 +256,10 @@ class WholeTable(Table):
     unknown: Annotated[str, typer.Option(help=f"{_CONSENT} {_UNKNOWN}", show_default=False)] = ""
     constants: Annotated[
         Path | None,
-        typer.Option(help=f"{_CONSTANTS} Bounds and categories of other columns are estimated privately.", show_default=False),
+        typer.Option(
+            help=f"{_CONSTANTS} Bounds and categories of other columns are estimated privately.",
+            show_default=False,
+        ),
     ] = None
     encoding: Annotated[str, typer.Option(help=f"With --from-data only. {_ENCODING}")] = "onehot"
 

@@ -54,7 +54,7 @@ Epsilon = Annotated[
     float,
     typer.Option(
         help="ε of all outputs: private preprocessing and model. 0.1 is strong, 1 is usual, "
-             "above 3 is weak."
+        "above 3 is weak."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the model that may be shared.")]
@@ -62,9 +62,9 @@ Categories = Annotated[
     str,
     typer.Option(
         help="Encoding of categories without public levels: counted, one feature for each "
-             "sufficiently frequent name; hashed, at no cost and without names. By default "
-             "hashed if a name would need more than a tenth of the records, by their noisy "
-             "number.",
+        "sufficiently frequent name; hashed, at no cost and without names. By default "
+        "hashed if a name would need more than a tenth of the records, by their noisy "
+        "number.",
         show_default=False,
     ),
 ]
@@ -73,7 +73,7 @@ FromData = Annotated[
     typer.Option(
         "--from-data",
         help="Consent to publish exact means, standard deviations and categories of this table, "
-             "which ε does not cover.",
+        "which ε does not cover.",
     ),
 ]
 For = Annotated[
@@ -81,23 +81,22 @@ For = Annotated[
     typer.Option(
         "--for",
         help="Purpose of the model: prediction, or intervals, which are intervals of "
-             "coefficients that account for sampling and privacy noise (see bdpvi summary).",
+        "coefficients that account for sampling and privacy noise (see bdpvi summary).",
     ),
 ]
 Model = Annotated[
     str,
     typer.Option(
         help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; poisson "
-             "or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
-             "several --classes. All but the first have intervals. Rows with an invalid target "
-             "are left out."
+        "or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
+        "several --classes. All but the first have intervals. Rows with an invalid target "
+        "are left out."
     ),
 ]
 TargetBounds = Annotated[
     tuple[float, float] | None,
     typer.Option(
-        help="Public lower and upper bound of a linear model's target; values beyond are "
-             "clamped.",
+        help="Public lower and upper bound of a linear model's target; values beyond are clamped.",
         show_default=False,
     ),
 ]
@@ -109,23 +108,22 @@ Classes = Annotated[
     list[str] | None,
     typer.Option(
         help="A class, as a public value of the target; once for each class, in order for an "
-             "ordinal model.",
+        "ordinal model.",
         show_default=False,
     ),
 ]
 Exposure = Annotated[
     str,
     typer.Option(
-        help="Column with the exposure of each row, such as years at risk, for a model of "
-             "counts.",
+        help="Column with the exposure of each row, such as years at risk, for a model of counts.",
         show_default=False,
     ),
 ]
 Plan = Annotated[
     bool,
     typer.Option(
-        "--plan", help="Print how many records are needed, from header and options alone. Charges "
-                       "nothing."
+        "--plan",
+        help="Print how many records are needed, from header and options alone. Charges nothing.",
     ),
 ]
 WithScores = Annotated[
@@ -279,8 +277,8 @@ def _check_options(table: WholeTable, from_data: bool) -> None:
     for name in ("missing", "unknown", "encoding"):
         if getattr(table, name) != usual[name] and not from_data:
             raise ValueError(
-                f"{name}={getattr(table, name)!r}: blanks and unknown categories are levels of "
-                "their own; it goes with --from-data only; leave it out"
+                f"{name}={getattr(table, name)!r}: blanks and unknown categories become levels of "
+                "their own; this option needs --from-data; leave it out"
             )
 
 
@@ -326,7 +324,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | None:
         track = progress.bar if work.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
-        whole = "the release is written and whole; only the scores are missing"
+        whole = "the release is complete; only the scores are missing"
         raise KeyboardInterrupt(f"{whole}: the same command makes them") from None
 
 
@@ -361,8 +359,9 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
     from bdpvi.recipes.pipeline import Pipeline
 
     if table.data in options.TABLES:
-        raise ValueError(f"plan: the preprocessing of {table.data} is public, so nothing is estimated "
-                         "privately")
+        raise ValueError(
+            f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
+        )
     pipeline = Pipeline(**given)
     purchase = pipeline.purchase(read_header(table.data, separator=table.separator))
     need = 0 if purchase.empty or pipeline.from_data else purchase.need(pipeline.distance)
@@ -376,7 +375,9 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
     if as_json:
         outputs.show(store.json_text(facts))
     elif not need:
-        outputs.show(f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}")
+        outputs.show(
+            f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}"
+        )
     else:
         outputs.show(
             "private preprocessing takes a fifth of μ² and estimates bounds or categories of "

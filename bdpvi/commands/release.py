@@ -43,7 +43,7 @@ Temperature = Annotated[
     float | None,
     typer.Option(
         help="Temperature of the noise, chosen without looking at the data. By default "
-             "calibrated to --epsilon. Four times the temperature halves ε.",
+        "calibrated to --epsilon. Four times the temperature halves ε.",
         show_default=False,
     ),
 ]
@@ -51,22 +51,23 @@ Guarantee = Annotated[
     str,
     typer.Option(
         help=f"Kind of guarantee: {', '.join(GUARANTEES)}. By default worst-case if the fit "
-             "supports it (the optimum of a clipped model with a noise scale); else bayesian if "
-             "it is certified; else typical, a statement about most records only.",
+        "supports it (the optimum of a clipped model with a noise scale); else bayesian if "
+        "it is certified; else typical, a statement about most records only.",
         show_default=False,
     ),
 ]
 LargeDelta = Annotated[
     bool,
     typer.Option(
-        "--large-delta", help="Accept a δ of 1/N or more for a Bayesian guarantee without a warning."
+        "--large-delta",
+        help="Accept a δ of 1/N or more for a Bayesian guarantee without a warning.",
     ),
 ]
 Conversion = Annotated[
     str,
     typer.Option(
         help=f"Conversion of the cost to a Bayesian ε: {', '.join(CONVERSIONS)}. By default the "
-             "conversion of the fit.",
+        "conversion of the fit.",
         show_default=False,
     ),
 ]
@@ -74,7 +75,7 @@ Draws = Annotated[
     int | None,
     typer.Option(
         help="Number of posterior samples; k of them cost as much as one at 1/k of the "
-             "temperature. By default from the settings, or 1.",
+        "temperature. By default from the settings, or 1.",
         show_default=False,
     ),
 ]
@@ -82,7 +83,7 @@ Epsilon = Annotated[
     float | None,
     typer.Option(
         help="Limit on the total ε spent on the table. 0.1 is strong, 1 is usual, above 3 is "
-             "weak. By default no limit.",
+        "weak. By default no limit.",
         show_default=False,
     ),
 ]
@@ -166,7 +167,7 @@ def release(
 
             store.fill(temporary, work.output(content))
         if not released:
-            outputs.say(f"{out} was released before: it is a copy, and nothing was charged")
+            outputs.say(f"{out} is a copy of an earlier release, and nothing was charged")
             copied = release_of(where.out.read_bytes(), fitted.model)
             released.append(replace(copied, secret=bdpvi.cost(fitted, delta=delta)))
         if as_json:

@@ -49,7 +49,9 @@ Drop = Annotated[
 ]
 Categorical = Annotated[
     list[str] | None,
-    typer.Option(help="Column whose numbers are categories; once for every column.", show_default=False),
+    typer.Option(
+        help="Column whose numbers are categories; once for every column.", show_default=False
+    ),
 ]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
@@ -99,7 +101,7 @@ def synthesize(
         Path | None,
         typer.Option(
             help="File with public bounds and levels of columns. Bounds and levels of other "
-                 "columns are estimated privately.",
+            "columns are estimated privately.",
             show_default=False,
         ),
     ] = None,
@@ -318,8 +320,8 @@ def _begun(
             yield work
         except BaseException as error:
             words = (
-                f"ε was charged to {people.path}; the same command goes on with what is kept in "
-                f"{folder}/ (secret), and pays nothing twice"
+                f"ε was charged to {people.path}; the same command continues from {folder}/ "
+                "(secret) without a second charge"
             )
             if work.abandoned(people):
                 words = "nothing was charged; the same command starts again"

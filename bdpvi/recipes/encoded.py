@@ -276,8 +276,10 @@ def _too_few(
     left: Left,
     spent: str,
 ) -> str:
-    ways = ["public bounds and categories for these columns, which cost nothing (constants=, "
-            "--constants FILE)"]
+    ways = [
+        "public bounds and categories for these columns, which cost nothing (constants=, "
+        "--constants FILE)"
+    ]
     most = (max(records, 0.0) * left.distance / bought.NEED) ** 2
     if columns := bought.numbers_of(most):
         ways.append(f"at most {several(columns, 'numeric column')} (drop=, --drop COLUMN)")

@@ -79,8 +79,9 @@ class ObjectivePerturbation:
             raise ValueError("x has no columns: a prediction needs at least one")
         if (rows := data.ledger.rows_per_unit) > 1:
             raise ValueError(
-                f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
-                "rows of one unit; release draws from a guide, bdpvi.recommended(guide=MeanField)"
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
+                f"{rows} rows per unit; release draws from a guide, "
+                "bdpvi.recommended(guide=MeanField)"
             )
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 

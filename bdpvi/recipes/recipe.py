@@ -90,13 +90,14 @@ class Recipe:
                 "rows per person, or settings of your own"
             )
         if isinstance(self.route, NoisyScores):
-            return ("noisy scores: worst-case, with intervals that account for sampling and privacy "
-                   "noise")
+            return (
+                "noisy scores: worst-case, with intervals that account for sampling and privacy "
+                "noise"
+            )
         if isinstance(self.route, DPVI):
             return "variational inference with noisy gradients: worst-case, and draws cost nothing"
         return (
-            "objective perturbation: worst-case, and close to the non-private fit for large "
-            "tables"
+            "objective perturbation: worst-case, and close to the non-private fit for large tables"
         )
 
     def fit(

@@ -99,7 +99,9 @@ class Scores:
         """Return what speaks against the release, if the range does."""
         found = []
         if self.previews < FOLDS * FEWEST:
-            found.append(f"WARNING: {self.previews} simulated releases are few; the ranges are rough")
+            found.append(
+                f"WARNING: {self.previews} simulated releases are few; the ranges are rough"
+            )
         released, rate = (self.values.loc[[name]] for name in (RELEASE, RATE))
         ranked = released["AUC"].dropna()
         if not len(ranked):

@@ -160,7 +160,9 @@ class Release:
             ValueError: if the release was read from its file or a pickle, which do not hold it.
         """
         if self.secret is None:
-            raise ValueError("cost is secret and not stored in a release file; see the folder of the fit")
+            raise ValueError(
+                "cost is secret and not stored in a release file; see the folder of the fit"
+            )
         return self.secret
 
     @property

@@ -168,8 +168,8 @@ ORIGINS = {
     "samples": "the mechanism's output",
     "latents": "the samples, as the model's latent variables",
     "receipt.about": "the owner's description of the preprocessing bounds, what was declared, "
-                     "the source of the number of rows behind the settings, and the part of the "
-                     "table used",
+    "the source of the number of rows behind the settings, and the part of the "
+    "table used",
     "receipt.source": "how ε was found: one of four constants",
     "receipt.draws": "the owner's choice",
     "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
@@ -181,7 +181,7 @@ ORIGINS = {
         for name, origin in {
             "kind": "a constant",
             "epsilon": "the target; or from public constants; or, if not certified, from the "
-                       "data, up to two digits",
+            "data, up to two digits",
             "delta": "the owner's choice",
             "by": "names of methods: constants",
             "relation": "the neighbours that were asked for",

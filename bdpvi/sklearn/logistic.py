@@ -183,7 +183,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         classes = self._labels(labels)
         targets = of_classes.places(labels, classes)
         good = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
-        why = "a value is no finite number, or a label no class"
+        why = "a value is not a finite number, or a label is not a class"
         tell_owner(int((~good).sum()), "record", why)
         rows, targets = rows[good], targets[good]
         noted = {LABELLED: True} if self.classes is None else {}
