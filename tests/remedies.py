@@ -66,19 +66,19 @@ def remedies() -> set[str]:
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "releasing/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
-        "_runtime/chain: Put back the newest",
+        "_runtime/chain: Restore the newest",
         "releasing/receipts: `bdpvi ledger repair",
         "accounting/ledger: `bdpvi ledger repair",
     ),
     "accounting/test_ledger.py::test_a_missing_file_and_anothers_are_refused": (
-        "_runtime/chain: put the file back",
+        "_runtime/chain: restore the newest",
         "accounting/ledger: Put it back",
     ),
     "accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
         "accounting/kept: Put it back",
         "accounting/kept: Put the newest",
     ),
-    "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all of it",),
+    "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all releases",),
     "_runtime/test_checkpoint.py::"
     "test_interrupted_command_goes_on_when_given_again_and_leaves_nothing": (
         "_runtime/checkpoint: go on with that",
@@ -94,7 +94,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "accounting/test_ledger.py::test_a_copy_charges_files_only": ("accounting/ledger: keep it",),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
-        "commands/synthesize: make them public ones",
+        "commands/synthesize: replace these",
         "commands/synthesize: write public bounds",
         "datasets/constants: write public bounds",
     ),

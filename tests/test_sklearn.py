@@ -129,7 +129,7 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     model = PrivateLogisticRegression(0.9, classes=("no", "yes"), ledger=file).fit(x, y)
     assert model.bound_.epsilon == 0.9
     assert GIVEN not in model.guarantee_
-    assert "were bought: ε covers them" in model.guarantee_
+    assert "were estimated privately: ε covers them" in model.guarantee_
     # Medians with noise: not the means, and within a few of the scales that they hide.
     assert (np.abs(model.center_ - x.mean(0)) < SCALE).all()
     assert ((model.scale_ > SCALE / 2) & (model.scale_ < 2 * SCALE)).all()
@@ -217,7 +217,7 @@ def test_releases_without_a_seed_differ() -> None:
 def test_the_guarantee_is_the_one_asked_for() -> None:
     x, y = table(500)
     worst = PrivateLogisticRegression(0.7, **PUBLIC, delta=1e-6).fit(x, y)
-    assert worst.guarantee_.startswith("worst-case DP ε = 0.7 (aimed at) at δ = 1e-06")
+    assert worst.guarantee_.startswith("worst-case DP ε = 0.7 (target) at δ = 1e-06")
     assert worst.bound_.kind.value == "worst-case DP"
     assert (worst.bound_.epsilon, worst.bound_.delta) == (0.7, 1e-6)
     bayesian = PrivateLogisticRegression(0.7, **PUBLIC, guarantee=bdpvi.BayesianDP()).fit(x, y)
@@ -389,5 +389,5 @@ def test_logarithms_stay_exact_where_probabilities_are_one() -> None:
 
 def test_weights_are_refused_with_the_reason() -> None:
     x, y = table(50)
-    with pytest.raises(ValueError, match="multiplies what one record does to the fit"):
+    with pytest.raises(ValueError, match="multiplies the influence of a record on the fit"):
         PrivateLogisticRegression(**PUBLIC).fit(x, y, sample_weight=np.ones(50))

@@ -50,7 +50,8 @@ _ENCODING = "Encoding of categories: onehot, one feature for each; ordinal, its 
 _CONSTANTS = (
     "JSON file of public bounds, scales and categories, which are then not computed from the "
     "table: "
-    '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": ["F", "M"]}.'
+    '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
+    '["F", "M"]}.'
 )
 _CONSENT = "With --from-data only; without it each becomes a level of its own."
 Unknown = Annotated[str, typer.Option(help=_UNKNOWN, show_default=False)]

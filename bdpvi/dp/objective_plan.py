@@ -215,7 +215,7 @@ def plan(
     whole = largest_variance(epsilon, delta)
     if not validate.non_negative("variance", variance) < whole:
         raise ValueError(
-            f"variance={variance!r} leaves nothing of epsilon={epsilon!r}: {whole:.3g} is all"
+            f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
     distance = math.sqrt((whole - variance) / validate.positive_int("draws", draws))
     clip, k, ridge = _numbers(facts, rule, epsilon, distance)
@@ -291,7 +291,7 @@ def rows_said(rows: float | None, counted: bool) -> str:
     """Return how many rows settings are for, rounded, and who says so; "" if nobody does.
 
     >>> rows_said(1900, counted=False)
-    'Settings are for about 2,000 rows, declared by the owner'
+    'Settings assume about 2,000 rows, declared by the owner'
     """
     if rows is None:
         return ""

@@ -114,7 +114,7 @@ def private(
     >>> public = constants_of({"source": "By law.", "age": [18, 80]})
     >>> release = private(frame, target="sick", positive="yes", epsilon=1.0, constants=public)
     >>> print(release.receipt)
-    worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
     """
     pipeline = {"target": target, "positive": positive, "epsilon": epsilon, **options}
     work = Work.of(

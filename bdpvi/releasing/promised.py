@@ -93,7 +93,7 @@ def warn(total: Cost, price: Bound) -> None:
     """Warn where nothing is certified of what is released."""
     bayesian = total.bayesian
     what = f"a {price.kind.value} ε"
-    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", which speaks of most records"
+    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", a guarantee for most records"
     if total.worst_case is None and not (bayesian and bayesian.certified):
         warnings.warn(
             f"the release has no worst-case ε and no certified Bayesian ε: it has {what}. Draws "

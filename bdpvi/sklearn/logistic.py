@@ -107,7 +107,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     >>> model.coef_.shape, model.predict([[-1.0, -1.0], [3.0, 3.0]])
     ((1, 2), array(['no', 'yes'], dtype='<U3'))
     >>> model.guarantee_[:49]
-    'worst-case DP ε = 1 (aimed at) at δ = 1e-05, to a'
+    'worst-case DP ε = 1 (target) at δ = 1e-05, to a'
     """
 
     def __init__(

@@ -238,7 +238,7 @@ def test_two_commands_cannot_fit_to_one_folder(
 ) -> None:
     with store.held(tmp_path / "out.unfinished"):
         assert run("fit", *QUICK, "--out", tmp_path / "out") == 2
-        assert "is held by another process" in capsys.readouterr().err
+        assert "is in use by another process" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -262,7 +262,7 @@ def test_of_several_processes_with_one_out_one_succeeds(tmp_path: Path) -> None:
     assert sorted(process.returncode for process in processes) == [0, 2, 2]
     for process, error in zip(processes, errors, strict=True):
         if process.returncode:
-            assert "is held by" in error or "exists already" in error
+            assert "is in use by" in error or "exists already" in error
             assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert len(load(tmp_path / "out").panels[0].ids) == 10

@@ -121,9 +121,9 @@ def test_a_run_without_a_panel_has_the_worst_case_alone(rate: float) -> None:
     spent = accountant.cost(DELTA)
     assert spent.worst_case is not None
     assert spent.bayesian is None
-    assert "no panel, so no Bayesian ε" in str(spent)
+    assert "no reference records, so no Bayesian ε" in str(spent)
     for asked in (accountant.exposure, accountant.per_record, accountant.get_delta):
-        with pytest.raises(ValueError, match="event has no panel of records"):
+        with pytest.raises(ValueError, match="event has no reference records"):
             asked(DELTA)
 
 

@@ -240,7 +240,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
         (GUIDE, (torch.zeros(5, 2), 1.01 * torch.eye(2))), {"influence": RANGE}, "have more",
     ),
     "other records": ((GUIDE, (torch.zeros(6, 2), torch.eye(2))), {}, "6 records, ids of 5"),
-    "other ids": ((GUIDE, SOME), {"ids": [4, 3, 2, 1, 0]}, "ids are not those"),
+    "other ids": ((GUIDE, SOME), {"ids": [4, 3, 2, 1, 0]}, "ids differ from the ids"),
     "one twice": ((GUIDE, SOME), {"ids": [0, 1, 2, 3, 3]}, "more than once"),
     "no Gaussian": ((GUIDE, dist.Gamma(torch.ones(5), 1.0)), {}, "q is not a Gaussian"),
     "no distribution": ((GUIDE, "neighbours"), {}, "neighbours is no Gaussian"),
@@ -277,7 +277,7 @@ def test_steps_that_are_refused() -> None:
         ((0.0, 0.1, torch.rand(5)), "noise_multiplier"),
         ((1.0, 1.5, torch.rand(5)), "rate"),
         ((1.0, 0.1, -torch.rand(5)), "norms"),
-        ((1.0, 0.1, replace(counts, ids=torch.arange(5) + 1)), "ids are not those"),
+        ((1.0, 0.1, replace(counts, ids=torch.arange(5) + 1)), "ids differ from the ids"),
     ):
         with pytest.raises(ValueError, match=said):
             accountant.step(*arguments)

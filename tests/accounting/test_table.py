@@ -172,7 +172,7 @@ def test_counts_do_not_know_who_is_who() -> None:
     counts[60_000] = 1000
     one = losses(Panel.counted("remove", counts, 0.01))
     assert epsilon(charged(one, others=(GAUSSIAN,))) > epsilon(charged(one))
-    with pytest.raises(ValueError, match="who pays what is not known"):
+    with pytest.raises(ValueError, match="cannot be matched with those of other fits"):
         epsilon(charged(one, losses(panel(ALL))))
     ledger = charged(losses(panel(ALL)))
     kept.keep(ledger, "counted", one)
@@ -187,7 +187,9 @@ def test_constants_that_a_fit_was_made_with_leave_its_worst_case(of: str) -> Non
     one = losses(panel(ALL), purchases=(bought.purchase,) if of == "shop" else ())
     ledger = charged(one)
     ledger.charge(bought)
-    with pytest.raises(ValueError, match="depends on constants that were bought from this table"):
+    with pytest.raises(
+        ValueError, match="depends on preprocessing bounds estimated privately from this table"
+    ):
         total(ledger, DELTA, None)
     ledger = charged(losses(panel(ALL)), others=(GAUSSIAN,))
     kept.keep(ledger, "bounded", one)
@@ -224,7 +226,7 @@ def test_ids_of_different_records_are_noticed() -> None:
 
     epsilon(charged(of(ids), of(ids, 2 * x)))  # encoded anew
     epsilon(charged(of(ids), of(ids, x, 1 - y)))  # another target
-    with pytest.raises(ValueError, match="different records of the same ids"):
+    with pytest.raises(ValueError, match="different records under the same ids"):
         epsilon(charged(of(ids), of(ids.flip(0))))
 
 

@@ -442,7 +442,7 @@ def test_spent_keeps_path_and_guarantee_apart_and_names_who_looks() -> None:
     assert worst_of(bare).neighbours == "zero out one client"
     assert found.worst_case == bare.worst_case
     assert path_of(found).epsilon < worst_of(found).epsilon
-    assert "a diagnostic, no guarantee" in str(found)
+    assert "a diagnostic, not a guarantee" in str(found)
     assert path_of(found).observer == SERVER_OF_UPDATES.name
     assert SERVER_OF_UPDATES.name in str(found.worst_case)
     with pytest.raises(ValueError, match="norms has 3 steps"):

@@ -317,7 +317,7 @@ def test_files_of_two_fits_cannot_be_exchanged(folder: Path, tmp_path: Path, nam
     save_fit(other, tmp_path / "other")
     whole = (folder / name).read_bytes()
     shutil.copy(tmp_path / "other" / name, folder / name)
-    with pytest.raises(ValueError, match=r"changed|ledger\.jsonl lacks lines that it had"):
+    with pytest.raises(ValueError, match=r"changed|ledger\.jsonl has lost lines"):
         loaded(folder)
     (folder / name).write_bytes(whole)
     for part in ("ledger.jsonl", "ledger.jsonl.head"):
