@@ -106,7 +106,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     >>> model = PrivateLogisticRegression(bounds=(-3, 5), classes=("no", "yes")).fit(X, y)
     >>> model.coef_.shape, model.predict([[-1.0, -1.0], [3.0, 3.0]])
     ((1, 2), array(['no', 'yes'], dtype='<U3'))
-    >>> model.guarantee_[:49]
+    >>> model.guarantee_[:47]
     'worst-case DP ε = 1 (target) at δ = 1e-05, to a'
     """
 
