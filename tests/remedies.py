@@ -9,9 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
-    "ask bind bound call choose chmod clip convert declare delete draw give go hand hide "
-    "hold keep leave let list make mark move number put raise read rename replace rescale run "
-    "sample save say set sum take try turn use wait write"
+    "ask bind bound call choose chmod clip convert create declare delete draw give go hand hide "
+    "hold keep leave let list make mark move number put raise read rename replace rescale restore "
+    "run sample save say set sum take try turn use wait write"
 )
 RULE = re.compile(
     rf"(?:^|[:;.,?(] |\(|\b(?:or|and|then|first|so) )"
@@ -72,7 +72,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "accounting/test_ledger.py::test_a_missing_file_and_anothers_are_refused": (
         "_runtime/chain: restore the newest",
-        "accounting/ledger: Put it back",
+        "accounting/ledger: Restore it",
     ),
     "accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
         "accounting/kept: Put it back",
@@ -90,7 +90,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "accounting/charges: ask for the worst case",
     ),
     "accounting/test_ledger.py::test_a_step_is_charged_once_from_one_secret_at_one_price": (
-        "accounting/transaction: choose another place",
+        "accounting/transaction: choose another folder",
     ),
     "accounting/test_ledger.py::test_a_copy_charges_files_only": ("accounting/ledger: keep it",),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (

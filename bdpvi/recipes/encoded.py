@@ -66,7 +66,7 @@ class Encoded:
         return (
             f"{', '.join(found)}: mostly text, and no value is frequent enough to become a "
             "category. Numbers with thousands separators (1,234) and dates are read as text: "
-            "convert them to numbers, or leave the column out (--drop)"
+            "make them numbers, or leave the column out (--drop)"
         )
 
 

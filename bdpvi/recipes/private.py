@@ -229,7 +229,7 @@ class Work:
                 pipeline["classes"] = tuple(range(classes))
             if pipeline.get("exposure"):
                 raise ValueError(
-                    "exposure: for encoded records, set it in the model, by column number"
+                    "exposure: for encoded records it belongs to the model, as a column number"
                 )
             people = table.people
         elif unit != ROW:

@@ -173,9 +173,11 @@ def without_worst_case(fit: Fit) -> str:
     if mode and (rows := fit.ledger.rows_per_unit) > 1:
         return f"draws at a posterior mode have none for {rows} rows per unit"
     if mode and not bounded(fit):
-        return "the influence of a record is not bounded: use a strong prior, and Mode()"
+        return "the influence of a record is not bounded: this needs a strong prior, and Mode()"
     if not bounded(fit):
-        return "the influence of a record is not bounded: use a clip or weights, and Optimum()"
+        return (
+            "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
+        )
     if any(charge.from_data for charge in fit.ledger.charges()):
         return "an earlier release had a temperature that was found from the data"
     if fit.ledger.book().events is None:

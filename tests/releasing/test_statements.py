@@ -143,7 +143,10 @@ def test_the_share_is_what_the_number_of_records_allows(m: int) -> None:
 
 
 def test_few_records_are_refused_with_how_many_there_must_be() -> None:
-    with pytest.raises(ValueError, match=r"28 records says nothing about 90 %.* it takes 29"):
+    with pytest.raises(
+        ValueError,
+        match=r"28 reference records are too few for a statement about 90 %.* it needs 29",
+    ):
         typical(Account([PosteriorDraws((panel(torch.rand(28)),))]), 1e-5)
 
 
@@ -213,7 +216,7 @@ def test_a_guide_without_public_noise_ends_in_a_statement_on_a_small_table() -> 
 
 def test_too_few_records_of_ones_own_model_are_refused_uncharged() -> None:
     fit = own(20)
-    with pytest.raises(ValueError, match="it takes 29"):
+    with pytest.raises(ValueError, match="it needs 29"):
         bdpvi.release(fit)
     assert not fit.ledger.entries()
 
