@@ -92,6 +92,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "accounting/test_ledger.py::test_a_step_is_charged_once_from_one_secret_at_one_price": (
         "accounting/transaction: choose another folder",
     ),
+    "recipes/test_routes.py::test_a_bayesian_guarantee_takes_draws_from_the_posterior": (
+        "recipes/routes: leave route",
+    ),
     "accounting/test_ledger.py::test_a_copy_charges_files_only": ("accounting/ledger: keep it",),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
         "commands/synthesize: replace these",
