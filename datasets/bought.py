@@ -105,7 +105,7 @@ class Purchase:
             if target in some:
                 raise ValueError(f"{argument} names the target {target!r}")
         if both := sorted(set(drop) & set(listed)):
-            raise ValueError(f"drop={both[0]!r} is among the public constants")
+            raise ValueError(f"drop={both[0]!r} has public bounds or categories")
         used = tuple(name for name in names if name != target and name not in drop)
         if not used:
             raise ValueError("no column is left to be a feature")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 AIMED = "target"
-PUBLIC = "computed from public constants"
+PUBLIC = "computed from public settings"
 COMPUTED = "computed from the data, rounded up to two digits"
 OWNERS = "not published: it is the owner's certificate"
 

@@ -172,15 +172,15 @@ ORIGINS = {
     "table used",
     "receipt.source": "how ε was found: one of four constants",
     "receipt.draws": "the owner's choice",
-    "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
+    "receipt.temperature": "the owner's choice; from public settings; or from the data, on a grid",
     "receipt.noise_scale": "the guide's public number and the temperature",
-    "receipt.step": "public constants and the temperature",
+    "receipt.step": "public settings and the temperature",
     **{
         f"receipt.{bound}.{name}": origin
         for bound in ("worst_case", "bayesian", "typical")
         for name, origin in {
             "kind": "a constant",
-            "epsilon": "the target; or from public constants; or, if not certified, from the "
+            "epsilon": "the target; or from public settings; or, if not certified, from the "
             "data, up to two digits",
             "delta": "the owner's choice",
             "by": "names of methods: constants",
