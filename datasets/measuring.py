@@ -54,7 +54,7 @@ def measured(
             problems.append(str(error))
         except TypeError:  # lists and dictionaries have no hash
             problems.append(
-                f"column {name!r} has values that are no numbers or texts, such as "
+                f"column {name!r} has values that are neither numbers nor texts, such as "
                 f"{values.dropna().iloc[0]!r:.40}. {_leave_out([values])}"
             )
         else:

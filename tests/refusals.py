@@ -658,7 +658,7 @@ CASES: dict[str, Case] = {
         lambda: half("ghost"),
         lambda: (half("hooks"), half("functorch")),
     ),
-    "dp/networks/private: give what it had": lambda t: resumed({"panel": PANEL}, {}),
+    "dp/networks/private: give the same": lambda t: resumed({"panel": PANEL}, {}),
     "dp/networks/records: keep records apart": lambda t: (
         lambda: network(data=WHOLE, panel=WHOLE),
         lambda: network(data=WHOLE, panel=PANEL),

@@ -423,7 +423,7 @@ def test_json_is_one_object_and_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refused(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     fit, released = shutil.copytree(fitted, tmp_path / "fit"), tmp_path / "release.json"
     if command[0] in ("predict", "cost"):

@@ -71,5 +71,5 @@ def test_public_tables_are_certified_or_say_why_not(
         return
     assert "certified at ε = 0.2: no." in printed
     assert "N·δ = 0.033" in printed
-    assert "at least 99 % of the population pay at most ε = 0.1" in printed
+    assert "at least 99 % of the population have at most ε = 0.1" in printed
     assert re.search(r"worst-case DP: ε = 6\.\d+ at δ = 1e-05", printed)

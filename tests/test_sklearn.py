@@ -186,7 +186,7 @@ def test_a_ledger_adds_up_what_all_fits_cost(tmp_path: Path) -> None:
     x, y = table(3000)
     model = PrivateLogisticRegression(classes=("no", "yes"), ledger=str(tmp_path / "people.jsonl"))
     alone = PrivateLogisticRegression(classes=("no", "yes")).fit(x, y)
-    assert ", this fit alone. " in alone.guarantee_
+    assert ", this fit only. " in alone.guarantee_
     assert "1 fit of this ledger together: ε = 0.99" in model.fit(x, y).guarantee_
     scores = cross_val_score(clone(model), x, y, cv=2, n_jobs=2)
     assert len(scores) == 2

@@ -51,7 +51,7 @@ class Charges:
             _check_counted(before, event)
             if self.unit != _unit(event):
                 raise ValueError(
-                    f"event: its unit is {_unit(event)!r}, that of earlier ones {self.unit!r}"
+                    f"event: its unit is {_unit(event)!r}, the unit of earlier events {self.unit!r}"
                 )
 
     @property

@@ -243,7 +243,7 @@ class BayesianAccountant:
         if self._ids is not None:
             raise ValueError("state: this accountant has charges already, and none is taken back")
         if set(state) != set(self.state_dict()):
-            raise ValueError(f"state is no state of an accountant: it has {sorted(state)}")
+            raise ValueError(f"state is not the state of an accountant: it has {sorted(state)}")
         if state["kind"] != self.kind:
             raise ValueError(f"state: its kind is {state['kind']!r}, not {self.kind!r}")
         made = BayesianAccountant(kind=self.kind)
@@ -355,7 +355,7 @@ def _distribution(name: str, given: Gaussian) -> Distribution:
                 f"symmetric and positive definite, got shapes {shapes}"
             ) from None
     if not isinstance(given, Distribution):
-        raise ValueError(f"{name} is no Gaussian distribution, guide or pair: {given!r:.80}")
+        raise ValueError(f"{name} is not a Gaussian distribution, guide or pair: {given!r:.80}")
     return given
 
 
@@ -377,7 +377,7 @@ def _check_influence(influence: Influence, pairs: GaussianPairs, kind: str) -> N
     within = near.all(1) & (shift <= influence.shift * (1 + _ROUNDING) + _ROUNDING)
     if not bool(within.all()):
         raise ValueError(
-            f"influence is said to be that of any record, and {int((~within).sum())} reference "
-            f"records have more: means up to {float(shift.max()):.4g} apart, precisions of "
-            f"{float(pairs.r.min()):.4g} to {float(pairs.r.max()):.4g} of the guide's"
+            f"influence must bound the influence of any record, but {int((~within).sum())} "
+            f"reference records exceed it: means up to {float(shift.max()):.4g} apart, precisions "
+            f"of {float(pairs.r.min()):.4g} to {float(pairs.r.max()):.4g} of the guide's"
         )

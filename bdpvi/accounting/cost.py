@@ -86,7 +86,7 @@ class Assumption(Enum):
     )
     SECRET_SAMPLING = "Which records took part in each step is secret"
     SERVER_ADDS_NOISE = "The server is trusted to add the noise"
-    SEEDED_EXPERIMENT = "An experiment: its randomness is seeded and protects nobody"
+    SEEDED_EXPERIMENT = "An experiment: its randomness is seeded, so there is no guarantee"
 
 
 def sentences(*parts: str) -> str:
@@ -232,7 +232,9 @@ class Bound:
             )
         seen = f", seen by {self.observer}" if self.observer else ""
         if self.kind is Kind.WORST_CASE:
-            seeded_ = "; an experiment: its noise is seeded and protects nobody" if seeded else ""
+            seeded_ = (
+                "; an experiment: its noise is seeded, so there is no guarantee" if seeded else ""
+            )
             return (
                 f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
                 f"({self.by}{seen}{seeded_}, to {self.neighbours})"
@@ -241,8 +243,8 @@ class Bound:
         if self.kind is Kind.TYPICAL:
             read = f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in self.assumptions)
             return (
-                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population pay "
-                f"at most {number} at δ = {self.delta:g}, with confidence "
+                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population "
+                f"have at most {number} at δ = {self.delta:g}, with confidence "
                 f"{100 * self.confidence:g} % ({records}each by itself{read})"
             )
         why = f": {self.reason}" if self.reason and not (self.certified or self.reliable) else ""

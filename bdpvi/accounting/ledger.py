@@ -328,7 +328,8 @@ class Ledger:
         words = f"{several(counted.total(), 'charge')} made before" + ": " * bool(names)
         pending = len(book.opened - {without})
         return f"{words}{'; '.join(names)}" + (
-            f"; {pending} begun and not finished: the same call finishes it and pays nothing more"
+            f"; {pending} started and not finished: the same call finishes it without a "
+            "further charge"
             if pending
             else ""
         )

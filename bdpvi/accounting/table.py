@@ -234,7 +234,7 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
     if found["relation"] != Relation.ADD_OR_REMOVE.value or found["unit"] != "one record":
         raise ValueError(
             f"{_NONE}a worst-case guarantee is to {found['relation']} {found['unit']}, and losses "
-            "of records are of one that is added or removed"
+            "of records are for one record added or removed"
         )
 
 

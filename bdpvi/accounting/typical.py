@@ -47,7 +47,7 @@ def typical(account: Account, delta: float) -> Bound:
     >>> b2 = torch.linspace(1e-3, 1e-2, 400, dtype=torch.float64)[:, None]
     >>> panel = Panel("add", torch.arange(400), GaussianPairs(torch.ones_like(b2), b2))
     >>> print(typical(Account([PosteriorDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
-    typical-record DP: at least 99 % of the population pay at most ε = 0.3... confidence 95 % ...
+    typical-record DP: at least 99 % of the population have at most ε = 0.3... confidence 95 % ...
     """
     validate.probability("delta", delta)
     account.charged.need_panel()

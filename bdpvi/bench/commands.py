@@ -53,7 +53,7 @@ _WIDE = 1_000
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for the figure and the table; an unfinished one goes on.")
+        Path, typer.Option(help="Folder for the figure and the table; an unfinished run continues.")
     ] = Path("demo"),
     data: Annotated[
         str | None,
@@ -94,7 +94,8 @@ def demo(
 def compare(
     table: SplitTable,
     out: Annotated[
-        Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
+        Path,
+        typer.Option(help="Folder for tables, figures and report; an unfinished run continues."),
     ],
     methods: Methods = ALL,
     epsilons: Annotated[
@@ -156,7 +157,7 @@ def compare(
             outputs.say(store.json_text(said))
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
+        console.print(f"ε is for the guarantee of each row, at δ = {delta:g}", COLUMNS, sep="\n")
         console.print(report.EXPERIMENT)
         for heading, shown in report.console_tables(summary).items():
             console.print(heading, shown, sep="\n")

@@ -261,7 +261,7 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         )
         if fitted.ledger.path is not None and fitted.ledger.path.parent != out.resolve():
             where = fitted.ledger.path
-            outputs.say(f"{where} has what is spent on this table; keep it, secret too")
+            outputs.say(f"{where} records everything spent on this table; keep it secret too")
         outputs.say(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 

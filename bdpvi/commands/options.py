@@ -343,6 +343,6 @@ def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
         files = (one for one in folder.rglob("*") if one.is_file())
         if any(not one.name.startswith(".") for one in files):
             raise KeyboardInterrupt(
-                f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+                f"finished work is kept in {folder}/ (secret); the same command continues it"
             ) from None
         raise

@@ -310,8 +310,8 @@ def _go_on(work: Work, folder: Path) -> Release:
     try:
         return work.written()
     except KeyboardInterrupt:
-        kept = f"what is done is kept in {folder}/ (secret); the same command goes on there"
-        raise KeyboardInterrupt(f"{kept} and pays nothing twice") from None
+        kept = f"finished work is kept in {folder}/ (secret); the same command continues it"
+        raise KeyboardInterrupt(f"{kept} without a second charge") from None
 
 
 def _scores(work: Work, released: Release, took: float) -> Scores | None:

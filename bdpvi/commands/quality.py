@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bdpvi.synthesis import Synthetic
 
 NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
-NO_PAGE = "No page: `pip install 'bdpvi[report]'` brings what it needs."
+NO_PAGE = "No page: it needs `pip install 'bdpvi[report]'`."
 
 NoReport = Annotated[
     bool,

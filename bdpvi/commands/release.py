@@ -211,7 +211,7 @@ def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if len(fitted.ledger.entries()) == before:
             raise
-        again = f"{out} was not written: the same command writes it and pays nothing"
+        again = f"{out} was not written: the same command writes it without a further charge"
         raise KeyboardInterrupt(
             f"the release was charged (see `bdpvi cost {folder}`); "
             + (f"{out} is whole" if out.exists() else again)
@@ -356,7 +356,7 @@ def _identifiers(
     table = with_text_names(datasets.read_table(data, **reading, text=True))
     for name in ids:
         if name not in table.columns:
-            raise ValueError(f"id={name!r} is no column of {data}")
+            raise ValueError(f"id={name!r} is not a column of {data}")
         if name in taken:
             raise ValueError(f"id={name!r} is a column of the predictions too; rename it in {data}")
     return {name: table[name] for name in ids}

@@ -53,8 +53,8 @@ class Observer:
         validate.positive_int("known_shares", self.known_shares, least=0)
         if self.sees_updates and not self.sees_participants:
             raise ValueError(
-                "sees_updates=True needs sees_participants=True: whoever reads the messages counts "
-                "them, and no noise of the server is on them"
+                "sees_updates=True needs sees_participants=True: an observer of the messages can "
+                "count them, and they have no server noise"
             )
 
 

@@ -293,7 +293,7 @@ def _covariances(draws: int, hottest: Bound | None) -> str:
     """Return what a temperature cannot lower."""
     return (
         f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
-        "lower clip or a stronger prior lower that floor"
+        "lower clip or a stronger prior lower this floor"
     )
 
 

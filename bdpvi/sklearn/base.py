@@ -163,7 +163,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         public = self._guarantee().name == WorstCaseDP.name
         durable = self.ledger is not None and not secret.experiment
         if durable and not public:
-            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
+            raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
         ledger = Ledger.at(str(self.ledger)) if durable else Ledger()
         work = Transaction(ledger, secret, alone=True)
         with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
@@ -270,7 +270,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.accounting.ledger import Ledger
 
         if self.ledger is None:
-            return f"{guarantee}, this fit alone"
+            return f"{guarantee}, this fit only"
         ledger = Ledger.at(self.ledger)
         number = len({one.of for one in ledger.book().charges})
         total = ledger.worst_case(self.delta)

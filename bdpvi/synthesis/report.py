@@ -88,7 +88,7 @@ def _good_for(found: Quality) -> str:
     )
     own = _area(found, BOOSTED, SYNTHETIC)
     if own is None:
-        why = found.unscored or "one class alone was held out"
+        why = found.unscored or "only one class was held out"
         return f"Its {near}; no model was scored, as {why}."
     other = _area(found, BOOSTED, REAL)
     return (

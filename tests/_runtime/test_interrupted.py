@@ -362,7 +362,7 @@ def test_a_signal_ends_in_one_line_and_the_command_goes_on(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"kept in {tmp_path / kept}/" in error
-    assert "the same command goes on" in error
+    assert "the same command continues it" in error
     assert run(*arguments) == 0
 
 
@@ -439,7 +439,7 @@ def test_every_command_says_that_it_was_interrupted(
     ("place", "after", "said", "charges"),
     [
         ("bdpvi.releasing.releases._cost", False, "nothing was finished", 0),
-        ("bdpvi.releasing.storage.release_bytes", True, "pays nothing", 1),
+        ("bdpvi.releasing.storage.release_bytes", True, "without a further charge", 1),
         ("bdpvi._runtime.outputs.say", True, "new.json is whole", 1),
     ],
 )

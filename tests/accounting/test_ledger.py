@@ -510,7 +510,7 @@ def test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged() ->
     with work.reserved(1.0, 1e-5, "a work"):
         for _ in range(2):
             work.perform(Bought(small, "part"))  # the second is the first
-        with pytest.raises(BudgetExceededError, match="1 begun and not finished"):
+        with pytest.raises(BudgetExceededError, match="1 started and not finished"):
             buy(ledger, small, "network")
         work.charge(Bought(gaussian(0.1), "rest"), last=True)
     kinds = [one.kind for one in ledger.entries()]

@@ -933,7 +933,7 @@ def test_command_on_a_public_table(tmp_path: Path, capsys: pytest.CaptureFixture
     correct = rows["accuracy"] * len(test)
     assert (correct - correct.round()).abs().max() < 1e-9
     printed = capsys.readouterr().out
-    assert "each row's guarantee, at δ = 1e-05" in printed
+    assert "the guarantee of each row, at δ = 1e-05" in printed
     assert re.search(r"\| dp-gd +\| worst-case DP +\|", printed)
     assert re.search(r"\| base-rate +\| none +\|", printed)
     assert "log score" in printed

@@ -391,7 +391,7 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
         (lambda c: c.update(format=1), "format must be 5, got 1: .* release again"),
         (lambda c: c.pop("samples"), "samples must be"),
         (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
-        (lambda c: c.update(samples=[[math.nan]]), "it cannot be read as JSON: NaN is no JSON"),
+        (lambda c: c.update(samples=[[math.nan]]), "it cannot be read as JSON: NaN is not JSON"),
         (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
         (lambda c: c.update(latents={"w": 1.0}), "latents"),
         (lambda c: c["model"].update(clip="x"), r"model.clip must be float \| None, got 'x'"),

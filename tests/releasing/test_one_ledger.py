@@ -314,7 +314,7 @@ def test_a_new_out_starts_nothing_anew(
 ) -> None:
     assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
     assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
-    assert "epsilon=1 is spent on this table; 2 charges made" in capsys.readouterr().err
+    assert "epsilon=1 is already spent on this table; 2 charges made" in capsys.readouterr().err
     for nothing in ("b", "b.secret"):  # so that another ε may be asked for there
         assert not (tmp_path / nothing).exists()
     fit = tmp_path / "fit"

@@ -95,7 +95,7 @@ def test_a_schema_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"source": "", "columns": {"a": {"levels": []}}}', "1 to 1000 names"),
         ('{"source": "", "columns": {"a": {"wide": 3}}}', "wide is not known"),
         ('{"source": "", "columns": {" a": {"levels": ["x"]}}}', "blanks around it"),
-        ("{", "no schema"),
+        ("{", "not a schema"),
         ('{"source": "", "a": {"mean": 3, "sd": 1}}', r"columns\.a\.mean is not known"),
         ('{"source": "", "a": [1, 2, 3]}', r"levels\[0\] must be str"),
         ('{"source": "", "a": [0, 9], "columns": {"a": [0, 9]}}', "a is not known"),

@@ -316,7 +316,9 @@ class Private:
         norms = None if state["norms"] is None else NormCounts(**state["norms"])
         here, there = ([] if one is None else one.ids.tolist() for one in (self._norms, norms))
         if here != there:
-            raise ValueError("state has the norms of another panel or data; give what it had")
+            raise ValueError(
+                "state has the norms of another panel or data; give the same panel and data"
+            )
         own = self.module.state_dict()
         if {n: v.shape for n, v in state["module"].items()} != {n: v.shape for n, v in own.items()}:
             raise ValueError("state has the weights of another module; make it as it was before")
@@ -327,5 +329,5 @@ class Private:
         self._versions = self._now()
 
     def __repr__(self) -> str:
-        kind = "" if self.mechanism.seed is None else ", seeded: it protects nobody"
+        kind = "" if self.mechanism.seed is None else ", seeded: no guarantee"
         return f"Private({type(self.module).__name__}, {several(self.steps, 'step')}{kind})"

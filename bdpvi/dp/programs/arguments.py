@@ -124,9 +124,9 @@ class Arguments:
         here, there = self._places(), other._places()
         if here != there or self.form != other.form:
             raise ValueError(
-                "step was called with other records than at first: hand the whole table over in "
-                "every step. The Poisson batches, which the price is of, are drawn here. "
-                "Nothing was charged"
+                "step was called with other records than in the first call: hand the whole table "
+                "over in every step. The Poisson batches, which the accounting assumes, are "
+                "drawn here. Nothing was charged"
             )
         if self._constants() != other._constants():
             raise ValueError(

@@ -271,5 +271,5 @@ class PrivateSVI:
         raise TypeError("PrivateSVI cannot be copied or pickled; state_dict() has what to keep")
 
     def __repr__(self) -> str:
-        kind = "" if self._mechanism.seed is None else ", seeded: it protects nobody"
+        kind = "" if self._mechanism.seed is None else ", seeded: no guarantee"
         return f"PrivateSVI({several(self.steps, 'step')}{kind})"
