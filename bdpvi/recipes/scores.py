@@ -170,7 +170,7 @@ def previewed(
     found: list[tuple[Any, ...]] = []
     start, ended = clock(), "the maximum number"
     with threads.single():
-        for number in track(range(FOLDS * TURNS), "previews"):
+        for number in track(range(FOLDS * TURNS), "simulated releases"):
             try:
                 found += _preview(work, release, number, key)
             except TooFewRecordsError:  # a fifth of the records is held out
