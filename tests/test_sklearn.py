@@ -187,13 +187,13 @@ def test_a_ledger_adds_up_what_all_fits_cost(tmp_path: Path) -> None:
     model = PrivateLogisticRegression(classes=("no", "yes"), ledger=str(tmp_path / "people.jsonl"))
     alone = PrivateLogisticRegression(classes=("no", "yes")).fit(x, y)
     assert ", this fit only. " in alone.guarantee_
-    assert "1 fit of this ledger together: ε = 0.99" in model.fit(x, y).guarantee_
+    assert "total of 1 fit in this ledger: ε = 0.99" in model.fit(x, y).guarantee_
     scores = cross_val_score(clone(model), x, y, cv=2, n_jobs=2)
     assert len(scores) == 2
     last = clone(model).fit(x, y).guarantee_
     two = gaussian_epsilon(4 * gaussian_distance(1.0, 1e-5) ** 2, 1e-5)
-    assert "4 fits of this ledger together" in last
-    said = float(last.partition("together: ε = ")[2].partition(". ")[0])
+    assert "total of 4 fits in this ledger" in last
+    said = float(last.partition("in this ledger: ε = ")[2].partition(". ")[0])
     assert two <= said <= 1.25 * two  # what is no Gaussian mechanism composes worse
 
 
@@ -356,7 +356,7 @@ def test_constants_of_three_classes_are_bought_under_the_same_epsilon(
     spent = bdpvi.Ledger.at(file).worst_case(1e-5)
     assert spent is not None
     assert 0.98 < spent.epsilon <= 1.0
-    assert "1 fit of this ledger together" in model.guarantee_
+    assert "total of 1 fit in this ledger" in model.guarantee_
     with pytest.raises(ValueError, match=r"clip=1.0 is for two classes, and there are 3"):
         PrivateLogisticRegression(classes=("a", "b", "c"), clip=1.0).fit(x, y)
 

@@ -123,7 +123,7 @@ def test_what_is_not_given_is_bought_and_the_total_is_epsilon(model: Any, tmp_pa
         assert (bought.center_ == CENTER).all() == bool(given)
         again = clone(bought).fit(x, y)
         assert again.release_.model != bought.release_.model or model is POISSON
-        assert "2 fits of this ledger together" in again.guarantee_
+        assert "total of 2 fits in this ledger" in again.guarantee_
 
 
 def test_a_target_beyond_its_bounds_counts_as_the_bound() -> None:
