@@ -231,9 +231,9 @@ class Training(DPVI):
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
                 warnings.warn(
-                    f"for the owner only: the gradients of {several(ignored, 'record')} were not "
-                    "finite or failed, and count as zero; look for NaN, infinities and values "
-                    "outside the support",
+                    "for the owner only: not finite or failed, and set to zero: "
+                    f"{several(ignored, 'gradient')} of records; look for NaN, infinities and "
+                    "values outside the support",
                     PrivacyUtilityWarning,
                     stacklevel=9,
                 )

@@ -141,9 +141,9 @@ class PrivateSVI:
         if descent.ignored and not self._told:
             self._told = True
             warnings.warn(
-                f"for the owner only: the gradients of {several(descent.ignored, 'record')} were "
-                "not finite or failed, and count as zero; look for NaN, infinities and values "
-                "outside the support",
+                "for the owner only: not finite or failed, and set to zero: "
+                f"{several(descent.ignored, 'gradient')} of records; look for NaN, infinities and "
+                "values outside the support",
                 PrivacyUtilityWarning,
                 stacklevel=3,
             )
