@@ -130,7 +130,7 @@ def test_a_run_without_a_panel_has_the_worst_case_alone(rate: float) -> None:
 def test_foreign_records_are_an_error() -> None:
     accountant = Accountant()
     accountant.step(PosteriorDraws((panel(),)))
-    with pytest.raises(ValueError, match="record ids in 'remove D‖D′' are not those"):
+    with pytest.raises(ValueError, match="record ids in 'remove D‖D′' differ from"):
         accountant.step(PosteriorDraws((panel(ids=5),)))
     with pytest.raises(ValueError, match="has directions"):
         accountant.step(PosteriorDraws((Panel("add", torch.arange(M), panel().pairs),)))

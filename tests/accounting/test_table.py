@@ -124,7 +124,7 @@ def test_disjoint_and_overlapping_parts() -> None:
     sampled = [losses(panel(ids, at, equal=True), records=1000) for at, ids in enumerate(parts)]
     (account,) = Table.of(charged(*sampled[:2])).accounts
     assert account.charged.sample_size == len(ALL[ALL % 3 == 2])
-    with pytest.raises(ValueError, match="0 records of the panels were in the same fits"):
+    with pytest.raises(ValueError, match="the fits share 0 reference records"):
         Table.of(charged(*sampled))
 
 
@@ -279,5 +279,5 @@ def test_losses_that_are_missing_are_refused_until_they_are_put_back(
     assert epsilon(Ledger(path)) == before
     with pytest.raises(ValueError, match="Put the newest one back"):
         kept.kept(Ledger(path), "fit0", 1.0, 3.0)
-    with pytest.raises(ValueError, match="of another process"):
+    with pytest.raises(ValueError, match="another process made"):
         kept.kept(Ledger(), "fit0")

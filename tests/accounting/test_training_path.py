@@ -85,6 +85,6 @@ def test_the_costs_of_a_path_stay_marked() -> None:
     assert path_of(spent).epsilon == bayes(static).epsilon < worst_of(spent).epsilon
     assert static.path is None
     assert made.exposure(DELTA).on_path
-    assert "no guarantee" in str(made.exposure(DELTA))
+    assert "not a guarantee" in str(made.exposure(DELTA))
     with pytest.raises(ValueError, match="ask for the worst case"):
         made.get_delta(1.0)
