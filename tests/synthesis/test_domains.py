@@ -149,7 +149,7 @@ def test_a_draft_leaves_out_what_names_people_with_the_reason() -> None:
     assert set(draft.columns) == {"age", "ward"}
     assert [why.split(maxsplit=2)[2] for why in draft.left_out.values()] == [
         "has 1500 different integers in 1500 rows that look like identifiers",
-        "has 750 different values in 1500 rows, which would be published as the names of "
+        "has 750 different values in 1500 rows, which would be published as names of "
         "categories: is it an identifier?",
         "is called an identifier",
         "has 120 different values, more than 100: an identifier or free text?",
