@@ -18,7 +18,9 @@ gives ε₀ + ε₁ at δ₀ + δ₁, with half of δ for each.
 
 *Outputs that later fits use*: constants that were bought. What a fit costs a record depends on
 them, and the record had a part in them. Such a fit counts by its worst case, which composes
-whatever later steps depend on; without one there is no total.
+whatever later steps depend on; without one there is no total. Less could be said only of a fit that
+is certified at one ε fixed before the purchase, or not released, whatever constants come out: ours
+read ε at those that did, and the records that it is read from had a part in them.
 """
 
 from __future__ import annotations
@@ -90,10 +92,12 @@ class Table:
         accounts: of records that were in the same tables, those in most of them first; none where
             nothing is known of single records.
         rest: worst-case mechanisms that no Gaussian one dominates.
+        why: draws count by their worst case, in words; "" where none do.
     """
 
     accounts: tuple[Account, ...]
     rest: tuple[Priced, ...] = ()
+    why: str = ""
 
     @classmethod
     def of(
@@ -122,7 +126,7 @@ class Table:
             )
         entries = [e for e in book.entries if (e.kind == RESERVED) == (e.of in book.opened)]
         entries += [planned] if planned else []
-        fits, others = _sorted(entries, ledger, own or {})
+        fits, others, why = _sorted(entries, ledger, own or {})
         _check_neighbours(others)
         variance = math.fsum(n * (variance_of(one) or 0.0) for one, n in others.items())
         gaussian = {one: n for one, n in others.items() if variance_of(one)}
@@ -135,7 +139,7 @@ class Table:
                 joined = tuple(_constant(one, variance) for one in group[0][1])
                 events.append((PosteriorDraws(joined, rounding=rounding), 1))
             accounts.append(Account(events, accounting))
-        return cls(tuple(accounts), rest)
+        return cls(tuple(accounts), rest, why)
 
     def bayesian(self, delta: float) -> Bound | None:
         """Return the Bayesian ε at ``delta``; None where nothing is known of single records.
@@ -163,7 +167,7 @@ class Table:
         """
         share, epsilon = self._rest(delta)
         if not self.accounts:
-            raise ValueError(f"{_NONE}nothing is known of single records")
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         largest = max((typical(one, share) for one in self.accounts), key=lambda b: b.epsilon)
         return replace(largest, epsilon=largest.epsilon + epsilon, delta=delta)
 
@@ -175,7 +179,7 @@ class Table:
         """
         share, spent = self._rest(near)
         if not self.accounts:
-            raise ValueError(f"{_NONE}nothing is known of single records")
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         if epsilon < spent:
             return 1.0
         found = (account.get_delta(epsilon - spent, near=share) for account in self.accounts)
@@ -224,7 +228,7 @@ def total(
         # Whether there is an answer must not depend on the records where the worst case is one.
         return Cost(worst_case=worst, why=str(error))
     if found is None or worst is None:
-        return Cost(worst_case=worst, bayesian=found)
+        return Cost(worst_case=worst, bayesian=found, why="" if table.accounts else table.why)
     return Cost(worst_case=worst, bayesian=implied(found, worst, found.relation))
 
 
@@ -240,8 +244,8 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
 
 def _sorted(
     entries: Sequence[Entry], ledger: Ledger, own: Mapping[str, RecordLosses]
-) -> tuple[list[Drawn], Counter[Priced]]:
-    """Return the fits whose records count one by one, and the worst case of all else."""
+) -> tuple[list[Drawn], Counter[Priced], str]:
+    """Return fits whose records count one by one, the worst case of all else, and why of draws."""
     by_fit: dict[str, list[Entry]] = {}
     others: Counter[Priced] = Counter()
     for entry in entries:
@@ -250,6 +254,7 @@ def _sorted(
         else:
             by_fit.setdefault(entry.of, []).append(entry)
     fits: list[Drawn] = []
+    by_worst: list[tuple[Entry, str]] = []
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
         losses = own[name] if name in own else kept(ledger, name, *taus)
@@ -259,8 +264,7 @@ def _sorted(
                 "its cost to each record depends on preprocessing bounds estimated privately from "
                 "this table"
             )
-            for entry in drawn:
-                others += _worst(entry, why)
+            by_worst += [(entry, why) for entry in drawn]
             continue
         same = next((one.losses for one in fits if one.losses.same(losses)), losses)
         charges: Counter[Charge] = Counter()
@@ -270,13 +274,11 @@ def _sorted(
     known = [one for one in fits if all(len(p.ids) or p.influence for p in one.losses.panels)]
     if len(known) > 1:
         known = [one for one in known if all(p.counts is None for p in one.losses.panels)]
-    for fit in fits:
-        if fit not in known:
-            for entry in by_fit[fit.name]:
-                others += _worst(
-                    entry, "its costs per record cannot be matched with those of other fits"
-                )
-    return known, others
+    why = "its costs per record cannot be matched with those of other fits"
+    by_worst += [(entry, why) for fit in fits if fit not in known for entry in by_fit[fit.name]]
+    for entry, why in by_worst:
+        others += _worst(entry, why)
+    return known, others, _of(*by_worst[0]) if by_worst else ""
 
 
 def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]]:
@@ -370,5 +372,9 @@ def _worst(entry: Entry, why: str) -> Counter[Priced]:
         ValueError: if it has none.
     """
     if entry.events is None:
-        raise ValueError(f"{_NONE}of {entry}, {why}")
+        raise ValueError(_of(entry, why))
     return Counter({one: n * entry.count for one, n in Counter(entry.events).items()})
+
+
+def _of(entry: Entry, why: str) -> str:
+    return f"{_NONE}of {entry}, {why}"

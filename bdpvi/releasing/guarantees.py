@@ -192,7 +192,8 @@ class BayesianDP:
     def price(self, total: Cost) -> Bound:
         """Return the Bayesian guarantee."""
         if total.bayesian is None:
-            raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}")
+            other = ". Ask for guarantee=WorstCaseDP(), which they have" * bool(total.worst_case)
+            raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}{other}")
         return total.bayesian
 
     def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
