@@ -20,7 +20,7 @@ INSTEAD = {
 WORDS = re.compile("|".join(rf"(?<![\w.-])({words})(?![\w=(])" for words in INSTEAD), re.IGNORECASE)
 FREE = ("benchmarks.md", "reproduction.md", "changelog.md", "studies/")
 """Pages of numbers and of history; programs write those of studies."""
-LATER = ("README.md", "tutorial/index.md", "explanation/settings.md", "index.md")
+LATER = ("README.md", "index.md", "tutorial/index.md", "explanation/settings", "explanation/cert")
 """Pages that are being rewritten."""
 CODE = re.compile(r"^```.*?^```|``?[^`]+``?|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 

@@ -202,7 +202,7 @@ def test_constants_that_a_fit_was_made_with_leave_its_worst_case(of: str) -> Non
     worst = alone.worst_case(DELTA)
     found = total(alone, DELTA, worst)
     assert (found.worst_case, found.bayesian) == (worst, None)
-    assert "of 1 draw at temperature 1, what it costs each record depends on" in str(found)
+    assert "of 1 draw at temperature 1, its cost to each record depends on" in str(found)
     assert epsilon(ledger) == epsilon(charged(losses(panel(ALL)), others=3 * (GAUSSIAN,)))
 
 
