@@ -235,7 +235,7 @@ RANGE = Influence(added=False, columns=2, shift=0.1, spread=0.0, share=0.0)
 REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "another kind": ((GUIDE, SOME), {"influence": replace(RANGE, added=True)}, "added=True"),
     "another size": ((GUIDE, SOME), {"influence": replace(RANGE, columns=3)}, "columns=3"),
-    "less than a record": ((GUIDE, SOME), {"influence": replace(RANGE, shift=0.01)}, "5 reference records"),
+    "less than a record": ((GUIDE, SOME), {"influence": replace(RANGE, shift=0.01)}, "but 5 ref"),
     "less in precision": (
         (GUIDE, (torch.zeros(5, 2), 1.01 * torch.eye(2))), {"influence": RANGE}, "exceed it",
     ),
