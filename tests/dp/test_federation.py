@@ -125,7 +125,7 @@ BAD = {
     "stale": (wrong(torch.ones(SIZE), 0), "stale: answers round 0"),
     "ahead": (wrong(torch.ones(SIZE), 2), "stale: answers round 2"),
     "twice": (lambda answers, _: [answers[0], *answers], "answered twice"),
-    "text": (wrong("weights"), "no tensor"),  # type: ignore[arg-type]
+    "text": (wrong("weights"), "not a tensor"),  # type: ignore[arg-type]
     "complex": (wrong(torch.ones(SIZE) * 1j), "not a tensor of real numbers"),
     "silent": (lambda answers, _: answers[1:], "lost: no answer"),
 }
