@@ -40,9 +40,9 @@ from bdpvi.neighbours.route import Neighbours
 from bdpvi.types import Dataset, NotCertifiedWarning, People
 
 _TYPICAL = (
-    "draws from this fit will have no worst-case ε and no certified Bayesian one, but a statement "
-    "on typical records: nothing bounds what one record does. guides.Laplace of logistic "
-    "regression has a certified ε, and bdpvi.fit_private a worst-case one"
+    "draws from this fit will have no worst-case ε and no certified Bayesian ε, but a guarantee "
+    "for typical records: the influence of a single record is not bounded. guides.Laplace of "
+    "logistic regression has a certified ε, and bdpvi.fit_private a worst-case ε"
 )
 
 
@@ -75,8 +75,8 @@ class Kept:
         state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
         if state in self.generators:
             raise ValueError(
-                "generator is in a state that samples of this fit were drawn from before: the "
-                "noise of both is the same, and their difference shows the mean"
+                "generator is in a state already used for samples of this fit: both would have "
+                "the same noise, and their difference would reveal the mean"
             )
         self.generators.add(state)
         return Key.of_seed(int(state, 16))

@@ -55,9 +55,7 @@ def _options(
     context: typer.Context,
     verbose: Annotated[
         bool,
-        typer.Option(
-            "--verbose", "-v", help="Say on standard error what is done and how long it takes."
-        ),
+        typer.Option("--verbose", "-v", help="Log steps and their duration on standard error."),
     ] = False,
     shown: Annotated[
         bool,

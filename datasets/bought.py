@@ -42,7 +42,7 @@ REACH = 4.0
 """For means, values are clipped at this many scales from the median."""
 _LEAST, _LEAST_FLAT = 0.3372, 0.01
 """Lower bounds on the mean of |z|: half a Gaussian's median |z|; 1 % nonzero values."""
-SOURCE = "private centres and scales, and categories by noisy counts or hashed"
+SOURCE = "private centres and scales; categories by noisy counts or hashed"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Purchase:
             if target in some:
                 raise ValueError(f"{argument} names the target {target!r}")
         if both := sorted(set(drop) & set(listed)):
-            raise ValueError(f"drop={both[0]!r} is among the public constants")
+            raise ValueError(f"drop={both[0]!r} has public bounds or categories")
         used = tuple(name for name in names if name != target and name not in drop)
         if not used:
             raise ValueError("no column is left to be a feature")

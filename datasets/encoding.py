@@ -90,8 +90,8 @@ class Encoding:
         digests = all(_PURCHASE.fullmatch(one) for one in self.purchases)
         if not digests or bool(self.purchases) != (Origin.BOUGHT_HERE in self.origins):
             raise ValueError(
-                f"purchases must be digests, and of constants that are "
-                f"{Origin.BOUGHT_HERE.value!r} alone, got {self.purchases!r:.80}"
+                f"purchases must be digests, and of origin "
+                f"{Origin.BOUGHT_HERE.value!r} only, got {self.purchases!r:.80}"
             )
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")

@@ -54,7 +54,7 @@ def measured(
             problems.append(str(error))
         except TypeError:  # lists and dictionaries are not hashable
             problems.append(
-                f"column {name!r} has values that are no numbers or texts, such as "
+                f"column {name!r} has values that are neither numbers nor texts, such as "
                 f"{values.dropna().iloc[0]!r:.40}. {_leave_out([values])}"
             )
         else:
@@ -131,7 +131,7 @@ def objection(
     if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
         return Objection(
             f"{named} has {len(categories)} different values in {several(len(values), 'row')}, "
-            "which would be published as the names of categories: an identifier?",
+            "which would be published as names of categories: is it an identifier?",
             f" {out}"
             + ", or list it in categorical (--categorical) if harmless" * (len(categories) <= most),
         )

@@ -30,8 +30,8 @@ def public_table(
         columns: encodings of the raw columns; by default all are numbers.
     """
     source = (
-        f"Means, standard deviations and categories are those of all rows of the published {name} "
-        "table, training and test; they count as public."
+        "Means, standard deviations and categories are computed from all rows of the published "
+        f"{name} table, training and test; they count as public."
     )
     columns = columns or tuple(Numeric.measured(frame[column]) for column in frame)
     encoding = Encoding(columns, source)

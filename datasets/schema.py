@@ -241,7 +241,7 @@ class Schema:
                 cls, _long(schema.parsed(store.read_shared(Path(path)))), partial=True
             )
         except ValueError as error:
-            raise ValueError(f"{path} is no schema: {error}") from error
+            raise ValueError(f"{path} is not a schema: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file that :meth:`load` reads.

@@ -281,8 +281,8 @@ def _by_constants(
     """Return the records of a table by public constants: each depends on its own row only."""
     if chosen.positive is None:
         raise ValueError(
-            f"positive: say which value of target {target!r} counts as 1 (--positive): constants "
-            "are public, so it must not follow from the rows"
+            f"positive: say which value of target {target!r} counts as 1 (--positive): public "
+            "preprocessing must not depend on the rows"
         )
     encoding = _adapted(constants, chosen)
     cells = read_cells(frame[target])
@@ -296,7 +296,7 @@ def _by_constants(
     tell_owner(
         int((~good).sum()),
         "record",
-        "it has a blank, a value that the constants do not know, or no finite number",
+        "it has a blank, an unknown value, or a number that is not finite",
         4,
     )
     if counts:

@@ -33,6 +33,6 @@ def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.
     names = frame[unit].map(read_cell).str[1]
     kept = (names != "") & (names.groupby(names).cumcount() < rows)
     if tell:
-        why = f"it names nobody, or somebody who has more than {rows} (unit={unit!r})"
+        why = f"it has no person, or a person with more than {rows} (unit={unit!r})"
         tell_owner(int((~kept).sum()), "row", why)
     return frame[kept.to_numpy()]

@@ -221,8 +221,8 @@ def _different(
                     f"observed site {name!r}",
                     "depends on other records, given the latents",
                     "let each record's distribution follow from its own row and the latents; "
-                    "put means or scales of the data in as public constants; draw nothing at "
-                    "random but by pyro.sample",
+                    "give means or scales of the data as public values; draw random numbers with "
+                    "pyro.sample only",
                 )
             )
     return found

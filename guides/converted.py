@@ -82,8 +82,8 @@ def of(
     if auto.prototype_trace is not None and not start_is_public:
         raise ValueError(
             f"guide: this {type(auto).__name__} has been run, and if it was trained on these "
-            "records its parameters give them away uncounted. Make a new one, or say that they are "
-            "public: bdpvi.guides.of(guide, model, data, start_is_public=True)"
+            "records no ε covers its parameters. Make a new one, or say that they are public: "
+            "bdpvi.guides.of(guide, model, data, start_is_public=True)"
         )
     if kind is LowRank:
         settings["rank"] = auto.rank

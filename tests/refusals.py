@@ -377,7 +377,7 @@ def of_persons(columns: list[str]) -> Any:
 
 Case = Callable[[Path], tuple[Callable[[], Any], Callable[[], Any]]]
 CASES: dict[str, Case] = {
-    "_runtime/store: wait for that": lambda t: (
+    "_runtime/store: wait for it": lambda t: (
         lambda: twice(t / "a", t / "a"),
         lambda: twice(t / "a", t / "b"),
     ),
@@ -413,12 +413,12 @@ CASES: dict[str, Case] = {
         lambda: network(ledger=Ledger(**SPLIT)),
         lambda: network(ledger=Ledger(**SPLIT), rate=1.0),
     ),
-    "dp/charges: make the run anew": lambda t: forked(trained()),
+    "dp/charges: create the run again": lambda t: forked(trained()),
     "dp/networks/deep: give noise_multiplier": lambda t: (
         lambda: network(noise_multiplier=None, steps=5),
         lambda: (network(), network(noise_multiplier=None, steps=5, epsilon=1.0)),
     ),
-    "dp/networks/private: Make it private anew": lambda t: changed(trained()),
+    "dp/networks/private: Call make_private again": lambda t: changed(trained()),
     "dp/networks/private: call step() first": lambda t: after(
         network(), lambda p: p.event(), lambda p: (p.step(), p.event())
     ),
@@ -667,12 +667,12 @@ CASES: dict[str, Case] = {
         lambda: half("ghost"),
         lambda: (half("hooks"), half("functorch")),
     ),
-    "dp/networks/private: give what it had": lambda t: resumed({"panel": PANEL}, {}),
+    "dp/networks/private: give the same": lambda t: resumed({"panel": PANEL}, {}),
     "dp/networks/records: keep records apart": lambda t: (
         lambda: network(data=WHOLE, panel=WHOLE),
         lambda: network(data=WHOLE, panel=PANEL),
     ),
-    "dp/programs/arguments: make what changes": lambda t: after(
+    "dp/programs/arguments: make an argument": lambda t: after(
         stepped(*TABLE, 0.5, model=program(GOOD, "x, y, c")),
         lambda s: s.step(*TABLE, 1.0),
         lambda s: (
@@ -800,11 +800,11 @@ CASES: dict[str, Case] = {
             ),
         ),
     ),
-    "releasing/received: give the one": lambda t: (
+    "releasing/received: give the fitted": lambda t: (
         lambda: kept(t, None),
         lambda: kept(t, program(GOOD)),
     ),
-    "releasing/storage: Put back": lambda t: (
+    "releasing/storage: Restore the matching": lambda t: (
         lambda: exchanged(t, True),
         lambda: exchanged(t, False),
     ),

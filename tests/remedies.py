@@ -9,9 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERBS = (
-    "ask bind bound call choose chmod clip convert declare delete draw give go hand hide "
-    "hold keep leave let list make mark move number put raise read rename replace rescale run "
-    "sample save say set sum take try turn use wait write"
+    "ask bind bound call choose chmod clip convert create declare delete draw give go hand hide "
+    "hold keep leave let list make mark move number put raise read rename replace rescale restore "
+    "run sample save say set sum take try turn use wait write"
 )
 RULE = re.compile(
     rf"(?:^|[:;.,?(] |\(|\b(?:or|and|then|first|so) )"
@@ -66,19 +66,19 @@ def remedies() -> set[str]:
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "releasing/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
-        "_runtime/chain: Put back the newest",
+        "_runtime/chain: Restore the newest",
         "releasing/receipts: `bdpvi ledger repair",
         "accounting/ledger: `bdpvi ledger repair",
     ),
     "accounting/test_ledger.py::test_a_missing_file_and_anothers_are_refused": (
-        "_runtime/chain: put the file back",
-        "accounting/ledger: Put it back",
+        "_runtime/chain: restore the newest",
+        "accounting/ledger: Restore it",
     ),
     "accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
         "accounting/kept: Put it back",
         "accounting/kept: Put the newest",
     ),
-    "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all of it",),
+    "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all releases",),
     "_runtime/test_checkpoint.py::"
     "test_interrupted_command_goes_on_when_given_again_and_leaves_nothing": (
         "_runtime/checkpoint: go on with that",
@@ -90,11 +90,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "accounting/charges: ask for the worst case",
     ),
     "accounting/test_ledger.py::test_a_step_is_charged_once_from_one_secret_at_one_price": (
-        "accounting/transaction: choose another place",
+        "accounting/transaction: choose another folder",
+    ),
+    "recipes/test_routes.py::test_a_bayesian_guarantee_takes_draws_from_the_posterior": (
+        "recipes/routes: leave route",
     ),
     "accounting/test_ledger.py::test_a_copy_charges_files_only": ("accounting/ledger: keep it",),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
-        "commands/synthesize: make them public ones",
+        "commands/synthesize: replace these",
         "commands/synthesize: write public bounds",
         "datasets/constants: write public bounds",
     ),

@@ -215,7 +215,7 @@ def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFi
     file.write_bytes(whole[:-90])
     assert run("release", fit, "--out", tmp_path / "c.json", "--temperature", 1e9) == 2
     said = capsys.readouterr().err
-    assert "lacks lines that it had" in said
+    assert "has lost lines" in said
     assert f"`bdpvi ledger repair {fit}`" in said  # where receipts tell what is lost
     assert run("ledger", "show", fit) == 2
     capsys.readouterr()
@@ -345,7 +345,7 @@ def test_a_missing_file_is_named_before_libraries_load() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "\n")
-    assert done.stderr.startswith("bdpvi: data='nowhere.csv' is no file here")
+    assert done.stderr.startswith("bdpvi: data='nowhere.csv' is neither a file")
 
 
 def test_a_file_that_is_not_there_is_named_without_errno(
@@ -423,7 +423,7 @@ def test_json_is_one_object_and_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refused(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     fit, released = shutil.copytree(fitted, tmp_path / "fit"), tmp_path / "release.json"
     if command[0] in ("predict", "cost"):
@@ -463,7 +463,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # What is finished is kept: a second time only the releases are new.
     kept = {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
     assert run(*command) == 0
-    assert "does not pay for the rounding" in capsys.readouterr().out
+    assert "does not cover the rounding" in capsys.readouterr().out
     assert kept == {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
 
 
@@ -579,7 +579,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
         tmp_path, "--data", odd, *ODD, *DROPPED, "--positive", 1, "--constants", constants
     )
     content = json.loads(file.read_text("utf-8"))
-    assert content["receipt"]["about"].endswith("Constants of the encoding: By law")
+    assert content["receipt"]["about"].endswith("Preprocessing bounds: By law")
     assert "Computed from the rows" not in file.read_text("utf-8")
 
 

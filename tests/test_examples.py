@@ -65,11 +65,11 @@ def test_public_tables_are_certified_or_say_why_not(
     assert number == pytest.approx({"abalone": -0.48, "adult": -0.384}[name], abs=0.04)
     if name == "adult":
         assert "certified at ε = 0.2: yes" in printed
-        assert "Bayesian DP ε = 0.2 (aimed at) at δ = 1e-05, to remove one record, certified" in (
+        assert "Bayesian DP ε = 0.2 (target) at δ = 1e-05, to remove one record, certified" in (
             printed
         )
         return
     assert "certified at ε = 0.2: no." in printed
     assert "N·δ = 0.033" in printed
-    assert "at least 99 % of the population pay at most ε = 0.1" in printed
+    assert "at least 99 % of the population have at most ε = 0.1" in printed
     assert re.search(r"worst-case DP: ε = 6\.\d+ at δ = 1e-05", printed)

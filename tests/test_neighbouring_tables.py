@@ -279,7 +279,7 @@ def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
     published = bdpvi.recommended(1.0).fit(datasets.load_breast_cancer().train, progress=False)
     receipt = bdpvi.release(published, epsilon=1.0).receipt
     assert not receipt.experiment
-    assert "D is the training part of a published table alone" in receipt.meaning
+    assert "D is only the training part of a published table" in receipt.meaning
 
 
 def test_the_command_keeps_its_coins_with_the_fit(tmp_path: Path) -> None:

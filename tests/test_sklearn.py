@@ -129,7 +129,7 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     model = PrivateLogisticRegression(0.9, classes=("no", "yes"), ledger=file).fit(x, y)
     assert model.bound_.epsilon == 0.9
     assert GIVEN not in model.guarantee_
-    assert "were bought: ε covers them" in model.guarantee_
+    assert "were estimated privately: ε covers them" in model.guarantee_
     # Medians with noise: not the means, and within a few of the scales that they hide.
     assert (np.abs(model.center_ - x.mean(0)) < SCALE).all()
     assert ((model.scale_ > SCALE / 2) & (model.scale_ < 2 * SCALE)).all()
@@ -186,14 +186,14 @@ def test_a_ledger_adds_up_what_all_fits_cost(tmp_path: Path) -> None:
     x, y = table(3000)
     model = PrivateLogisticRegression(classes=("no", "yes"), ledger=str(tmp_path / "people.jsonl"))
     alone = PrivateLogisticRegression(classes=("no", "yes")).fit(x, y)
-    assert ", this fit alone. " in alone.guarantee_
-    assert "1 fit of this ledger together: ε = 0.99" in model.fit(x, y).guarantee_
+    assert ", this fit only. " in alone.guarantee_
+    assert "total of 1 fit in this ledger: ε = 0.99" in model.fit(x, y).guarantee_
     scores = cross_val_score(clone(model), x, y, cv=2, n_jobs=2)
     assert len(scores) == 2
     last = clone(model).fit(x, y).guarantee_
     two = gaussian_epsilon(4 * gaussian_distance(1.0, 1e-5) ** 2, 1e-5)
-    assert "4 fits of this ledger together" in last
-    said = float(last.partition("together: ε = ")[2].partition(". ")[0])
+    assert "total of 4 fits in this ledger" in last
+    said = float(last.partition("in this ledger: ε = ")[2].partition(". ")[0])
     assert two <= said <= 1.25 * two  # what is no Gaussian mechanism composes worse
 
 
@@ -217,7 +217,7 @@ def test_releases_without_a_seed_differ() -> None:
 def test_the_guarantee_is_the_one_asked_for() -> None:
     x, y = table(500)
     worst = PrivateLogisticRegression(0.7, **PUBLIC, delta=1e-6).fit(x, y)
-    assert worst.guarantee_.startswith("worst-case DP ε = 0.7 (aimed at) at δ = 1e-06")
+    assert worst.guarantee_.startswith("worst-case DP ε = 0.7 (target) at δ = 1e-06")
     assert worst.bound_.kind.value == "worst-case DP"
     assert (worst.bound_.epsilon, worst.bound_.delta) == (0.7, 1e-6)
     bayesian = PrivateLogisticRegression(0.7, **PUBLIC, guarantee=bdpvi.BayesianDP()).fit(x, y)
@@ -356,7 +356,7 @@ def test_constants_of_three_classes_are_bought_under_the_same_epsilon(
     spent = bdpvi.Ledger.at(file).worst_case(1e-5)
     assert spent is not None
     assert 0.98 < spent.epsilon <= 1.0
-    assert "1 fit of this ledger together" in model.guarantee_
+    assert "total of 1 fit in this ledger" in model.guarantee_
     with pytest.raises(ValueError, match=r"clip=1.0 is for two classes, and there are 3"):
         PrivateLogisticRegression(classes=("a", "b", "c"), clip=1.0).fit(x, y)
 
@@ -389,5 +389,5 @@ def test_logarithms_stay_exact_where_probabilities_are_one() -> None:
 
 def test_weights_are_refused_with_the_reason() -> None:
     x, y = table(50)
-    with pytest.raises(ValueError, match="multiplies what one record does to the fit"):
+    with pytest.raises(ValueError, match="multiplies the influence of a record on the fit"):
         PrivateLogisticRegression(**PUBLIC).fit(x, y, sample_weight=np.ones(50))

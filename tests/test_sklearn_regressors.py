@@ -100,7 +100,7 @@ def test_what_is_not_given_is_bought_and_the_total_is_epsilon(model: Any, tmp_pa
             one.unlink()
         bought = type(model)(0.9, **given, ledger=str(file)).fit(x, y)
         assert bought.bound_.epsilon == 0.9
-        assert "worst-case DP ε = 0.9 (aimed at)" in bought.guarantee_
+        assert "worst-case DP ε = 0.9 (target)" in bought.guarantee_
         book = Ledger.at(file).book()
         kinds = ["reserved", "constants", "constants", "release", "ended"]
         assert [one.kind for one in book.entries] == kinds
@@ -123,7 +123,7 @@ def test_what_is_not_given_is_bought_and_the_total_is_epsilon(model: Any, tmp_pa
         assert (bought.center_ == CENTER).all() == bool(given)
         again = clone(bought).fit(x, y)
         assert again.release_.model != bought.release_.model or model is POISSON
-        assert "2 fits of this ledger together" in again.guarantee_
+        assert "total of 2 fits in this ledger" in again.guarantee_
 
 
 def test_a_target_beyond_its_bounds_counts_as_the_bound() -> None:
@@ -163,7 +163,7 @@ def test_few_records_are_no_error_and_are_told(model: Any) -> None:
 @BOTH
 def test_weights_are_refused_with_the_reason(model: Any) -> None:
     x, y = table(model, 20)
-    with pytest.raises(ValueError, match="multiplies what one record does to the fit"):
+    with pytest.raises(ValueError, match="multiplies the influence of a record on the fit"):
         clone(model).fit(x, y, sample_weight=np.ones(20))
     with pytest.raises(TypeError, match="fit\\(\\) has no argument 'groups'"):
         clone(model).fit(x, y, groups=1)
@@ -209,5 +209,5 @@ def test_targets_that_are_no_counts_are_named() -> None:
     x, y = table(POISSON, 50)
     with pytest.warns(PrivacyUtilityWarning, match="owner only: 1 record left out: a value"):
         clone(POISSON).fit(x, np.where(np.arange(50) == 3, -2.0, y))
-    with pytest.warns(PrivacyUtilityWarning, match="rounded, as not whole: 50 counts"):
+    with pytest.warns(PrivacyUtilityWarning, match="50 counts of y not an integer"):
         clone(POISSON).fit(x, y + 0.25)

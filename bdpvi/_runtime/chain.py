@@ -99,10 +99,9 @@ class Head:
         """Raise ValueError unless a file has :meth:`reached` this."""
         if not self.reached(chain):
             raise ValueError(
-                f"{path} lacks lines that it had: {len(chain.hashes)} are proven, and there were "
-                f"{self.count}. Its end was cut off, or an old copy was put in its place. Put back "
-                f"the newest there is; if that is lost, `bdpvi ledger repair {path}` says what it "
-                "costs to go on"
+                f"{path} has lost lines: {len(chain.hashes)} of {self.count} can be verified. Its "
+                "end was cut off, or it was replaced by an old copy. Restore the newest copy; if "
+                f"it is lost, `bdpvi ledger repair {path}` says what it costs to continue"
             )
 
 
@@ -222,9 +221,8 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise ValueError(
-            f"{path} is missing, so nobody knows what was released from this table: put the file "
-            f"back, the newest there is; if it is lost, `bdpvi ledger repair {path}` says what it "
-            "costs to go on"
+            f"{path} is missing, so the releases of this table are unknown: restore the newest "
+            f"copy; if it is lost, `bdpvi ledger repair {path}` says what it costs to continue"
         ) from None
 
 

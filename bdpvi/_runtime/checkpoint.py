@@ -225,7 +225,7 @@ def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"state must be what state_dict() returned, got {type(state).__name__}")
     content = {name: value for name, value in state.items() if name != _DIGEST}
     if state.get(_DIGEST) != _digest_of(content):
-        raise ValueError("state was changed: its sha256 is not that of its content")
+        raise ValueError("state was changed: its sha256 does not match its content")
     return content
 
 

@@ -152,7 +152,7 @@ def screens() -> Iterator[None]:
         if isinstance(out, _Screen):
             out.flush()
             if out.lost is not None and out.lost.errno not in _CLOSED:
-                complain(f"standard output: {out.lost.strerror}; what the command did is done")
+                complain(f"standard output: {out.lost.strerror}; the command itself finished")
         sys.stdout, sys.stderr = before
 
 

@@ -182,8 +182,7 @@ def held(folder: Path) -> Iterator[None]:
     try:
         with _locked(
             folder / _LOCK,
-            f"{folder} is held by another process at the same work; wait for that, or choose "
-            "another out",
+            f"{folder} is in use by another process; wait for it to finish, or choose another out",
         ):
             folder.chmod(0o700)  # the lock created it again if another process had just removed it
             remove_dead(folder)

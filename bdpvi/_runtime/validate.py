@@ -151,7 +151,7 @@ def mean_delta(delta: float, records: int) -> float:
     if probability("delta", delta) * records >= 1:
         warnings.warn(
             f"delta={delta:g} is at least 1/N = {1 / records:.2g}: as δ is a mean over records, "
-            "one of them could be exposed altogether. Choose a smaller δ",
+            "one of them could be fully exposed. Choose a smaller δ",
             UserWarning,
             stacklevel=3,
         )

@@ -78,8 +78,8 @@ class Accounting:
     def __post_init__(self) -> None:
         if self.conversion not in (None, *CONVERSIONS[: 2 if self.only_reliable else 3]):
             raise ValueError(
-                f"conversion must be one of {CONVERSIONS}, and one of the first two with "
-                f"only_reliable=True, which chooses an order; got {self.conversion!r}"
+                f"conversion must be one of {CONVERSIONS}, or with only_reliable=True, which "
+                f"chooses an order, one of the first two; got {self.conversion!r}"
             )
         if self.failure_probability is not None:
             validate.probability("failure_probability", self.failure_probability)

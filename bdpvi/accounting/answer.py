@@ -283,7 +283,7 @@ def settle(
         within, rounding = cap(epsilon), rounding_delta(error, epsilon)
         if rounding >= delta and epsilon > 0:
             raise ValueError(
-                f"delta={delta:g} does not pay for the rounding of the draws at an ε of about "
+                f"delta={delta:g} does not cover the rounding of the draws at an ε of about "
                 f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
                 "temperature, or from a guide with a coarser grid"
             )
@@ -301,7 +301,7 @@ def _settle(
     beta = split_delta(delta, gamma, estimates) - rounding
     if not beta > 0:
         raise ValueError(
-            f"delta={delta:g} does not pay for the rounding of the draws: {rounding:.2g}"
+            f"delta={delta:g} does not cover the rounding of the draws: {rounding:.2g}"
         )
     solutions: dict[str, Solution] = {}
     for name in directions:
@@ -313,8 +313,8 @@ def _settle(
         raise ValueError(
             f"order: no λ from {terms.orders.values[0]:g} to {terms.orders.values[-1]:g} has a "
             f"finite divergence in direction {direction!r}, or with only_reliable=True a reliable "
-            "estimate of its mean: single records move the posterior too far. Bound every record's "
-            "score, draw fewer samples, or take another temperature"
+            "estimate of its mean: the influence of single records is too large. Bound every "
+            "record's score, draw fewer samples, or take another temperature"
         )
     tolerated = tolerated_rate(delta, gamma, estimates)
     trusted, reason = _reliability(solve, solutions, beta, gamma, tolerated)

@@ -362,8 +362,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
         if isinstance(one, SampledGaussian):
             if rows > 1 and not one.rate == one.presence == 1:
                 raise ValueError(
-                    f"rows_per_unit={rows}: steps that sample single rows have no price for {rows} "
-                    "rows of one unit; sample units, or take all rows in each step (rate=1)"
+                    f"rows_per_unit={rows}: steps that sample single rows have no known cost for "
+                    f"{rows} rows per unit; sample units, or use all rows in each step (rate=1)"
                 )
             if rows == count == 1 and one.norms is None:
                 yield one
@@ -374,14 +374,14 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
         elif isinstance(one, ModeDraws):
             if rows > 1:
                 raise ValueError(
-                    f"rows_per_unit={rows}: draws at a posterior's mode have no worst-case price "
-                    f"for {rows} rows of one unit"
+                    f"rows_per_unit={rows}: draws at a posterior mode have no known worst-case "
+                    f"cost for {rows} rows per unit"
                 )
             yield replace(one, draws=count * one.draws, rounding=count * one.rounding)
         elif isinstance(one, PerturbedObjective) and rows > 1:
             raise ValueError(
-                f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
-                "rows of one unit; release draws from a fit instead"
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
+                f"{rows} rows per unit; release draws from a fit instead"
             )
         elif isinstance(one, ExponentialMechanism):
             yield from [ExponentialMechanism(rows * one.range)] * count

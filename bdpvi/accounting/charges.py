@@ -51,7 +51,7 @@ class Charges:
             _check_counted(before, event)
             if self.unit != _unit(event):
                 raise ValueError(
-                    f"event: its unit is {_unit(event)!r}, that of earlier ones {self.unit!r}"
+                    f"event: its unit is {_unit(event)!r}, the unit of earlier events {self.unit!r}"
                 )
 
     @property
@@ -131,7 +131,7 @@ class Charges:
     def need_panel(self) -> None:
         """Raise ValueError if there are no reference records."""
         if self.sample_size == 0:
-            raise ValueError("event has no panel of records: ask for the worst case")
+            raise ValueError("event has no reference records: ask for the worst case")
 
 
 def _unit(event: Event) -> str:
@@ -150,6 +150,6 @@ def _check_counted(before: Event, now: Event) -> None:
             continue
         if not (one and two and one.counts is two.counts and (one.constant or two.constant)):
             raise ValueError(
-                "event: counts of records do not know who is who, so they price releases of one "
-                "fit; for two together there is the worst case"
+                "event: counts of records do not identify them, so they give the cost of one fit "
+                "only; ask for the worst case of two fits together"
             )

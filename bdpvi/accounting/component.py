@@ -242,7 +242,7 @@ class BayesianAccountant:
         if self._ids is not None:
             raise ValueError("state: this accountant has charges already, and none is taken back")
         if set(state) != set(self.state_dict()):
-            raise ValueError(f"state is no state of an accountant: it has {sorted(state)}")
+            raise ValueError(f"state is not the state of an accountant: it has {sorted(state)}")
         if state["kind"] != self.kind:
             raise ValueError(f"state: its kind is {state['kind']!r}, not {self.kind!r}")
         made = BayesianAccountant(kind=self.kind)
@@ -264,15 +264,15 @@ class BayesianAccountant:
         given = self._ids if ids is None else torch.as_tensor(ids).cpu()
         assert given is not None
         if len(given.unique()) < len(given):
-            raise ValueError("ids: a record is there more than once")
+            raise ValueError("ids: a record occurs more than once")
         if len(given) != records:
             raise ValueError(
                 f"neighbours or norms are of {several(records, 'record')}, ids of {len(given)}"
             )
         if self._ids is not None and not torch.equal(given, self._ids):
             raise ValueError(
-                "ids are not those of the charges before, in their order: what a record pays adds "
-                "up over all charges"
+                "ids differ from the ids of earlier charges, or are in another order: the cost "
+                "of a record adds up over all charges"
             )
         return given
 
@@ -281,8 +281,8 @@ class BayesianAccountant:
         cost = self.cost(delta)
         if (found := cost.bayesian) is None:
             raise ValueError(
-                f"norms were met on a training path, so there is no Bayesian ε: {cost}; one rests "
-                "on norms that hold at all parameters, scope='static'"
+                f"norms were recorded on a training path, so there is no Bayesian ε: {cost}; a "
+                "Bayesian ε needs norms that hold at all parameters, scope='static'"
             )
         if not found.reliable:
             raise ValueError(
@@ -354,7 +354,7 @@ def _distribution(name: str, given: Gaussian) -> Distribution:
                 f"symmetric and positive definite, got shapes {shapes}"
             ) from None
     if not isinstance(given, Distribution):
-        raise ValueError(f"{name} is no Gaussian distribution, guide or pair: {given!r:.80}")
+        raise ValueError(f"{name} is not a Gaussian distribution, guide or pair: {given!r:.80}")
     return given
 
 
@@ -376,7 +376,7 @@ def _check_influence(influence: Influence, pairs: GaussianPairs, kind: str) -> N
     within = near.all(1) & (shift <= influence.shift * (1 + _ROUNDING) + _ROUNDING)
     if not bool(within.all()):
         raise ValueError(
-            f"influence is said to be that of any record, and {int((~within).sum())} of the panel "
-            f"have more: means up to {float(shift.max()):.4g} apart, precisions of "
-            f"{float(pairs.r.min()):.4g} to {float(pairs.r.max()):.4g} of the guide's"
+            f"influence must bound the influence of any record, but {int((~within).sum())} "
+            f"reference records exceed it: means up to {float(shift.max()):.4g} apart, precisions "
+            f"of {float(pairs.r.min()):.4g} to {float(pairs.r.max()):.4g} of the guide's"
         )

@@ -17,7 +17,7 @@ from bdpvi.accounting.evidence import Evidence
 ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"
 RECORD = "one record"
-GIVEN = ", given constants that were read from this table"
+GIVEN = ", conditional on preprocessing bounds read from this table"
 """Condition of an ε that does not cover the published means, deviations and categories."""
 READ_FROM_RECORDS = "temperature read from the records: no δ covers it"
 
@@ -42,48 +42,51 @@ class Kind(str, Enum):
 class Assumption(Enum):
     """Assumptions of a bound that no computation can check; each value is a sentence."""
 
-    PUBLIC_CONSTANTS = "The constants that encode the columns are public, not read from the rows"
-    BOUGHT_CONSTANTS = "The constants that encode the columns were bought: ε covers them"
+    PUBLIC_CONSTANTS = "The preprocessing bounds and categories are public, not read from the rows"
+    BOUGHT_CONSTANTS = (
+        "The preprocessing bounds and categories were estimated privately: ε covers them"
+    )
     CONSTANTS_FROM_TABLE = (
-        "It is given the constants that encode the columns, which were read from this table and "
-        "published; no ε covers them"
+        "The guarantee is conditional on the preprocessing bounds and categories, which were "
+        "read from this table and published; no ε covers them"
     )
     CONSTANTS_FROM_ANOTHER_RELEASE = (
-        "Constants that encode columns are outputs of another release: this ε does not cover them, "
-        "and they are assumed to be public for these people"
+        "Some preprocessing bounds or categories are outputs of another release: this ε does not "
+        "cover them, and they are assumed to be public for the people in this table"
     )
     DECLARED_FACTS = (
-        "What was declared of the table is public: where it was chosen by a look at the rows, no ε "
-        "covers that"
+        "What the owner declared about the table is public: if any of it was chosen by looking "
+        "at the rows, no ε covers that"
     )
     PUBLIC_CLASSES = "The classes are public: they were taken from the labels, and no ε covers them"
     RECORDS_ACROSS_LINES = (
-        "A record is what the quotes make of the file, over several lines: one line can join "
-        "others to it, and no ε covers that"
+        "A quoted value can span several lines of the file, so one line can merge others into "
+        "its record, and no ε covers that"
     )
     SECRET_SPLIT = "Which records were held out was decided by secret coins, one for each record"
     PUBLIC_SIZE = "The order of magnitude of the number of records is public"
     ROUNDED_SIZE = "The power of two that is nearest to the number of records is public"
     PANEL_REPRESENTS_POPULATION = (
-        "The records of the panel are independent draws from the distribution that a record at "
-        "risk comes from"
+        "The reference records are independent draws from the distribution of a record at risk"
     )
     LEAVE_ONE_OUT = (
-        "The table's own records, each left out once, stand for fresh ones: that their costs vary "
-        "as independent ones would is assumed, and duplicates break it"
+        "The table's own records, each left out once, serve as fresh records: their costs are "
+        "assumed to vary like those of independent records, and duplicates violate this"
     )
-    STUDENT_T = "Means are bounded by Student's t, which costs of a heavy tail can defeat"
+    STUDENT_T = (
+        "Means over records are bounded by Student's t, which can fail if costs have a heavy tail"
+    )
     FOUND_FROM_DATA = (
-        "The temperature was chosen by looking at the data, on a coarse public grid, and nothing "
-        "is charged for that choice"
+        "The temperature was chosen from the data, on a coarse public grid, and no ε covers that "
+        "choice"
     )
     RELEASE_AFTER_CERTIFICATE = (
-        "That there is a release, and at which temperature, was decided by a Bayesian ε that was "
-        "read from the records; no ε covers what that tells"
+        "Whether to release, and at which temperature, was decided by a Bayesian ε computed from "
+        "the records; no ε covers what that decision reveals"
     )
     SECRET_SAMPLING = "Which records took part in each step is secret"
     SERVER_ADDS_NOISE = "The server is trusted to add the noise"
-    SEEDED_EXPERIMENT = "An experiment: its randomness is seeded and protects nobody"
+    SEEDED_EXPERIMENT = "An experiment: its randomness is seeded, so there is no guarantee"
 
 
 def sentences(*parts: str) -> str:
@@ -162,7 +165,7 @@ class Bound:
         """Whether a Bayesian ε is certified, in words, with the condition if there is one."""
         if self.doubt:
             return f"not certified: {self.doubt}"
-        stand = ", if the table's own records stand for fresh ones"
+        stand = ", if the table's own records can serve as fresh records"
         return "certified" + stand * (Assumption.LEAVE_ONE_OUT in self.assumptions)
 
     @property
@@ -201,7 +204,7 @@ class Bound:
         0.65
         """
         if self.kind is Kind.PATH:
-            raise ValueError(f"an ε {self.kind.value} is a diagnostic and bounds no attack")
+            raise ValueError(f"an ε {self.kind.value} is a diagnostic and does not bound an attack")
         shrunk = math.exp(-self.epsilon)
         return (1 + self.delta * shrunk) / (1 + shrunk)
 
@@ -225,11 +228,13 @@ class Bound:
             unit = self.unit.removeprefix("one ")
             return (
                 f"{self.kind.value} a random {unit} had {number} at δ = {self.delta:g}: a "
-                "diagnostic, no guarantee about the algorithm"
+                "diagnostic, not a guarantee about the algorithm"
             )
         seen = f", seen by {self.observer}" if self.observer else ""
         if self.kind is Kind.WORST_CASE:
-            seeded_ = "; an experiment: its noise is seeded and protects nobody" if seeded else ""
+            seeded_ = (
+                "; an experiment: its noise is seeded, so there is no guarantee" if seeded else ""
+            )
             return (
                 f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
                 f"({self.by}{seen}{seeded_}, to {self.neighbours})"
@@ -238,8 +243,8 @@ class Bound:
         if self.kind is Kind.TYPICAL:
             read = f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in self.assumptions)
             return (
-                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population pay "
-                f"at most {number} at δ = {self.delta:g}, with confidence "
+                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population "
+                f"have at most {number} at δ = {self.delta:g}, with confidence "
                 f"{100 * self.confidence:g} % ({records}each by itself{read})"
             )
         why = f": {self.reason}" if self.reason and not (self.certified or self.reliable) else ""
@@ -254,21 +259,21 @@ _MEANING = {
         "whatever {noun} it is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs"
     ),
     Kind.BAYESIAN: (
-        "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ drawn "
-        "from the distribution that the panel's {noun}s represent, Pr[S | D] ≤ e^ε Pr[S | D′] + δ "
-        "for every set S of outputs and either order of D and D′, where D′ has {change}. δ is a "
-        "mean over such {noun}s: one that is rarer than δ may be exposed altogether"
+        "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ "
+        "drawn from the distribution that the reference {noun}s represent, Pr[S | D] ≤ e^ε Pr[S "
+        "| D′] + δ for every set S of outputs and either order of D and D′, where D′ has "
+        "{change}. δ is a mean over such {noun}s: a {noun} rarer than δ may be fully exposed"
     ),
     Kind.TYPICAL: (
         "Typical-record differential privacy, neither worst-case nor Bayesian: with confidence "
-        "{confidence:g} %, at least {share:g} % of the population that the panel's {noun}s "
-        "represent have, each by itself, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs "
-        "and either order of D and D′, where D′ has {change}. It is about this table, and the "
-        "other {noun}s may be exposed altogether"
+        "{confidence:g} %, at least {share:g} % of the population that the reference {noun}s "
+        "represent have, each by itself, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of "
+        "outputs and either order of D and D′, where D′ has {change}. It is a statement about "
+        "this table, and the other {noun}s may be fully exposed"
     ),
     Kind.PATH: (
-        "A diagnostic of the training path that ran, and no guarantee about the algorithm: being "
-        "in the data bends the path"
+        "A diagnostic of the training path that ran, not a guarantee about the algorithm: a "
+        "record in the data changes the path"
     ),
 }
 _DONE = {
@@ -342,7 +347,7 @@ class Exposure:
         )
         if math.isinf(self.certified):
             certified = "too few records to certify a bound for 99 % of the population"
-        path = f"{Kind.PATH.value}, no guarantee about the algorithm: "
+        path = f"{Kind.PATH.value}, not a guarantee about the algorithm: "
         return (path if self.on_path else "") + (
             f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
             f"{self.most:.3g}, median {self.median:.3g}; {certified}"
@@ -382,7 +387,7 @@ class Cost:
         if self.path is not None:
             parts.append(str(self.path))
         elif bayesian is None:
-            parts.append(self.why or "no panel, so no Bayesian ε")
+            parts.append(self.why or "no reference records, so no Bayesian ε")
         else:
             parts[:0] = [str(one) for one in (self.bayesian, self.typical) if one]
         return "; ".join(parts)

@@ -417,5 +417,5 @@ def check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) 
     for name, ids in now.items():
         if not torch.equal(ids, before[name]):
             raise ValueError(
-                f"event: its record ids in {name!r} are not those of the events before it"
+                f"event: its record ids in {name!r} differ from the ids of earlier events"
             )

@@ -44,10 +44,11 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     validate.positive_int("size", size)
     if guarantee.kind is not Kind.WORST_CASE:
         raise ValueError(
-            f"guarantee is {guarantee.kind.value}, of one random record: it promises groups nothing"
+            f"guarantee is {guarantee.kind.value}, for one random record: it gives no "
+            "guarantee for groups"
         )
     if not guarantee.unit.startswith("one "):
-        raise ValueError(f"guarantee is one to {guarantee.neighbours}, of a group already")
+        raise ValueError(f"guarantee is already one for a group, to {guarantee.neighbours}")
     if size == 1:
         return guarantee
     unit = f"up to {several(size, guarantee.unit.removeprefix('one '))}"

@@ -120,15 +120,15 @@ def kept(ledger: Ledger, name: str, *temperatures: float) -> RecordLosses:
     if found is None or not {*temperatures} <= found.roundings.keys():
         if ledger.path is None:
             raise ValueError(
-                f"no Bayesian total is known: what fit {name} costs its records was not kept with "
-                "its charges, which are of another process"
+                f"no Bayesian total is known: the costs per record of fit {name} were not kept "
+                "with its charges, which another process made"
             )
         file = file_of(ledger.path, name)
         try:
             found = _read(file.read_bytes(), ledger.id, name)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"no Bayesian total is known: {file}, with what fit {name} costs each record, "
+                f"no Bayesian total is known: {file}, with the costs per record of fit {name}, "
                 f"cannot be used: {validate.why(error)}. Put it back, or load that fit, which "
                 "writes it again"
             ) from error

@@ -83,7 +83,7 @@ class Ledger:
         rows_per_unit: int = 1,
     ) -> None:
         if budget is not None and path is not None:
-            raise ValueError(f"budget={budget} was given, but that of {path} stands in the file")
+            raise ValueError(f"budget={budget} was given, but {path} already has a budget")
         self.path = None if path is None else Path(path).resolve()
         checked(budget, unit, rows_per_unit)
         self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
@@ -328,7 +328,8 @@ class Ledger:
         words = f"{several(counted.total(), 'charge')} made before" + ": " * bool(names)
         pending = len(book.opened - {without})
         return f"{words}{'; '.join(names)}" + (
-            f"; {pending} begun and not finished: the same call finishes it and pays nothing more"
+            f"; {pending} started and not finished: the same call finishes it without a "
+            "further charge"
             if pending
             else ""
         )
@@ -338,9 +339,9 @@ class Ledger:
         """Lock out other processes and threads: checks inside still hold at the charge."""
         if self.path is None and self._owner != os.getpid():
             raise ValueError(
-                "the ledger is in the memory of another process or a copy of that, and what were "
-                "charged here would be forgotten; keep it in a file (Ledger.at), or save the fit "
-                "and load it where it is used"
+                "the ledger is in the memory of another process or a copy of it, so charges made "
+                "here would be lost; keep it in a file (Ledger.at), or save the fit and load it "
+                "in this process"
             )
         with (
             self._threads if self.path is None else nullcontext(),
@@ -382,13 +383,13 @@ class Ledger:
         book = follow(self.path, content, known)
         if book.file.rest and not book.file.torn:
             raise ValueError(
-                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until that is "
-                f"settled nothing can be released: `bdpvi ledger repair {self.path}`"
+                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until this is "
+                f"resolved nothing can be released: `bdpvi ledger repair {self.path}`"
             )
         if head is None and len(book.file.hashes) > 1:
             raise ValueError(
-                f"{head_of(self.path)} is missing: it says how far {self.path.name} had come, and "
-                f"belongs beside it. Put it back, or `bdpvi ledger repair {self.path}`"
+                f"{head_of(self.path)} is missing: it records the last entry of {self.path.name}, "
+                f"and belongs beside it. Restore it, or `bdpvi ledger repair {self.path}`"
             )
         if head is not None:
             head.check(self.path, book.file)

@@ -165,8 +165,8 @@ def calibrate(
         return at(smallest(spent, delta, event.noise_multiplier, slack=1e-5, most=_LOUDEST))
     except ArithmeticError:
         raise ValueError(
-            f"epsilon={epsilon!r} cannot be reached at delta={delta!r} with curvature="
-            f"{event.curvature:.4g}: raise the ridge, or leave less to other mechanisms"
+            f"epsilon={epsilon!r} cannot be reached at delta={delta!r} with "
+            f"curvature={event.curvature:.4g}: raise the ridge, or spend less on other mechanisms"
         ) from None
 
 

@@ -62,7 +62,7 @@ class Places:
         made = output is not None and output.exists()
         if not (made or store.nothing_at(found["out"])):
             raise ValueError(
-                f"out={str(out)!r} exists already; choose another, nothing is replaced"
+                f"out={str(out)!r} exists already; choose another; nothing is overwritten"
             )
         public = followed("out", out.parent if shared is None else shared)
         for name in ("secret", "ledger"):

@@ -55,10 +55,10 @@ def repair(
         if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
-                f"{path}, line {len(found.said) + 1}: {found.why}. Proven: "
-                f"{several(len(book.entries), 'charge')}. What follows is not, and only the fit's "
-                "owner can know what was released: "
-                f"give all of it, in doubt too much, by --charge DRAWS,TEMPERATURE:{said}"
+                f"{path}, line {len(found.said) + 1}: {found.why}. Verified: "
+                f"{several(len(book.entries), 'charge')}. Later charges are not, and only the "
+                "owner of the fit can know what was released: give all releases, in doubt too "
+                f"many, by --charge DRAWS,TEMPERATURE:{said}"
             )
         if lost and not entries and not (head and head.reached(proven(_with(found, added)))):
             added = (*added, _everything(book))

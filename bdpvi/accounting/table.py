@@ -121,7 +121,8 @@ class Table:
         book = ledger.book()
         if book.rows > 1:
             raise ValueError(
-                f"{_NONE}it would be of one row, and a unit of this table has up to {book.rows}"
+                f"{_NONE}it would cover one row, and a unit of this table has up to {book.rows} "
+                "rows"
             )
         entries = [e for e in book.entries if (e.kind == RESERVED) == (e.of in book.opened)]
         entries += [planned] if planned else []
@@ -154,7 +155,7 @@ class Table:
         largest = max(known, key=lambda one: one.epsilon)
         if not self.rest:
             return largest
-        by = f"{largest.by}; and the worst case of the rest"
+        by = f"{largest.by}; and the worst case of other charges"
         both = largest.epsilon + epsilon
         return replace(largest, epsilon=both, delta=delta, by=by, distance=None)
 
@@ -196,7 +197,7 @@ class Table:
             return delta, 0.0
         found = worst_case.epsilon(self.rest, delta / 2)
         if found is None:
-            raise ValueError(f"{_NONE}half of delta={delta:g} does not pay for the worst case")
+            raise ValueError(f"{_NONE}half of delta={delta:g} does not cover the worst case")
         return delta / 2, found.epsilon
 
 
@@ -237,7 +238,7 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
     if found["relation"] != Relation.ADD_OR_REMOVE.value or found["unit"] != "one record":
         raise ValueError(
             f"{_NONE}a worst-case guarantee is to {found['relation']} {found['unit']}, and losses "
-            "of records are of one that is added or removed"
+            "of records are for one record added or removed"
         )
 
 
@@ -259,7 +260,10 @@ def _sorted(
         losses = own[name] if name in own else kept(ledger, name, *taus)
         bought = [e for e in entries if e.charge is None and e.events != ()]
         if any(e.of == name or e.purchase in losses.purchases for e in bought):
-            why = "what it costs each record depends on constants that were bought from this table"
+            why = (
+                "its cost to each record depends on preprocessing bounds estimated privately from "
+                "this table"
+            )
             by_worst += [(entry, why) for entry in drawn]
             continue
         same = next((one.losses for one in fits if one.losses.same(losses)), losses)
@@ -270,7 +274,7 @@ def _sorted(
     known = [one for one in fits if all(len(p.ids) or p.influence for p in one.losses.panels)]
     if len(known) > 1:
         known = [one for one in known if all(p.counts is None for p in one.losses.panels)]
-    why = "who pays what is not known, of this and other fits"
+    why = "its costs per record cannot be matched with those of other fits"
     by_worst += [(entry, why) for fit in fits if fit not in known for entry in by_fit[fit.name]]
     for entry, why in by_worst:
         others += _worst(entry, why)
@@ -285,7 +289,9 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
     """
     every = [{panel.kind: panel for panel in fit.losses.panels} for fit in fits]
     if any(panels.keys() != every[0].keys() for panels in every):
-        raise ValueError(f"{_NONE}some fits leave records out for neighbours, and others add some")
+        raise ValueError(
+            f"{_NONE}some fits have neighbours with a record removed, others with a record added"
+        )
     if all(torch.equal(p[kind].ids, every[0][kind].ids) for p in every for kind in p):
         for kind in every[0]:
             _check_same(fits, [panels[kind] for panels in every])
@@ -299,8 +305,8 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
         for ids, members in _together([panel.ids for panel in panels], whole):
             if len(ids) < 3:
                 raise ValueError(
-                    f"{_NONE}{several(len(ids), 'record')} of the panels were in the same "
-                    "fits; an estimate needs at least 3"
+                    f"{_NONE}the fits share {several(len(ids), 'reference record')}; an estimate "
+                    "needs at least 3"
                 )
             some = {id(panels[at]): panels[at].select(ids) for at in members}  # once for equal fits
             found.append([(fits[at], (some[id(panels[at])],)) for at in members])
@@ -347,8 +353,8 @@ def _check_same(fits: Sequence[Drawn], panels: Sequence[Panel]) -> None:
             assert two is not None
             if not bool((one == two).all(0).any()):
                 raise ValueError(
-                    f"{_NONE}fits {other.name} and {fit.name} have different records of the same "
-                    "ids, so nothing tells who was in both"
+                    f"{_NONE}fits {other.name} and {fit.name} have different records under the "
+                    "same ids, so records in both fits cannot be identified"
                 )
 
 

@@ -171,8 +171,8 @@ class Transaction:
                 ledger.charge(entry)
             elif made != entry:
                 raise ValueError(
-                    f"{step} of this work was charged from another secret or at another price: its "
-                    "draws cannot be made again. What was paid is paid; choose another place for "
+                    f"{step} of this work was charged under another key or at another cost: its "
+                    "draws cannot be reproduced. The charge stays; choose another folder for "
                     "this work"
                 )
             if last:

@@ -47,15 +47,15 @@ def typical(account: Account, delta: float) -> Bound:
     >>> b2 = torch.linspace(1e-3, 1e-2, 400, dtype=torch.float64)[:, None]
     >>> panel = Panel("add", torch.arange(400), GaussianPairs(torch.ones_like(b2), b2))
     >>> print(typical(Account([PosteriorDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
-    typical-record DP: at least 99 % of the population pay at most ε = 0.3... confidence 95 % ...
+    typical-record DP: at least 99 % of the population have at most ε = 0.3... confidence 95 % ...
     """
     validate.probability("delta", delta)
     account.charged.need_panel()
     if account.charged.path:
-        raise ValueError("typical: costs of a training path guarantee nothing about a record")
+        raise ValueError("typical: costs on a training path give no guarantee for a record")
     least = rounding_delta(account.charged.rounding, 0.0)
     if least >= delta:
-        raise ValueError(f"delta={delta:g} does not pay for the rounding of the draws: {least:.2g}")
+        raise ValueError(f"delta={delta:g} does not cover the rounding of the draws: {least:.2g}")
     kinds: dict[str, list[Deltas]] = {}
     for name in account.directions:
         kinds.setdefault(name.split()[0], []).append(account.deltas(name, delta))
@@ -81,8 +81,8 @@ def typical(account: Account, delta: float) -> Bound:
     if not math.isfinite(epsilon):
         raise ValueError(
             f"typical: {100 * share:g} % of the records have no finite ε, up to "
-            f"{float(EPSILONS[-1]):g}: they move the posterior too far. Fewer draws or a higher "
-            "temperature cost less"
+            f"{float(EPSILONS[-1]):g}: their influence on the posterior is too large. Fewer draws "
+            "or a higher temperature cost less"
         )
     more = (Assumption.FOUND_FROM_DATA,) * account.charged.from_data
     return Bound(
@@ -122,8 +122,8 @@ def share_of(sample_size: int, relations: int = 1) -> tuple[float, float]:
             return share, each
     least = math.ceil(math.log(gamma) / math.log(each))
     raise ValueError(
-        f"typical: a panel of {several(sample_size, 'record')} says nothing about "
-        f"{100 * SHARES[-1]:g} % of the population; it takes {least}"
+        f"typical: {several(sample_size, 'reference record')} are too few for a statement about "
+        f"{100 * SHARES[-1]:g} % of the population; it needs {least}"
     )
 
 

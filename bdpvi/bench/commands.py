@@ -53,7 +53,7 @@ _WIDE = 1_000
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for the figure and the table; an unfinished one goes on.")
+        Path, typer.Option(help="Folder for the figure and the table; an unfinished run continues.")
     ] = Path("demo"),
     data: Annotated[
         str | None,
@@ -94,20 +94,24 @@ def demo(
 def compare(
     table: SplitTable,
     out: Annotated[
-        Path, typer.Option(help="Folder for tables, figures and report; an unfinished one goes on.")
+        Path,
+        typer.Option(help="Folder for tables, figures and report; an unfinished run continues."),
     ],
     methods: Methods = ALL,
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
     ] = EPSILONS,
     delta: Delta = 1e-5,
-    seeds: Annotated[int, typer.Option(help="Trainings behind every result, by seed.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Number of trainings behind every result.")] = 10,
     draws: Annotated[
-        int, typer.Option(help="Draws behind every result of a release from one fit.")
+        int, typer.Option(help="Number of draws behind every result of a release from one fit.")
     ] = 1_000,
     settings: Settings = None,
     searched: Annotated[
-        bool, typer.Option("--searched", help="Take what bdpvi's own searches found for the table.")
+        bool,
+        typer.Option(
+            "--searched", help="Use the settings that bdpvi's own searches found for the table."
+        ),
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -153,7 +157,7 @@ def compare(
             outputs.say(store.json_text(said))
             return
         console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-        console.print(f"ε is that of each row's guarantee, at δ = {delta:g}", COLUMNS, sep="\n")
+        console.print(f"ε is for the guarantee of each row, at δ = {delta:g}", COLUMNS, sep="\n")
         console.print(report.EXPERIMENT)
         for heading, shown in report.console_tables(summary).items():
             console.print(heading, shown, sep="\n")
@@ -171,15 +175,18 @@ def tune(
         Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
     ],
     methods: Methods = SEARCHED,
-    configurations: Annotated[int, typer.Option(help="Tried for every method at random.")] = 24,
+    configurations: Annotated[
+        int, typer.Option(help="Random configurations of every method.")
+    ] = 24,
     refinements: Annotated[
-        int, typer.Option(help="Tried for every method after that, steps from the best so far.")
+        int,
+        typer.Option(help="Further configurations of every method, steps from the best so far."),
     ] = 12,
     epsilons: Annotated[
         str, typer.Option(help="Comma-separated ε at which they are scored.")
     ] = EPSILONS,
     objective: Annotated[
-        str, typer.Option(help="What settings are chosen by: log-score, accuracy or auc.")
+        str, typer.Option(help="Criterion for settings: log-score, accuracy or auc.")
     ] = "log-score",
     delta: Delta = 1e-5,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
@@ -187,7 +194,7 @@ def tune(
         int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
     ] = 1,
     finalists: Annotated[
-        int, typer.Option(help="Number of the best at each ε that all repeats score.")
+        int, typer.Option(help="Number of finalists at each ε, scored by all repeats.")
     ] = 4,
     seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,

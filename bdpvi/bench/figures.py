@@ -279,7 +279,7 @@ def record_epsilons(
         axes.set_title(method.label, fontsize=10)
         axes.set_xlabel(f"a record's own ε at δ = {delta:g}")
         axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("fraction of the panel's records that pay at most this")
+    figure.axes[0].set_ylabel("fraction of the reference records with at most this ε")
     handles: list[Any] = [
         Line2D([], [], color=colours[t], label=f"target ε {t:g}") for t in targets
     ]

@@ -75,7 +75,7 @@ def _worst_case(summary: pd.DataFrame) -> str:
     clear = f"it is ahead of every other at ε = {_numbers(ahead)}" if ahead else ""
     if len(ahead) < sum(map(len, leaders.values())):
         clear += ", elsewhere" * bool(ahead) + " at least one other is too close to call"
-    return f"Of the worst-case methods the highest log score is that of {parts}; {clear.strip()}"
+    return f"Among worst-case methods the highest log score belongs to {parts}; {clear.strip()}"
 
 
 def _kept(summary: pd.DataFrame) -> str:
@@ -86,8 +86,8 @@ def _kept(summary: pd.DataFrame) -> str:
         return ""
     parts = _listed([f"{kept:.0%} at ε = {target:g}" for target, kept in best.items()])
     return (
-        f"The best row with a guarantee keeps {parts} of what a fit without privacy gains in log "
-        "score over the base rate"
+        f"The best row with a guarantee keeps {parts} of the gain in log score of a non-private "
+        "fit over the base rate"
     )
 
 

@@ -26,7 +26,7 @@ from bdpvi.types import Split
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SECRET = "secret-record-epsilons.png"
 """The one figure for the owner of the records only. It is not in the report."""
-EXPERIMENT = "An experiment: it follows public seeds, so nothing here may be released"
+EXPERIMENT = "An experiment: its seeds are public, so nothing here may be released"
 COLUMNS = (
     "method", "guarantee", "certified", "ε", "worst-case ε",
     "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",

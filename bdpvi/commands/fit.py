@@ -36,15 +36,15 @@ RATES = {"coupled": 0.1, "optimum": 1.0}
 """Methods for the neighbours, and their default sampling rates."""
 STEPS = 1000
 
-FROM_SETTINGS = "Otherwise as the settings say."
+FROM_SETTINGS = "By default from the settings."
 
 Epsilon = Annotated[
-    float, typer.Option(help="ε that releases will aim at; the settings follow from it.")
+    float, typer.Option(help="Target ε of the releases; the settings follow from it.")
 ]
 Records = Annotated[
     int | None,
     typer.Option(
-        help="Records left out in turn for the accounting. Without it all are.",
+        help="Number of records that the accounting leaves out one by one; all by default.",
         show_default=False,
     ),
 ]
@@ -63,9 +63,9 @@ Clip = Annotated[
 WeightNorm = Annotated[
     float | None,
     typer.Option(
-        help="Weigh records by their features so that no score is longer than this public C, in "
-        "place of the clip: estimates then go to the truth as records are added. With d columns "
-        "½√(d + 4) is sensible. The prior's precision follows, 4C times the length of the longest "
+        help="Weigh records by their features so that every score has norm at most this public "
+        "C, instead of clipping: estimates are then consistent. With d columns ½√(d + 4) is "
+        "sensible. The prior's precision follows, 4C times the length of the longest "
         "record, unless --prior-scale says otherwise.",
         show_default=False,
     ),
@@ -84,12 +84,12 @@ Intercept = Annotated[
 Limit = Annotated[
     float | None,
     typer.Option(
-        help="Cut standardised features off at ± this public bound. Sensible: 1 to 3. "
+        help="Clamp standardised features to ± this public bound. Sensible: 1 to 3. "
         f"{FROM_SETTINGS}",
         show_default=False,
     ),
 ]
-NoLimit = Annotated[bool, typer.Option("--no-limit", help="Do not cut features off.")]
+NoLimit = Annotated[bool, typer.Option("--no-limit", help="Do not clamp features.")]
 NoNoiseScale = Annotated[
     bool,
     typer.Option(
@@ -100,24 +100,23 @@ NoNoiseScale = Annotated[
 Correlation = Annotated[
     float | None,
     typer.Option(
-        help=f"Correlation that features of a group are taken to have; public. {FROM_SETTINGS}",
+        help=f"Assumed correlation of features within a group; public. {FROM_SETTINGS}",
         show_default=False,
     ),
 ]
 Group = Annotated[
     list[str] | None,
     typer.Option(
-        help="Features of one group, by name with commas between; once for every group. Without it "
-        "all features are one group.",
+        help="Features of one group, comma-separated; once for every group. By default all "
+        "features are one group.",
         show_default=False,
     ),
 ]
 NoiseScale = Annotated[
     float | None,
     typer.Option(
-        help="Release samples with this standard deviation, which is public, instead of the "
-        "guide's covariance. Any value does "
-        f"where ε decides the temperature. {FROM_SETTINGS}",
+        help="Release samples with this public standard deviation instead of the guide's "
+        f"covariance. Any value works if the temperature is calibrated to ε. {FROM_SETTINGS}",
         show_default=False,
     ),
 ]
@@ -134,16 +133,16 @@ Rate = Annotated[
 Route = Annotated[
     str,
     typer.Option(
-        help="How the fits with a record left out are found: optimum, the exact maximiser of the "
-        "ELBO, with proven errors; coupled, each trained beside the fit by SVI. Without it "
-        "coupled if --steps or --rate is given, else optimum.",
+        help="How the leave-one-out fits are computed: optimum, the exact maximiser of the ELBO, "
+        "with proven errors; coupled, by SVI alongside the fit. By default coupled if "
+        "--steps or --rate is given, else optimum.",
         show_default=False,
     ),
 ]
 Budget = Annotated[
     float | None,
     typer.Option(
-        help="ε that all that is spent on the table may reach together; kept in its ledger.",
+        help="Limit on the total ε spent on the table; kept in its ledger.",
         show_default=False,
     ),
 ]
@@ -262,7 +261,7 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         )
         if fitted.ledger.path is not None and fitted.ledger.path.parent != out.resolve():
             where = fitted.ledger.path
-            outputs.say(f"{where} has what is spent on this table; keep it, secret too")
+            outputs.say(f"{where} records everything spent on this table; keep it secret too")
         outputs.say(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 

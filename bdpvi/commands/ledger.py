@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bdpvi.accounting.book import Entry
 
 app = typer.Typer(
-    help="What was released from a fit, and what may be.",
+    help="Releases from a fit, and the remaining budget.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,9 +38,9 @@ def repair(
     charge: Annotated[
         list[str] | None,
         typer.Option(
-            help="DRAWS,TEMPERATURE of a release that the ledger should hold after the lines that "
-            "are proven, instead of those that are not; once for every release. It counts as "
-            "one at a temperature found from the data, which is the safe side.",
+            help="DRAWS,TEMPERATURE of a release, in place of the ledger lines that cannot be "
+            "verified; once for every release. It is treated as one at a temperature chosen "
+            "from the data, which is conservative.",
             show_default=False,
         ),
     ] = None,
@@ -99,10 +99,10 @@ def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
     for number, one in enumerate(book.charges, start=1):
         outputs.show(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
     if book.marks:
-        outputs.show("Temperatures were found from the data: any number counts as found from them")
+        outputs.show(
+            "Temperatures were chosen from the data: every temperature is treated as chosen from it"
+        )
     limit = f"ε = {book.budget.epsilon:g} at δ = {book.budget.delta:g}" if book.budget else "none"
     if book.opened:
-        outputs.show(
-            f"{len(book.opened)} begun and not finished, for which all of their ε is reserved"
-        )
+        outputs.show(f"{len(book.opened)} started and not finished, with all of their ε reserved")
     outputs.show(f"{several(len(book.charges), 'charge')}; budget: {limit}; in {kept.path}")

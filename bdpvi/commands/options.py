@@ -34,33 +34,33 @@ Multiline = Annotated[
     bool,
     typer.Option(
         "--multiline",
-        help="Values in quotes may go over several lines of a CSV file. Then one line can join "
-        "others to it, which the promise names; without it a record is one line.",
+        help="Quoted values may span several lines of a CSV file. One line can then merge others "
+        "into its record, and the receipt says so; by default a record is one line.",
     ),
 ]
 _UNKNOWN = (
-    "What becomes of a category, blank or missing column that the model does not know: refuse, or "
-    "base, it is taken for the column's public mean. It is stored in the model; refuse if never "
-    "given."
+    "How to treat an unknown category, a blank or a missing column: refuse, or base, which uses "
+    "the column's public mean. The choice is stored in the model; refuse by default."
 )
 _MISSING = (
-    "What becomes of blanks: refuse; drop, their rows are left out; level, a blank is a value of "
-    "its own."
+    "How to treat blanks: refuse; drop, which leaves their rows out; level, which makes a blank "
+    "a category of its own."
 )
-_ENCODING = "Features of a category: onehot, one for each; ordinal, its position."
+_ENCODING = "Encoding of categories: onehot, one feature for each; ordinal, its position."
 _CONSTANTS = (
-    "JSON file of public constants, which are then not computed from the table: "
+    "JSON file of public bounds, scales and categories, which are then not computed from the "
+    "table: "
     '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
     '["F", "M"]}.'
 )
-_CONSENT = "With --from-data only, as else each is a level of its own."
+_CONSENT = "With --from-data only; without it each becomes a level of its own."
 Unknown = Annotated[str, typer.Option(help=_UNKNOWN, show_default=False)]
 Settings = Annotated[
     str,
     typer.Option(
         metavar="FILE[:METHOD]",
-        help="Settings that `bdpvi tune` found, of the method bdp-vi-mean-field or another release "
-        "of this library. Without it those that follow from ε alone.",
+        help="Settings from `bdpvi tune`, for the method bdp-vi-mean-field or another release of "
+        "this library. By default settings that follow from ε alone.",
         show_default=False,
     ),
 ]
@@ -89,8 +89,8 @@ RowCount = Annotated[
     float | None,
     typer.Option(
         "--rows",
-        help="Rows that the table has, as is publicly known, within a factor of 3: 1e4. It is "
-        "published, rounded. Without it a noisy count is bought.",
+        help="Public number of rows of the table, within a factor of 3, such as 1e4. It is "
+        "published, rounded. By default the number is estimated privately.",
         show_default=False,
     ),
 ]
@@ -98,24 +98,24 @@ LedgerFile = Annotated[
     Path | None,
     typer.Option(
         "--ledger",
-        help="File that everything spent on this table is written to; it is made if it is not "
-        "there. Without it TABLE.ledger.jsonl beside a table's file. Give it where a copy of a "
-        "table, or a newer one of the same people, has a name of its own. Keep it secret.",
+        help="Ledger file of everything spent on this table; created if missing. By default "
+        "TABLE.ledger.jsonl beside the table's file. Give it if a copy of the table, or a "
+        "newer one of the same people, has another name. Keep it secret.",
         show_default=False,
     ),
 ]
 Unit = Annotated[
     str,
     typer.Option(
-        help="Column that names persons: the guarantee is then about all rows of one. It is no "
-        "feature.",
+        help="Column that identifies persons: the guarantee then covers all rows of a person. It "
+        "is not a feature.",
     ),
 ]
 RowsPerUnit = Annotated[
     int,
     typer.Option(
-        help="Rows of each person that are used at most: the first ones, or of a table that is "
-        "synthesized some by a secret coin. The noise grows with it."
+        help="Most rows used of each person: the first ones, or for synthetic tables a secret "
+        "random choice. The noise grows with it."
     ),
 ]
 Secret = Annotated[
@@ -129,16 +129,15 @@ BudgetOption = Annotated[
     float | None,
     typer.Option(
         "--budget",
-        help="ε that all that is spent on the table may reach together; the first --epsilon if not "
-        "given.",
+        help="Limit on the total ε spent on the table; the first --epsilon by default.",
         show_default=False,
     ),
 ]
 Numeric = Annotated[
     list[str] | None,
     typer.Option(
-        help="Column of numbers; once for every column. Kinds that neither this nor --categorical "
-        "says are bought too.",
+        help="Numeric column; once for every column. A kind given neither by this nor by "
+        "--categorical is estimated privately too.",
         show_default=False,
     ),
 ]
@@ -172,8 +171,8 @@ class Table:
     categorical: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column of categories, though it holds numbers or very many different values; "
-            "once for every column.",
+            help="Categorical column, though it holds numbers or many different values; once for "
+            "every column.",
             show_default=False,
         ),
     ] = None
@@ -236,13 +235,13 @@ class SplitTable(Table):
     """A table with some rows held out."""
 
     test_fraction: Annotated[
-        float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
+        float, typer.Option(help="Fraction of a file's rows held out of training.")
     ] = 0.2
     key: Annotated[
         str,
         typer.Option(
-            help="Column that names persons: all rows of one are trained on, or none. It is no "
-            "feature. A guarantee is about one row all the same."
+            help="Column that identifies persons: all rows of a person are in the training part, "
+            "or none. It is not a feature. The guarantee is still for one row."
         ),
     ] = ""
 
@@ -252,13 +251,16 @@ class WholeTable(Table):
     """A table whose rows are all used, with public or private preprocessing."""
 
     target: Annotated[
-        str, typer.Option(help="Column of a file that is predicted; of yes/no, unless --model.")
+        str, typer.Option(help="Target column of a file; yes/no, unless --model.")
     ] = ""
     missing: Annotated[str, typer.Option(help=f"{_CONSENT} {_MISSING}")] = "refuse"
     unknown: Annotated[str, typer.Option(help=f"{_CONSENT} {_UNKNOWN}", show_default=False)] = ""
     constants: Annotated[
         Path | None,
-        typer.Option(help=f"{_CONSTANTS} Those of other columns are bought.", show_default=False),
+        typer.Option(
+            help=f"{_CONSTANTS} Bounds and categories of other columns are estimated privately.",
+            show_default=False,
+        ),
     ] = None
     encoding: Annotated[str, typer.Option(help=f"With --from-data only. {_ENCODING}")] = "onehot"
 
@@ -292,7 +294,7 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
         table = kind(**{name: given.pop(name) for name in names})
         if table.data not in TABLES and not Path(table.data).is_file():  # before libraries load
             raise ValueError(
-                f"data={table.data!r} is no file here, and none of {', '.join(TABLES)}"
+                f"data={table.data!r} is neither a file nor one of {', '.join(TABLES)}"
             )
         command(table=table, **given)
 
@@ -341,6 +343,6 @@ def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
         files = (one for one in folder.rglob("*") if one.is_file())
         if any(not one.name.startswith(".") for one in files):
             raise KeyboardInterrupt(
-                f"what is finished is kept in {folder}/ (secret); the same command goes on there"
+                f"finished work is kept in {folder}/ (secret); the same command continues it"
             ) from None
         raise

@@ -53,17 +53,18 @@ OPTIONS = {
 Epsilon = Annotated[
     float,
     typer.Option(
-        help="ε of all that is shared: constants and model. 0.1 is strong, 1 is usual, above 3 "
-        "promises little."
+        help="ε of all outputs: private preprocessing and model. 0.1 is strong, 1 is usual, "
+        "above 3 is weak."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the model that may be shared.")]
 Categories = Annotated[
     str,
     typer.Option(
-        help="Features of categories that are bought: counted, one for each name that is common "
-        "enough; hashed, which costs nothing and knows no names. Without it hashed where a name "
-        "would take more than a tenth of the records, by their noisy number.",
+        help="Encoding of categories without public levels: counted, one feature for each "
+        "sufficiently frequent name; hashed, at no cost and without names. By default "
+        "hashed if a name would need more than a tenth of the records, by their noisy "
+        "number.",
         show_default=False,
     ),
 ]
@@ -71,61 +72,62 @@ FromData = Annotated[
     bool,
     typer.Option(
         "--from-data",
-        help="Consent to exact means, deviations and categories of this table, which are published "
-        "and which ε does not cover.",
+        help="Consent to publish exact means, standard deviations and categories of this table, "
+        "which ε does not cover.",
     ),
 ]
 For = Annotated[
     str,
     typer.Option(
         "--for",
-        help="What the model is for: prediction, or intervals: coefficients with intervals that "
-        "know of sampling and of privacy's noise, see bdpvi summary.",
+        help="Purpose of the model: prediction, or intervals, which are intervals of "
+        "coefficients that account for sampling and privacy noise (see bdpvi summary).",
     ),
 ]
 Model = Annotated[
     str,
     typer.Option(
-        help="logistic, of a yes/no target; linear, of numbers, which wants --target-bounds; "
-        "poisson or negative-binomial, of counts, which want --largest; multinomial or ordinal, of "
-        "several --classes. All but the first have intervals. Rows in which the target is none of "
-        "these are left out."
+        help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; poisson "
+        "or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
+        "several --classes. All but the first have intervals. Rows with an invalid target "
+        "are left out."
     ),
 ]
 TargetBounds = Annotated[
     tuple[float, float] | None,
     typer.Option(
-        help="Public lower and upper bound of a linear model's target; what lies beyond is cut.",
+        help="Public lower and upper bound of a linear model's target; values beyond are clamped.",
         show_default=False,
     ),
 ]
 Largest = Annotated[
     int | None,
-    typer.Option(help="Public bound of counts; larger ones are cut.", show_default=False),
+    typer.Option(help="Public bound of counts; larger ones are clamped.", show_default=False),
 ]
 Classes = Annotated[
     list[str] | None,
     typer.Option(
-        help="Public value of the target that is a class; once for each, of an ordinal model in "
-        "order.",
+        help="A class, as a public value of the target; once for each class, in order for an "
+        "ordinal model.",
         show_default=False,
     ),
 ]
 Exposure = Annotated[
     str,
     typer.Option(
-        help="Column with each row's exposure, such as years at risk, of a model of counts.",
+        help="Column with the exposure of each row, such as years at risk, for a model of counts.",
         show_default=False,
     ),
 ]
 Plan = Annotated[
     bool,
     typer.Option(
-        "--plan", help="Only say what it would take, from header and options. Charges nothing."
+        "--plan",
+        help="Print how many records are needed, from header and options alone. Charges nothing.",
     ),
 ]
 WithScores = Annotated[
-    bool, typer.Option(help="Preview the release on held-out rows, for the owner alone.")
+    bool, typer.Option(help="Score simulated releases on held-out rows, for the owner only.")
 ]
 
 
@@ -275,8 +277,8 @@ def _check_options(table: WholeTable, from_data: bool) -> None:
     for name in ("missing", "unknown", "encoding"):
         if getattr(table, name) != usual[name] and not from_data:
             raise ValueError(
-                f"{name}={getattr(table, name)!r}: blanks and unknown categories are levels of "
-                "their own; it goes with --from-data only; leave it out"
+                f"{name}={getattr(table, name)!r}: blanks and unknown categories become levels of "
+                "their own; this option needs --from-data; leave it out"
             )
 
 
@@ -308,8 +310,8 @@ def _go_on(work: Work, folder: Path) -> Release:
     try:
         return work.written()
     except KeyboardInterrupt:
-        kept = f"what is done is kept in {folder}/ (secret); the same command goes on there"
-        raise KeyboardInterrupt(f"{kept} and pays nothing twice") from None
+        kept = f"finished work is kept in {folder}/ (secret); the same command continues it"
+        raise KeyboardInterrupt(f"{kept} without a second charge") from None
 
 
 def _scores(work: Work, released: Release, took: float) -> Scores | None:
@@ -322,7 +324,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | None:
         track = progress.bar if work.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
-        whole = "the release is written and whole; only the scores are missing"
+        whole = "the release is complete; only the scores are missing"
         raise KeyboardInterrupt(f"{whole}: the same command makes them") from None
 
 
@@ -357,7 +359,9 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
     from bdpvi.recipes.pipeline import Pipeline
 
     if table.data in options.TABLES:
-        raise ValueError(f"plan: the constants of {table.data} are public, so nothing is bought")
+        raise ValueError(
+            f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
+        )
     pipeline = Pipeline(**given)
     purchase = pipeline.purchase(read_header(table.data, separator=table.separator))
     need = 0 if purchase.empty or pipeline.from_data else purchase.need(pipeline.distance)
@@ -371,12 +375,15 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
     if as_json:
         outputs.show(store.json_text(facts))
     elif not need:
-        outputs.show(f"Nothing is bought: all of ε = {pipeline.epsilon:g} is for the model")
+        outputs.show(
+            f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}"
+        )
     else:
         outputs.show(
-            f"{several(len(purchase.bought), 'column')} bought for a fifth of the price: "
+            "private preprocessing takes a fifth of μ² and estimates bounds or categories of "
+            f"{several(len(purchase.bought), 'column')}: "
             f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}",
-            f"ε = {pipeline.epsilon:g} needs about {need} records for that; below "
+            f"ε = {pipeline.epsilon:g} needs about {need} records for this preprocessing; below "
             f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "
-            "as numbers. Nothing was read but the header, and nothing is charged",
+            "as numbers. Only the header was read, and nothing is charged",
         )

@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from bdpvi.synthesis import Synthetic
 
 NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
-NO_PAGE = "No page: `pip install 'bdpvi[report]'` brings what it needs."
+NO_PAGE = "No page: it needs `pip install 'bdpvi[report]'`."
 
 NoReport = Annotated[
     bool,
-    typer.Option("--no-report", help="No report for the owner; then all rows are counted."),
+    typer.Option("--no-report", help="No report for the owner; all rows are then counted."),
 ]
-TestFraction = Annotated[
-    float, typer.Option(help="Fraction of the rows that is kept out for the report.")
-]
+TestFraction = Annotated[float, typer.Option(help="Fraction of the rows held out for the report.")]
 Groups = Annotated[
     list[str] | None,
     typer.Option(
@@ -138,6 +136,6 @@ def report(
             found.html(folder / PAGE)
             return (*said, f"Report: {folder / PAGE}, secret")
     except KeyboardInterrupt:
-        whole = "what may be shared is written and whole; only the report is missing"
+        whole = "the shared files are complete; only the report is missing"
         raise KeyboardInterrupt(f"{whole}: the same command makes it") from None
     return (*said, f"Report: {folder / NUMBERS}, secret. {NO_PAGE}")

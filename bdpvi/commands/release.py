@@ -42,31 +42,32 @@ CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 Temperature = Annotated[
     float | None,
     typer.Option(
-        help="Temperature of the noise, chosen without looking at the data. Without it, it is "
-        "found from --epsilon. Four times the temperature halves ε.",
+        help="Temperature of the noise, chosen without looking at the data. By default "
+        "calibrated to --epsilon. Four times the temperature halves ε.",
         show_default=False,
     ),
 ]
 Guarantee = Annotated[
     str,
     typer.Option(
-        help=f"What ε is about: {', '.join(GUARANTEES)}. Without it worst-case where the fit can "
-        "give it: at the optimum of a clipped model, with a noise scale; bayesian where it is "
-        "certified; else typical, which speaks of most records alone.",
+        help=f"Kind of guarantee: {', '.join(GUARANTEES)}. By default worst-case if the fit "
+        "supports it (the optimum of a clipped model with a noise scale); else bayesian if "
+        "it is certified; else typical, a statement about most records only.",
         show_default=False,
     ),
 ]
 LargeDelta = Annotated[
     bool,
     typer.Option(
-        "--large-delta", help="Take a δ of 1/N or more for a Bayesian guarantee without a warning."
+        "--large-delta",
+        help="Accept a δ of 1/N or more for a Bayesian guarantee without a warning.",
     ),
 ]
 Conversion = Annotated[
     str,
     typer.Option(
-        help=f"How a Bayesian ε follows from the cost: {', '.join(CONVERSIONS)}. Without it as "
-        "the fit says.",
+        help=f"Conversion of the cost to a Bayesian ε: {', '.join(CONVERSIONS)}. By default the "
+        "conversion of the fit.",
         show_default=False,
     ),
 ]
@@ -74,15 +75,15 @@ Draws = Annotated[
     int | None,
     typer.Option(
         help="Number of posterior samples; k of them cost as much as one at 1/k of the "
-        "temperature. Without it as the settings say, or 1.",
+        "temperature. By default from the settings, or 1.",
         show_default=False,
     ),
 ]
 Epsilon = Annotated[
     float | None,
     typer.Option(
-        help="ε that all that is spent on the table may reach. 0.1 is strong, 1 usual, above 3 "
-        "promises little. Without it there is no limit.",
+        help="Limit on the total ε spent on the table. 0.1 is strong, 1 is usual, above 3 is "
+        "weak. By default no limit.",
         show_default=False,
     ),
 ]
@@ -166,7 +167,7 @@ def release(
 
             store.fill(temporary, work.output(content))
         if not released:
-            outputs.say(f"{out} was released before: it is a copy, and nothing was charged")
+            outputs.say(f"{out} is a copy of an earlier release, and nothing was charged")
             copied = release_of(where.out.read_bytes(), fitted.model)
             released.append(replace(copied, secret=bdpvi.cost(fitted, delta=delta)))
         if as_json:
@@ -193,8 +194,8 @@ def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
         prior = precision(released.samples.shape[1]) ** -0.5
     if noise and prior and noise > USELESS * prior:
         outputs.say(
-            f"WARNING: noise of standard deviation {noise:.3g} in every weight, whose prior "
-            f"has {prior:g}: this sample says hardly anything. Little of the budget was left"
+            f"WARNING: noise of standard deviation {noise:.3g} in every weight, whose prior has "
+            f"{prior:g}: privacy noise dominates this sample. Little of the budget was left"
         )
     if fitted.ledger.budget is None:
         outputs.say("The ledger of this table has no budget: nothing limits further releases")
@@ -210,7 +211,7 @@ def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if len(fitted.ledger.entries()) == before:
             raise
-        again = f"{out} was not written: the same command writes it and pays nothing"
+        again = f"{out} was not written: the same command writes it without a further charge"
         raise KeyboardInterrupt(
             f"the release was charged (see `bdpvi cost {folder}`); "
             + (f"{out} is whole" if out.exists() else again)
@@ -355,7 +356,7 @@ def _identifiers(
     table = with_text_names(datasets.read_table(data, **reading, text=True))
     for name in ids:
         if name not in table.columns:
-            raise ValueError(f"id={name!r} is no column of {data}")
+            raise ValueError(f"id={name!r} is not a column of {data}")
         if name in taken:
             raise ValueError(f"id={name!r} is a column of the predictions too; rename it in {data}")
     return {name: table[name] for name in ids}

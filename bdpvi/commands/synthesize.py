@@ -49,7 +49,9 @@ Drop = Annotated[
 ]
 Categorical = Annotated[
     list[str] | None,
-    typer.Option(help="Column whose numbers are names; once for every column.", show_default=False),
+    typer.Option(
+        help="Column whose numbers are categories; once for every column.", show_default=False
+    ),
 ]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
@@ -57,7 +59,7 @@ Number = Annotated[
     typer.Option("--rows", help="Rows; by default as many as are estimated.", show_default=False),
 ]
 Tables = Annotated[
-    int, typer.Option(help="Tables that differ as those of other samples and noise would.")
+    int, typer.Option(help="Number of tables, which vary like tables from other samples and noise.")
 ]
 
 
@@ -85,25 +87,26 @@ def schema(
     drafted = measured(_without(frame, drop), source, categorical or ())
     drafted.save(out)
     outputs.say(
-        f"{out}: {several(len(drafted.columns), 'column')}, all read from the rows; make "
-        "them public ones",
+        f"{out}: {several(len(drafted.columns), 'column')}, all with bounds or levels read from "
+        "the rows; replace these by public ones",
         *(f"  left out: {why}" for why in drafted.left_out.values()),
     )
 
 
 def synthesize(
     data: Data,
-    epsilon: Annotated[float, typer.Option(help="ε of all that is shared, worst-case.")],
+    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")],
     out: Out,
     schema: Annotated[
         Path | None,
         typer.Option(
-            help="File with public bounds and levels of columns. What it lacks is bought.",
+            help="File with public bounds and levels of columns. Bounds and levels of other "
+            "columns are estimated privately.",
             show_default=False,
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="Column that matters most, as a label.", show_default=False)
+        str, typer.Option(help="Most important column, such as a label.", show_default=False)
     ] = "",
     delta: Delta = 1e-6,
     also: Annotated[
@@ -111,7 +114,7 @@ def synthesize(
         typer.Option(help="Columns a,b,c that are counted together too.", show_default=False),
     ] = None,
     from_data: Annotated[
-        bool, typer.Option("--from-data", help="Take what the schema has from the rows as public.")
+        bool, typer.Option("--from-data", help="Treat schema entries read from the rows as public.")
     ] = False,
     drop: Drop = None,
     categorical: Categorical = None,
@@ -317,8 +320,8 @@ def _begun(
             yield work
         except BaseException as error:
             words = (
-                f"ε was charged to {people.path}; the same command goes on with what is kept in "
-                f"{folder}/ (secret), and pays nothing twice"
+                f"ε was charged to {people.path}; the same command continues from {folder}/ "
+                "(secret) without a second charge"
             )
             if work.abandoned(people):
                 words = "nothing was charged; the same command starts again"

@@ -89,8 +89,8 @@ class Steps:
             self._owner = os.getpid()
         if self._owner != os.getpid():
             raise ValueError(
-                "this process was forked from the one that trains, and would draw what that draws; "
-                "make the run anew here, and load its state"
+                "this process was forked from the training process, and would repeat its random "
+                "draws; create the run again here, and load its state"
             )
         if self.most is not None and self.taken >= self.most:
             raise BudgetExceededError(

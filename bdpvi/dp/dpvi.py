@@ -147,7 +147,7 @@ def _train(
     if check is not None:
         check(data)
     if settings.clip is None and bool((streams.noise_multiplier > 0).any()):
-        raise ValueError("clip=None bounds no gradient, so noise would protect nobody")
+        raise ValueError("clip=None does not bound gradients, so noise would give no guarantee")
     optim = fused(fresh(settings.optim or default_optimiser(settings.steps)))
     if len(streams) > 1:
         check_elementwise(optim)

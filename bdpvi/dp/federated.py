@@ -218,7 +218,7 @@ class Federation:
             elif one.update is None:
                 refused[one.client] = "lost: no update"
             elif not isinstance(one.update, Tensor) or one.update.is_complex():
-                refused[one.client] = "its update is no tensor of real numbers"
+                refused[one.client] = "its update is not a tensor of real numbers"
             else:
                 try:
                     taken = self._taken(one.update)

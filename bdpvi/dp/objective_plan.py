@@ -214,7 +214,7 @@ def plan(
     whole = largest_variance(epsilon, delta)
     if not validate.non_negative("variance", variance) < whole:
         raise ValueError(
-            f"variance={variance!r} leaves nothing of epsilon={epsilon!r}: {whole:.3g} is all"
+            f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
     distance = math.sqrt((whole - variance) / validate.positive_int("draws", draws))
     clip, k, ridge = _numbers(facts, rule, epsilon, distance)
@@ -290,12 +290,12 @@ def rows_said(rows: float | None, counted: bool) -> str:
     """Return a sentence on the rounded number of rows and its source; "" if it is unknown.
 
     >>> rows_said(1900, counted=False)
-    'Settings are for about 2,000 rows, declared by the owner'
+    'Settings assume about 2,000 rows, declared by the owner'
     """
     if rows is None:
         return ""
     how = "counted with noise, which ε covers" if counted else "declared by the owner"
-    return f"Settings are for about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
+    return f"Settings assume about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
 
 
 def _cheapened(

@@ -152,8 +152,8 @@ class WeightedObjective:
                 break
             w, gradient, share, size = w + length * step, new, now / size, now
         raise FloatingPointError(
-            f"the search left a gradient of {size:.3g} ± {self.rounding(w):.3g}, more than "
-            f"{self.tolerance:.3g}: nothing is released"
+            f"the optimiser ended with a gradient of {size:.3g} ± {self.rounding(w):.3g}, more "
+            f"than {self.tolerance:.3g}: nothing is released"
         )
 
 

@@ -53,8 +53,8 @@ class Observer:
         validate.positive_int("known_shares", self.known_shares, least=0)
         if self.sees_updates and not self.sees_participants:
             raise ValueError(
-                "sees_updates=True needs sees_participants=True: whoever reads the messages counts "
-                "them, and no noise of the server is on them"
+                "sees_updates=True needs sees_participants=True: an observer of the messages can "
+                "count them, and they have no server noise"
             )
 
 
@@ -207,8 +207,9 @@ class Rounds:
         if validate.choice("unit", unit, UNITS) == "record":
             if self.record_rate is None or self.record_clip is None:
                 raise ValueError(
-                    "record_rate and record_clip are None: nothing bounds what one record does to "
-                    "its client's update. Clip records in the client, or ask for unit='client'"
+                    "record_rate and record_clip are None: the influence of a record on its "
+                    "client's update is not bounded. Clip records in the client, or ask for "
+                    "unit='client'"
                 )
             seen, rate, size = True, self.record_rate, self.record_clip / self.clip
         zeroed = seen and unit == "client"

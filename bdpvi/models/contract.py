@@ -189,7 +189,7 @@ def fitting(model: Model, data: Dataset) -> Dataset:
     good = None if takes is None or not len(data) else takes(data.x, data.y)
     if good is None or bool(good.all()):
         return data
-    why = "a target, or an exposure, is one that the model is not of"
+    why = "a target or an exposure is outside the range of the model"
     tell_owner(int((~good).sum()), "record", why, 4)
     return data.select(good)
 

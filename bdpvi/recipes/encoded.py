@@ -49,9 +49,9 @@ class Encoded:
         if self.records is None or self.records >= bought.FEW * self.need:
             return ""
         return (
-            f"about {max(self.records, 0):.0f} records, and ε = {epsilon:g} wants about "
-            f"{math.ceil(bought.FEW * self.need)} for these columns: their constants are rough. "
-            "Public bounds, fewer columns or a larger epsilon would help"
+            f"about {max(self.records, 0):.0f} records are few: ε = {epsilon:g} needs about "
+            f"{math.ceil(bought.FEW * self.need)} for these columns, so their private bounds and "
+            "categories are rough. Public bounds, fewer columns or a larger epsilon would help"
         )
 
     def nameless(self, declared: Sequence[str]) -> str:
@@ -64,9 +64,9 @@ class Encoded:
         if not found:
             return ""
         return (
-            f"{', '.join(found)}: mostly text, of which no value is common enough to be named. "
-            "Numbers with thousands separators (1,234) and dates are such text: make them numbers, "
-            "or leave the column out (--drop)"
+            f"{', '.join(found)}: mostly text, and no value is frequent enough to become a "
+            "category. Numbers with thousands separators (1,234) and dates are read as text: "
+            "make them numbers, or leave the column out (--drop)"
         )
 
 
@@ -193,7 +193,7 @@ def encode(
     if feasible:
         spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
         assert spent is not None
-        paid_for = f"of the ε, {spent.epsilon:.2g} was spent, to count the records"
+        paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
         _refuse_few(pipeline, wanted, first.records, need, left, paid_for)
     second = perform(EstimateConstants(rows, purchase, wanted, price))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
@@ -201,7 +201,7 @@ def encode(
 
 
 def _plan(*events: Priced) -> Plan[None]:
-    what = "private constants of the columns"
+    what = "private preprocessing bounds and categories"
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
@@ -275,18 +275,21 @@ def _too_few(
     left: Left,
     spent: str,
 ) -> str:
-    ways = ["public constants for these columns, which cost nothing (constants=, --constants FILE)"]
+    ways = [
+        "public bounds and categories for these columns, which cost nothing (constants=, "
+        "--constants FILE)"
+    ]
     most = (max(records, 0.0) * left.distance / bought.NEED) ** 2
     if columns := bought.numbers_of(most):
-        ways.append(f"at most {several(columns, 'column')} of numbers (drop=, --drop COLUMN)")
+        ways.append(f"at most {several(columns, 'numeric column')} (drop=, --drop COLUMN)")
     variance = (1.1 * need * left.distance / max(records, 1.0)) ** 2
     epsilon = math.inf
     if variance < largest_variance(HIGHEST, pipeline.delta):
         epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * pipeline.delta)
     if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
-        ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget has it")
+        ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
     return (
-        f"about {max(records, 0):.0f} records; ε = {pipeline.epsilon:g} needs about {need} for the "
-        f"constants of {several(len(purchase.bought), 'column')}. Ways: {'; or '.join(ways)}. "
-        f"Nothing was fitted: {spent}"
+        f"about {max(records, 0):.0f} records are too few: ε = {pipeline.epsilon:g} needs about "
+        f"{need} to estimate bounds and categories of {several(len(purchase.bought), 'column')} "
+        f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
     )

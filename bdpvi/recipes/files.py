@@ -64,9 +64,9 @@ def load(folder: Path) -> Fit | Prepared:
     """
     if not storage.has_fit(folder) and (folder / intent.NAME).exists():
         raise ValueError(
-            f"{folder} has no fit: what was released there was drawn from the table, whose rows "
-            "are not kept. For another release run the same command with a larger --epsilon, that "
-            "of everything together, and another --out"
+            f"{folder} has no fit: its release was computed from the table, whose rows are not "
+            "kept. For another release run the same command with a larger --epsilon, the total "
+            "of all releases, and another --out"
         )
     sweep(folder)
     extra = storage.read_extra(folder)

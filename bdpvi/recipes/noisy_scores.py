@@ -45,10 +45,10 @@ _PANEL = (100, 5000)
 _MOSTLY = 0.5
 """Share of a variance in directions dominated by privacy noise, above which there is a note."""
 ASSUMED = (
-    "intervals assume that the model is true: of a wrong one they are about its best fit, with "
-    "records far out weighted down"
+    "intervals assume that the model is correct: of a misspecified model they are for its best "
+    "fit, with outlying records weighted down"
 )
-_UNSEEN = "hardly measured: mostly the prior"
+_UNSEEN = "dominated by privacy noise: mostly the prior"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,11 @@ class NoisyScores:
         family_of(model)
         if guide is not None:
             raise ValueError(
-                f"guide={guide!r:.80}: route=NoisyScores() has a posterior of its own and takes "
-                "none; leave it out"
+                f"guide={guide!r:.80}: route=NoisyScores() computes its own posterior and takes "
+                "no guide; leave it out"
             )
         if data.x.shape[1] == 0:
-            raise ValueError("x has no columns: there is nothing to regress on")
+            raise ValueError("x has no columns: a regression needs at least one")
         model.check(data)  # type: ignore[attr-defined]
         return self
 
@@ -219,14 +219,14 @@ def _estimate(found: Posterior, used: Tensor) -> Estimate:
     ]
     if 2 * found.measured < len(found.mean):
         reasons.append(
-            f"in {found.measured} of {len(found.mean)} directions the matrix stands out from its "
-            "noise, and half are needed: there are too few records for this ε, or columns that "
-            "follow from others or are 0 nearly everywhere"
+            f"the information matrix exceeds its noise in {found.measured} of {len(found.mean)} "
+            "directions, and half are needed: there are too few records for this ε, or some "
+            "columns are collinear or almost always 0"
         )
     if found.far >= FAR:
         reasons.append(
-            f"the answer lies {found.far:.2f} standardised units from where scores were taken, and "
-            f"{FAR:g} is the most: there are too few records for this ε"
+            f"the estimate lies {found.far:.2f} standardised units from the point of its scores, "
+            f"and {FAR:g} is the most: there are too few records for this ε"
         )
     return Estimate(
         mean=tuple(whole.mean.tolist()),
@@ -255,13 +255,13 @@ def _too_few(plan: ScorePlan, rows: float, left: Left, least: float) -> str:
     if variance < largest_variance(HIGHEST, left.delta):
         epsilon = gaussian_epsilon(variance, left.delta)
     if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
-        ways.append(f"epsilon={epsilon:.2g} with {known}, if the ledger's budget has it")
+        ways.append(f"epsilon={epsilon:.2g} with {known}, if the ledger's budget allows it")
     if features:
         ways.append(f"at most {several(features, 'feature')}, with {known}")
     ways.append(_WITHOUT[isinstance(plan.family, Logistic)])
     return (
         f"about {rows:.0f} records: at ε = {left.epsilon:g} intervals for "
-        f"{several(plan.columns - 1, 'feature')} need about {share * rows:.2g}. "
-        f"Ways: {'; or '.join(ways)}. Nothing was charged but, unless their number was declared, "
-        "a count of the records"
+        f"{several(plan.columns - 1, 'feature')} need about {share * rows:.2g}. Options: "
+        f"{'; or '.join(ways)}. Nothing was charged, except a count of the records if their "
+        "number was not declared"
     )

@@ -76,11 +76,12 @@ class ObjectivePerturbation:
             )
         model.check(data)
         if not data.x.shape[1]:
-            raise ValueError("x has no columns: there is nothing to predict by")
+            raise ValueError("x has no columns: a prediction needs at least one")
         if (rows := data.ledger.rows_per_unit) > 1:
             raise ValueError(
-                f"rows_per_unit={rows}: a minimum of a perturbed objective has no price for {rows} "
-                "rows of one unit; release draws from a guide, bdpvi.recommended(guide=MeanField)"
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
+                f"{rows} rows per unit; release draws from a guide, "
+                "bdpvi.recommended(guide=MeanField)"
             )
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 
@@ -137,12 +138,11 @@ class ObjectivePerturbation:
         if plan.facts.rows is None or plan.ridge < objective_plan.MOST_RIDGE * plan.facts.rows:
             return ""
         least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
-        centre = "the base rate that was declared" if plan.facts.centre else "one half"
+        centre = "the declared base rate" if plan.facts.centre else "one half"
         return (
-            f"about {plan.facts.rows:,.0f} rows of "
-            f"{several(plan.facts.columns, 'column')} say little at this "
-            f"ε: predictions stay near {centre}. The smallest useful ε is about {least:.2g}; fewer "
-            "columns would help too"
+            f"privacy noise dominates: about {plan.facts.rows:,.0f} rows are few for "
+            f"{several(plan.facts.columns, 'column')} at this ε, and predictions stay near "
+            f"{centre}. The smallest useful ε is about {least:.2g}; fewer columns would help too"
         )
 
     def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor]:

@@ -214,15 +214,15 @@ class Pipeline:
             found = together(before, self.delta, {})
             if found is None:
                 raise ValueError(
-                    f"epsilon={self.epsilon:g}: an earlier release of this table has no worst-case "
-                    f"guarantee, so nothing is known to be left; {ledger.said()}"
+                    f"epsilon={self.epsilon:g}: an earlier release of this table has no "
+                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.said()}"
                 )
             spent = found.distance or math.sqrt(_variance(found.epsilon, self.delta))
         rest = self.distance**2 - spent**2
         if rest < SPENT * self.distance**2:
             raise BudgetExceededError(
-                f"epsilon={self.epsilon:g} is spent on this table; {ledger.said()}. A larger ε "
-                "is that of everything together"
+                f"epsilon={self.epsilon:g} is already spent on this table; {ledger.said()}. ε is "
+                "the total of all releases, so a further one needs a larger ε"
             )
         limit = before.budget
         if limit is not None:
@@ -242,7 +242,7 @@ class Pipeline:
         """
         names = [str(name).strip() for name in header]
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
-            raise ValueError(f"exposure={self.exposure!r} must be a column besides the target")
+            raise ValueError(f"exposure={self.exposure!r} must be a column other than the target")
         return bought.Purchase.of(
             header,
             target=self.target,

@@ -114,7 +114,7 @@ def private(
     >>> public = constants_of({"source": "By law.", "age": [18, 80]})
     >>> release = private(frame, target="sick", positive="yes", epsilon=1.0, constants=public)
     >>> print(release.receipt)
-    worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
     """
     pipeline = {"target": target, "positive": positive, "epsilon": epsilon, **options}
     work = Work.of(
@@ -228,7 +228,9 @@ class Work:
             if classes := getattr(model, "classes", 0):
                 pipeline["classes"] = tuple(range(classes))
             if pipeline.get("exposure"):
-                raise ValueError("exposure: of encoded records it is the model's, by its place")
+                raise ValueError(
+                    "exposure: for encoded records it belongs to the model, as a column number"
+                )
             people = table.people
         elif unit != ROW:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
@@ -296,8 +298,9 @@ class Work:
         """
         if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
             raise ValueError(
-                f"rows_per_unit={rows}: training on Poisson batches has a price for one row of a "
-                "person; keep one, or take a linear or Poisson model without exposure"
+                f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row "
+                "per person only; keep one row, or use a linear or Poisson model without "
+                "exposure"
             )
         if self.records is not None:
             encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
@@ -305,17 +308,18 @@ class Work:
         model: Any = self.pipeline.model
         if model is not None and (model.levels or getattr(model, "exposure", None) is not None):
             raise ValueError(
-                f"model={model!r:.80}: columns get their places when they are encoded, so leave "
-                "levels= and exposure= out of the model, and say exposure=NAME"
+                f"model={model!r:.80}: column numbers are assigned during encoding, so leave "
+                "levels= and exposure= out of the model, and give exposure=NAME"
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
         encoded.check(self.pipeline, purchase, self.pipeline.distance)
         if self.bayesian and not purchase.empty:
             raise ValueError(
-                f"guarantee: {BayesianDP.name} or less, asked for or all that settings without "
-                "clip and noise_scale can have, needs public constants for all columns, as bought "
-                "ones are an output too; give --constants, or leave guarantee and settings out"
+                f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
+                "by settings without clip and noise_scale, needs public bounds or categories for "
+                "all columns, as privately estimated ones are outputs too; give --constants, or "
+                "leave guarantee and settings out"
             )
 
     @property
@@ -376,8 +380,8 @@ class Work:
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
             warnings.warn(
-                f"delta={pipeline.delta:g} is at least 1/N = {1 / about:.2g}: a command that "
-                "published one of the rows would keep it too. Choose a smaller δ",
+                f"delta={pipeline.delta:g} is at least 1/N = {1 / about:.2g}: publishing one row "
+                "at random would satisfy it too. Choose a smaller δ",
                 UserWarning,
                 stacklevel=4,
             )

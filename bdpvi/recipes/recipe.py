@@ -86,16 +86,18 @@ class Recipe:
     def __str__(self) -> str:
         if self.route is None:
             return (
-                f"draws from a {self.guide.__name__} guide: for a Bayesian guarantee, several rows "
-                "of one person, or settings of your own"
+                f"draws from a {self.guide.__name__} guide: for a Bayesian guarantee, several "
+                "rows per person, or settings of your own"
             )
         if isinstance(self.route, NoisyScores):
-            return "noisy scores: worst-case, with intervals that know of sampling and of the noise"
+            return (
+                "noisy scores: worst-case, with intervals that account for sampling and privacy "
+                "noise"
+            )
         if isinstance(self.route, DPVI):
             return "variational inference with noisy gradients: worst-case, and draws cost nothing"
         return (
-            "objective perturbation: worst-case, and nearer to the fit without privacy with every "
-            "row"
+            "objective perturbation: worst-case, and close to the non-private fit for large tables"
         )
 
     def fit(

@@ -66,7 +66,7 @@ def recommended(
             ``draws`` is below 1 or ``expected_rows`` is not from 10 to 1e12.
 
     >>> print(recommended(1.0))
-    objective perturbation: worst-case, and nearer to the fit without privacy with every row
+    objective perturbation: worst-case, and close to the non-private fit for large tables
     >>> settings = recommended(1.0, guide=MeanField)
     >>> settings.model.clip, settings.model.prior_scale, settings.noise_scale
     (1.0, 0.16, 0.1)
@@ -102,7 +102,7 @@ def for_intervals(
         base_rate, expected_rows: as for :func:`recommended`.
 
     >>> print(for_intervals(expected_rows=1e4))
-    noisy scores: worst-case, with intervals that know of sampling and of the noise
+    noisy scores: worst-case, with intervals that account for sampling and privacy noise
     """
     mean = 0.0 if base_rate is None else _logit(base_rate)
     return Recipe(

@@ -75,7 +75,7 @@ def fit_private(
     >>> model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     >>> release = fit_private(model, data, epsilon=1.0, route=ObjectivePerturbation(rows=500))
     >>> print(release.receipt)
-    worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
     >>> release.predict_proba(data.x[:2]).shape
     torch.Size([2, 2])
     """

@@ -45,7 +45,7 @@ class Rows:
             kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
         if pipeline.exposure:
             kept = kept & (columns[pipeline.exposure].numbers > 0)
-        why = "a target, or an exposure, is blank or one that the model is not of"
+        why = "a target or an exposure is blank or outside the range of the model"
         tell_owner(int((~kept).sum()), "row", why)
         return cls(columns, y).select(np.flatnonzero(kept))
 

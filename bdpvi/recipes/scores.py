@@ -47,8 +47,8 @@ NEAR, STEPS = 1e-3, 50
 RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
 MEASURES = ("AUC", "log score", "accuracy")
 CAUTION = (
-    "These scores come from the rows and no ε pays for them: who decides by them whether to "
-    "publish, or to run again, tells something that the guarantee does not cover"
+    "These scores are computed from the rows and no ε covers them: a decision based on them, "
+    "such as to publish or to run again, reveals information outside the guarantee"
 )
 
 
@@ -83,8 +83,8 @@ class Scores:
     def __str__(self) -> str:
         table = self.table()
         lines = [
-            f"{self.previews} previews of everything, each on rows that it did not see, "
-            f"{self.ended}; in brackets {LOW:.0%} to {HIGH:.0%} of them:"
+            f"{self.previews} simulated releases, each scored on held-out rows, {self.ended}; in "
+            f"brackets their {LOW:.0%} to {HIGH:.0%} quantiles:"
         ]
         width = max(map(len, table.index))
         for name in table.index:
@@ -99,17 +99,19 @@ class Scores:
         """Return warnings against the release, from the ranges."""
         found = []
         if self.previews < FOLDS * FEWEST:
-            found.append(f"WARNING: {self.previews} previews say little; the ranges are rough")
+            found.append(
+                f"WARNING: {self.previews} simulated releases are few; the ranges are rough"
+            )
         released, rate = (self.values.loc[[name]] for name in (RELEASE, RATE))
         ranked = released["AUC"].dropna()
         if not len(ranked):
-            found.append("WARNING: one class is too rare to say anything of the ranking")
+            found.append("WARNING: one class is too rare to compute an AUC")
         elif (share := float((ranked <= 0.5).mean())) > LOW:
-            found.append(f"WARNING: {share:.0%} of the previews rank no better than chance")
+            found.append(f"WARNING: {share:.0%} of the simulated releases have an AUC of ½ or less")
         worse = (released["log score"].to_numpy() <= rate["log score"].to_numpy()).mean()
         if worse > LOW:
             found.append(
-                f"WARNING: the probabilities of {worse:.0%} of the previews score no better than "
+                f"WARNING: {worse:.0%} of the simulated releases have a log score no better than "
                 "the base rate; more records, fewer columns, a larger ε or, where one class is "
                 "rare, a public --base-rate would help"
             )
@@ -166,16 +168,16 @@ def previewed(
     if isinstance(route, DPVI) or (release.receipt.noise_scale is None and route is None):
         return None
     found: list[tuple[Any, ...]] = []
-    start, ended = clock(), "the most there are"
+    start, ended = clock(), "the maximum number"
     with threads.single():
-        for number in track(range(FOLDS * TURNS), "previews"):
+        for number in track(range(FOLDS * TURNS), "simulated releases"):
             try:
                 found += _preview(work, release, number, key)
             except TooFewRecordsError:  # a fifth of the records is held out
                 return None
             done, spent = number + 1, clock() - start
             if done < FOLDS * TURNS and spent * (done + 1) / done > seconds:
-                ended = f"as many as fit into {seconds:.0f} s"
+                ended = f"as many as {seconds:.0f} s allow"
                 break
             if done % FOLDS == 0 and done >= FOLDS * FEWEST and _error(found) <= CLOSE:
                 ended = f"enough for ranges with standard errors of at most {CLOSE:g}"

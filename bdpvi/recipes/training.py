@@ -180,9 +180,9 @@ class Training(DPVI):
         if noise < plan.drawn.rate * self.rows / 4:  # type: ignore[operator]
             return ""
         return (
-            f"about {self.rows:,.0f} records say little of "
-            f"{several(plan.size, 'coordinate')} at this ε: a "
-            "larger ε, fewer latents and parameters, or more records would help"
+            f"privacy noise dominates: about {self.rows:,.0f} records are few for "
+            f"{several(plan.size, 'coordinate')} at this ε. A larger ε, fewer latents and "
+            "parameters, or more records would help"
         )
 
     def shares(self, model: Model, data: Dataset) -> None:
@@ -231,7 +231,7 @@ class Training(DPVI):
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
                 warnings.warn(
-                    f"for the owner only: not finite, or failed, and taken for zero: "
+                    "for the owner only: not finite or failed, and set to zero: "
                     f"{several(ignored, 'gradient')} of records; look for NaN, infinities and "
                     "values outside the support",
                     PrivacyUtilityWarning,

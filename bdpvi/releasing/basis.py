@@ -62,10 +62,10 @@ def about(preprocessing: Mapping[str, Any]) -> str:
     """
     words = []
     if split := preprocessing.get("split"):
-        words.append(f"D is the training part of a published table alone: {split}")
+        words.append(f"D is only the training part of a published table: {split}")
     words.append(listed(preprocessing.get(DECLARED, {})))
     encoding = preprocessing.get("encoding")
     made_here = (Origin.BOUGHT_HERE.value, Origin.FROM_THIS_TABLE.value)  # named as assumptions
     if encoding and not {encoding["origin"], *encoding["besides"]} <= {*made_here}:
-        words.append(f"Constants of the encoding: {encoding['source']}")
+        words.append(f"Preprocessing bounds: {encoding['source']}")
     return sentences(*words)

@@ -112,7 +112,7 @@ class WorstCaseDP:
         if suffices(low):
             return at(low)
         if not suffices(high):
-            words, floor = None if before is None else str(before), "rounding leaves nothing of δ"
+            words, floor = None if before is None else str(before), "rounding uses up δ"
             if found := of_any(fit) and worst_case(fit, delta, at(high)):
                 floor = f"with {several(draws, 'draw')} the covariances alone bring it to {found}"
             _unreachable(fit, epsilon, words, floor)
@@ -285,8 +285,8 @@ def check_unit(fit: Fit, name: str) -> None:
     """Raise ValueError if a guarantee of this name covers less than a unit of the table."""
     if (rows := fit.ledger.rows_per_unit) > 1 and name != WORST_CASE:
         raise ValueError(
-            f"guarantee={name} is of one row, and a unit of this table has up to {rows} "
-            "rows: ask for the worst case"
+            f"guarantee={name} covers one row, and a unit of this table has up to {rows} rows: "
+            "ask for the worst case"
         )
 
 
@@ -294,7 +294,7 @@ def _covariances(draws: int, hottest: Bound | None) -> str:
     """Return the part of the cost that a temperature cannot lower, in words."""
     return (
         f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
-        "lower clip or a stronger prior lower that floor"
+        "lower clip or a stronger prior lower this floor"
     )
 
 
@@ -329,9 +329,9 @@ def by_default(fit: Fit) -> Guarantee:
     found = usual(fit)
     if found.name == BAYESIAN and fit.guide.noise_scale is not None and bounded(fit):
         raise ValueError(
-            f"guarantee must be said: {without_worst_case(fit)}, so this release can have no "
-            f"{WORST_CASE} guarantee any more. guarantee=BayesianDP() (--guarantee bayesian) gives "
-            "it a Bayesian one; a worst-case one needs a table of its own"
+            f"guarantee must be given: {without_worst_case(fit)}, so this release can have no "
+            f"{WORST_CASE} guarantee any more. guarantee=BayesianDP() (--guarantee bayesian) "
+            "gives it a Bayesian one; a worst-case one needs a table of its own"
         )
     return found
 
@@ -346,5 +346,5 @@ def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
 def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> NoReturn:
     count = sum(one.count for one in fit.ledger.entries())
     if before:
-        floor = f"{several(count, 'earlier release')} cost {before}; of what is left, {floor}"
+        floor = f"{several(count, 'earlier release')} cost {before}; for this release, {floor}"
     raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")

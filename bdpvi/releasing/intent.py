@@ -121,8 +121,8 @@ def begun(
         others = [one.name for one in file.parent.iterdir() if not one.name.startswith(".")]
         if alone and others:
             raise ValueError(
-                f"{file.parent} exists already and holds {others[0]}; choose another, nothing is "
-                "replaced"
+                f"{file.parent} exists already and holds {others[0]}; choose another; nothing is "
+                "overwritten"
             )
         store.write(file, _content(asked))
         return Begun(file, asked)
@@ -135,8 +135,8 @@ def begun(
     for name, how in differing.items():
         if getattr(kept, name) != getattr(asked, name):
             raise ValueError(
-                f"{file.parent} was begun {how}. What it has paid stays paid, and "
-                "another work costs as much again: choose another folder for it"
+                f"{file.parent} was begun {how}. Its charges stay, and new work is charged "
+                "separately: choose another folder for it"
             )
     return Begun(file, kept)
 

@@ -171,11 +171,13 @@ def without_worst_case(fit: Fit) -> str:
     if fit.guide.noise_scale is None and not mode:
         return "the guide has no public noise_scale"
     if mode and (rows := fit.ledger.rows_per_unit) > 1:
-        return f"draws at a posterior's mode have none for {rows} rows of one unit"
+        return f"draws at a posterior mode have none for {rows} rows per unit"
     if mode and not bounded(fit):
-        return "nothing bounds what a record does: it takes a strong prior, and Mode()"
+        return "the influence of a record is not bounded: this needs a strong prior, and Mode()"
     if not bounded(fit):
-        return "nothing bounds what a record does: it takes a clip or weights, and Optimum()"
+        return (
+            "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
+        )
     if any(charge.from_data for charge in fit.ledger.charges()):
         return "an earlier release had a temperature that was found from the data"
     if fit.ledger.book().events is None:

@@ -85,7 +85,7 @@ def check(price: Bound, epsilon: float) -> None:
         raise ValueError(
             f"epsilon={epsilon:g}: the Bayesian ε is {price.mark}. Nothing was charged. Take "
             "guides.Laplace, or the worst case with a clip and a noise scale, or "
-            "guarantee=TypicalRecord(), which speaks of most records alone"
+            "guarantee=TypicalRecord(), a guarantee for most records only"
         )
 
 
@@ -93,12 +93,12 @@ def warn(total: Cost, price: Bound) -> None:
     """Warn if nothing about the release is certified."""
     bayesian = total.bayesian
     what = f"a {price.kind.value} ε"
-    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", which speaks of most records"
+    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", a guarantee for most records"
     if total.worst_case is None and not (bayesian and bayesian.certified):
         warnings.warn(
-            f"the release has no worst-case ε and no certified Bayesian one: it has {what}. Draws "
-            "from guides.Laplace of logistic regression have a certified one, and releases by "
-            "bdpvi.fit_private a worst-case one",
+            f"the release has no worst-case ε and no certified Bayesian ε: it has {what}. Draws "
+            "from guides.Laplace of logistic regression have a certified ε, and releases by "
+            "bdpvi.fit_private a worst-case ε",
             NotCertifiedWarning,
             stacklevel=2,
         )

@@ -47,9 +47,9 @@ def check(folder: Path | None, ledger: Ledger) -> None:
     """
     if ledger.path is not None and (lost := missing(folder, ledger)):
         raise ValueError(
-            f"{ledger.path} lacks charge {next(iter(lost))}, of which {folder} has the receipt: "
-            "the end was cut off, or an old copy was put back. Until that is settled nothing can "
-            f"be released: `bdpvi ledger repair {folder}`"
+            f"{ledger.path} lacks charge {next(iter(lost))}, whose receipt is in {folder}: its "
+            "end was cut off, or it was replaced by an old copy. Until this is resolved nothing "
+            f"can be released: `bdpvi ledger repair {folder}`"
         )
 
 

@@ -31,7 +31,7 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
     shared = Shared.of(given)
     model = model or shared.model
     if model is None:
-        raise ValueError("model is not in it: give the one that was fitted, model=")
+        raise ValueError("the file does not contain the model: give the fitted one, model=")
     if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
         raise ValueError("samples must have shape (draws, d), and latents as many draws")
     if isinstance(model, Known):

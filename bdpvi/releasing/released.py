@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
 
 
-AIMED = "aimed at"
-PUBLIC = "computed from public constants"
+AIMED = "target"
+PUBLIC = "computed from public settings"
 COMPUTED = "computed from the data, rounded up to two digits"
 OWNERS = "not published: it is the owner's certificate"
 
@@ -88,7 +88,7 @@ class Receipt:
 
     def __str__(self) -> str:
         if self.experiment:
-            return "an EXPERIMENT: it follows a seed, so nothing is promised"
+            return "an EXPERIMENT: its noise is seeded, so there is no guarantee"
         bound = self.bound
         given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in bound.assumptions)
         trust, number = "", f"ε = {bound.epsilon:.4g} ({self.source})"
@@ -159,7 +159,9 @@ class Release:
             ValueError: if the release was read from its file or a pickle, which do not contain it.
         """
         if self.secret is None:
-            raise ValueError("cost is secret and not in a release's file; the fit's folder has it")
+            raise ValueError(
+                "cost is secret and not stored in a release file; see the folder of the fit"
+            )
         return self.secret
 
     @property
@@ -207,8 +209,8 @@ class Release:
             return replace(self, samples=samples, latents=latents, receipt=receipt)
         if self.estimate is None:
             raise ValueError(
-                f"draws={draws}: each draw of this release had a price, so there are the "
-                f"{len(self.samples)} that were paid for; bdpvi.release draws more from its fit"
+                f"draws={draws}: each draw of this release costs ε, and {len(self.samples)} were "
+                "charged; bdpvi.release draws more from its fit"
             )
         latents = self.estimate.draws(draws)
         return replace(

@@ -22,9 +22,9 @@ from bdpvi.releasing.released import Release
 from bdpvi.types import Budget, BudgetExceededError
 
 ADVICE = (
-    "Fit again with clip and noise scale of bdpvi.recommended(1.0), which `bdpvi fit` has without "
-    "--clip and --noise-scale: they bound the cost of every record. Models other than a logistic "
-    "regression need a higher temperature"
+    "Fit again with the clip and noise scale of bdpvi.recommended(1.0), the defaults of `bdpvi "
+    "fit`: they bound the cost of every record. Models other than logistic regression need a "
+    "higher temperature"
 )
 """Remedy for an ε whose estimate is not reliable."""
 
@@ -403,7 +403,7 @@ def calibrate(
     validate.probability("delta", delta)
     validate.positive("least", least)
     if isinstance(fit, Prepared):
-        raise ValueError(f"fit: nothing is to be calibrated. {SOLVED}")
+        raise ValueError(f"fit: there is no temperature to calibrate. {SOLVED}")
     guarantee = guarantee or guarantees.by_default(fit)
     pricing.check_delta(fit, delta, Kind(guarantee.name))
     return guarantee.calibrated(
@@ -412,8 +412,8 @@ def calibrate(
 
 
 SOLVED = (
-    "Every release solves anew for its ε, and has no temperature: bdpvi.release(fit, epsilon=…). "
-    "bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
+    "Every release is solved again for its ε, and has no temperature: bdpvi.release(fit, "
+    "epsilon=…). bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
 )
 
 
@@ -426,7 +426,7 @@ def _check_solved(asked: Asked) -> None:
         raise ValueError(f"{'epsilon=None' if asked.epsilon is None else given}: {SOLVED}")
     if guarantee is not None and guarantee.name != guarantees.WORST_CASE:
         raise ValueError(
-            f"guarantee={guarantee.name}: the noise of this release is for every conceivable "
+            f"guarantee={guarantee.name}: the noise of this release covers every conceivable "
             "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
         )
 

@@ -167,20 +167,21 @@ ORIGINS = {
     "format": "a constant",
     "samples": "the mechanism's output",
     "latents": "the samples, as the model's latent variables",
-    "receipt.about": "the owner's words on constants, what was declared, where the number of rows "
-    "that settings are for comes from, and of which part of a table",
+    "receipt.about": "the owner's description of the preprocessing bounds, what was declared, "
+    "the source of the number of rows behind the settings, and the part of the "
+    "table used",
     "receipt.source": "how ε was found: one of four constants",
     "receipt.draws": "the owner's choice",
-    "receipt.temperature": "the owner's choice; from public constants; or from the data, on a grid",
+    "receipt.temperature": "the owner's choice; from public settings; or from the data, on a grid",
     "receipt.noise_scale": "the guide's public number and the temperature",
-    "receipt.step": "public constants and the temperature",
+    "receipt.step": "public settings and the temperature",
     **{
         f"receipt.{bound}.{name}": origin
         for bound in ("worst_case", "bayesian", "typical")
         for name, origin in {
             "kind": "a constant",
-            "epsilon": "aimed at; or from public constants; or, if not certified, from the data, "
-            "up to two digits",
+            "epsilon": "the target; or from public settings; or, if not certified, from the "
+            "data, up to two digits",
             "delta": "the owner's choice",
             "by": "names of methods: constants",
             "relation": "the neighbours that were asked for",
@@ -200,8 +201,8 @@ ORIGINS = {
     "guide": "the mechanism's output, or null",
     "parameters": "the mechanism's output; none for most models",
     "model": "hyper-parameters, chosen without looking at the data",
-    "feature_names": "public constants of the encoding",
-    "preprocessing": "public constants of the encoding, and what was declared",
+    "feature_names": "public preprocessing bounds",
+    "preprocessing": "public preprocessing bounds, and what was declared",
 }
 """The source of each field of a release's file. It contains nothing else."""
 

@@ -229,7 +229,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
     file = folder / _TENSORS
     content = _read(file)
     if _digest(content) != about.sha256:
-        raise ValueError(f"{file} was changed: it is not what {folder / _ABOUT} was written for")
+        raise ValueError(f"{file} was changed: it does not match {folder / _ABOUT}")
     where = Kept(People(ledger), about.name, folder)
     try:
         if not isinstance(guide, Route):
@@ -353,8 +353,8 @@ def _about(folder: Path) -> tuple[About, Ledger]:
         raise ValueError(f"{file} has a ledger that cannot be used: {error}; {first}") from error
     if not bound:
         raise ValueError(
-            f"{ledger.path} was not made for {file} as it is: one of the two was changed or "
-            "exchanged. Put back the one that belongs to the other, or fit again"
+            f"{ledger.path} does not match {file}: one of the two was changed or replaced. "
+            "Restore the matching one, or fit again"
         )
     return about, ledger
 

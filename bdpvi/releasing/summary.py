@@ -32,27 +32,28 @@ _RATIOS = {
 _BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
 """Latent variables of the library's models that are not coefficients."""
 _DRAWN = (
-    "draws of a private posterior: noise by a public scale, which moves all draws together, and "
-    "what a clip, weights of records or a strong prior do are not in these intervals, which may "
-    "cover much less often than they say. fit_private(..., route=NoisyScores()) has intervals that "
-    "know of sampling and of privacy's noise"
+    "draws of a private posterior: these intervals do not include the public-scale noise that "
+    "moves all draws together, nor the bias of a clip, of record weights or of a strong prior, "
+    "so their coverage may be far below their level. fit_private(..., route=NoisyScores()) gives "
+    "intervals that account for sampling and privacy noise"
 )
 _MINIMA = (
-    "draws of perturbed minima: their spread is privacy's noise alone, and what another sample of "
-    "records would have given is not in these intervals. fit_private(..., route=NoisyScores()) has "
-    "intervals that know of both"
+    "draws of perturbed minima: their spread is privacy noise alone, so these intervals do not "
+    "include sampling error. fit_private(..., route=NoisyScores()) gives intervals that account "
+    "for both"
 )
 _TRAINED = (
-    "the guide knows of the records, of privacy's noise and of the batches; its intervals assume "
-    "that the model is true and the posterior of the guide's shape: those of independent normals "
-    "are too narrow where latents move together, as an intercept and group effects do"
+    "the guide accounts for the records, privacy noise and batch sampling; its intervals assume "
+    "that the model is correct and that the posterior has the guide's shape: a guide of "
+    "independent normals gives intervals that are too narrow for correlated latents, such as an "
+    "intercept and group effects"
 )
 _LEVELS = (
-    ". Levels of a category are compared with the one that varies least, its base level, and the "
-    "intercept is that of base levels"
+    ". Levels of a category are compared with its base level, the one with the smallest "
+    "variance, and the intercept is for base levels"
 )
 _CLASSES = ". Classes are compared with the first"
-_HIDDEN = "hardly measured: privacy's noise hides what the records say"
+_HIDDEN = "dominated by privacy noise"
 _LARGEST = 700.0
 
 
@@ -235,9 +236,9 @@ def _of_draws(
     if len(release.samples) < FEWEST:
         raise ValueError(
             f"a release of {several(len(release.samples), 'draw')} has no intervals: at least "
-            f"{FEWEST} are "
-            "needed, and those do not know of privacy's noise. fit_private(..., "
-            "route=NoisyScores()), or bdpvi private --for intervals, gives intervals that cover"
+            f"{FEWEST} draws are needed, and their intervals ignore privacy noise. "
+            "fit_private(..., route=NoisyScores()), or bdpvi private --for intervals, gives "
+            "intervals with correct coverage"
         )
     weights, measured = _weights(release), torch.tensor(_measured(release))
     contrasts = _contrasts(release, weights, measured)

@@ -90,8 +90,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Refuse arguments that ``fit`` does not accept; explain why weights are refused."""
         if options.get("sample_weight") is not None:
             raise ValueError(
-                "sample_weight: a weight multiplies what one record does to the fit, so the bound "
-                "on it, and with it epsilon, would not hold; leave it out"
+                "sample_weight: a weight multiplies the influence of a record on the fit, so its "
+                "bound, and with it epsilon, would not hold; leave it out"
             )
         if unknown := sorted(options.keys() - {"sample_weight"}):
             raise TypeError(f"fit() has no argument {unknown[0]!r}")
@@ -109,8 +109,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.random_state is None:
             return Key.fresh()
         warnings.warn(
-            f"random_state={self.random_state!r} makes an experiment: who knows it can "
-            "subtract the noise, so nothing is promised; a release needs random_state=None",
+            f"random_state={self.random_state!r} makes an experiment: anyone who knows it can "
+            "subtract the noise, so there is no guarantee; a release needs random_state=None",
             PrivacyLeakWarning,
             stacklevel=5,
         )
@@ -163,7 +163,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         public = self._guarantee().name == WorstCaseDP.name
         durable = self.ledger is not None and not secret.experiment
         if durable and not public:
-            raise ValueError(f"ledger={self.ledger!r} takes worst-case guarantees alone")
+            raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
         ledger = Ledger.at(str(self.ledger)) if durable else Ledger()
         work = Transaction(ledger, secret, alone=True)
         with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
@@ -270,12 +270,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.accounting.ledger import Ledger
 
         if self.ledger is None:
-            return f"{guarantee}, this fit alone"
+            return f"{guarantee}, this fit only"
         ledger = Ledger.at(self.ledger)
         number = len({one.of for one in ledger.book().charges})
         total = ledger.worst_case(self.delta)
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
-        return f"{guarantee}; {several(number, 'fit')} of this ledger together: ε = {all_of_them}"
+        return f"{guarantee}; total of {several(number, 'fit')} in this ledger: ε = {all_of_them}"
 
     def _keep(self, release: Release, standard: Standard) -> None:
         """Set the attributes common to all models, from the release and public scaling."""

@@ -105,8 +105,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     >>> model = PrivateLogisticRegression(bounds=(-3, 5), classes=("no", "yes")).fit(X, y)
     >>> model.coef_.shape, model.predict([[-1.0, -1.0], [3.0, 3.0]])
     ((1, 2), array(['no', 'yes'], dtype='<U3'))
-    >>> model.guarantee_[:49]
-    'worst-case DP ε = 1 (aimed at) at δ = 1e-05, to a'
+    >>> model.guarantee_[:47]
+    'worst-case DP ε = 1 (target) at δ = 1e-05, to a'
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         classes = self._labels(labels)
         targets = of_classes.places(labels, classes)
         good = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
-        why = "a value is no finite number, or a label no class"
+        why = "a value is not a finite number, or a label is not a class"
         tell_owner(int((~good).sum()), "record", why)
         rows, targets = rows[good], targets[good]
         noted = {LABELLED: True} if self.classes is None else {}
@@ -200,9 +200,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         if self.intervals:
             if given is None and self.expected_rows is None:
                 raise ValueError(
-                    "expected_rows=None: too few records for intervals would be found only when "
-                    "the columns' constants were paid for; give expected_rows, about how many "
-                    "there are as is publicly known, or public bounds"
+                    "expected_rows=None: too few records for intervals would be noticed only "
+                    "after the private preprocessing was charged; give expected_rows, their "
+                    "approximate public number, or public bounds"
                 )
             promising(pipeline, rows.shape[1], 0.0 if given else SHARE)
         with self._work() as work:
@@ -325,8 +325,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             return given
         if self.guarantee is not None and self.guarantee.name != WORST_CASE:
             raise ValueError(
-                f"guarantee={self.guarantee!r} needs public bounds (or scales): bought ones are an "
-                "output too"
+                f"guarantee={self.guarantee!r} needs public bounds (or scales): privately "
+                "estimated ones are outputs too"
             )
         return None
 

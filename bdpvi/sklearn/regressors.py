@@ -59,7 +59,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         targets = read_cells(pd.Series(given, dtype=object)).numbers if texts else given
         targets = targets.astype(np.float64)
         good = np.isfinite(rows).all(axis=1) & np.isfinite(targets) & (targets >= least)
-        why = "a value is no finite number, or a target one that the model is not of"
+        why = "a value is not a finite number, or a target is outside the range of the model"
         tell_owner(int((~good).sum()), "record", why, 4)
         return rows[good], targets[good]
 
@@ -344,7 +344,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
             from bdpvi import PrivacyUtilityWarning
             from bdpvi._runtime.outputs import several
 
-            said = f"for the owner only: rounded, as not whole: {several(odd, 'count')} of y"
+            said = f"for the owner only: {several(odd, 'count')} of y not an integer, and rounded"
             warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)
         self._fit(rows, counts)
         return self

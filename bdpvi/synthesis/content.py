@@ -48,7 +48,10 @@ class Receipt:
 
     def __str__(self) -> str:
         listed = ", ".join(self.bought)
-        return f"{self.worst_case}" + f"; bounds or levels of {listed} were bought" * bool(listed)
+        return (
+            f"{self.worst_case}"
+            + f"; bounds or levels of {listed} were estimated privately" * bool(listed)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ class Counts:
         found = []
         for group in self.also:
             if unknown := [name for name in group if name not in names]:
-                raise ValueError(f"also names {unknown[0]!r}, which is no column of the schema")
+                raise ValueError(f"also names {unknown[0]!r}, which is not a column of the schema")
             places = tuple(sorted(names.index(name) for name in group))
             if (cells := math.prod(sizes[at] for at in places)) > _MOST_CELLS:
                 raise ValueError(

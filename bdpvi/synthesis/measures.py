@@ -216,7 +216,7 @@ def students(train: Task, test: Task) -> dict[str, Floats]:
     if (counts >= _FEWEST).sum() < 2:
         raise ValueError(f"fewer than two classes have {_FEWEST} rows")
     if not train.x.shape[1]:
-        raise ValueError("there is no column besides the target")
+        raise ValueError("the target is the only column")
     empty = np.isnan(train.x[rows]).all(0)
     x, tested = (np.where(empty, 0.0, one) for one in (train.x[rows], test.x))
     found = {}

@@ -117,7 +117,9 @@ class Synthetic:
             ValueError: if this is a seeded experiment.
         """
         if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
-            raise ValueError("seed: an experiment protects nobody and is not saved; leave seed out")
+            raise ValueError(
+                "seed: an experiment has no guarantee and is not saved; leave seed out"
+            )
         return store.json_text(
             files.to_json(
                 File.of(self.receipt, self.schema, self.target, self.settings, self.counts)
@@ -225,7 +227,7 @@ class Synthesis:
         codes, unfit = complete.encode(table[list(complete.columns)])
         for column in order.kinds:
             if complete.columns[column] in NOTHING.values():
-                unfit[column] = "nothing in it was common enough to be a bound or a level"
+                unfit[column] = "no value was frequent enough to give a bound or a level"
         for column, words in unfit.items():
             warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=4)
         bound = order.bound if settings.unit == ROW else replace(order.bound, unit=plan.settings)

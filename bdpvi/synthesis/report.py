@@ -68,17 +68,15 @@ def _meaning(found: Quality) -> str:
     bound = found.receipt.worst_case
     chance = most_found(ALARMS, bound.epsilon, bound.delta)
     said = (
-        f"Whoever has the shared files and knows all other rows, and takes {100 * ALARMS:g} % of "
-        "those who are not in the table for members, recognises a member with a chance of "
-        f"{100 * chance:.1f} % at most ({bound.kind.value}: ε = {bound.epsilon:g} at δ = "
-        f"{bound.delta:g}, for {bound.unit})"
+        "An attacker who has the shared files, knows all other rows and has a false positive "
+        f"rate of {100 * ALARMS:g} % detects a member with probability {100 * chance:.1f} % at "
+        f"most ({bound.kind.value}: ε = {bound.epsilon:g} at δ = {bound.delta:g}, for "
+        f"{bound.unit})"
     )
     if found.receipt.from_data:
-        said += (
-            "; bounds and levels that were read from the rows are shared besides, and not covered"
-        )
+        said += "; bounds and levels read from the rows are also shared, and not covered"
     if not bound.reliable:
-        said += "; but this is an experiment, and protects nobody"
+        said += "; but this is an experiment without a guarantee"
     return f"{said}."
 
 
@@ -90,8 +88,8 @@ def _good_for(found: Quality) -> str:
     )
     own = _area(found, BOOSTED, SYNTHETIC)
     if own is None:
-        why = found.unscored or "one class alone was held out"
-        return f"Its {near}; no student was scored, as {why}."
+        why = found.unscored or "only one class was held out"
+        return f"Its {near}; no model was scored, as {why}."
     other = _area(found, BOOSTED, REAL)
     return (
         f"Boosted trees that learn {found.target} from the synthetic rows reach an AUC of "
@@ -107,7 +105,10 @@ def _area(found: Quality, student: str, trained: str) -> float | None:
 
 
 def _not(found: Quality) -> str:
-    said = "No row is a person's, and dependences of three columns at once are kept only if named"
+    said = (
+        "No synthetic row belongs to a person, and dependences of three columns are kept "
+        "only if named"
+    )
     if found.told is not None:
         used = ", ".join(name for name, _ in found.told.columns)
         said += (

@@ -238,7 +238,7 @@ def test_two_commands_cannot_fit_to_one_folder(
 ) -> None:
     with store.held(tmp_path / "out.unfinished"):
         assert run("fit", *QUICK, "--out", tmp_path / "out") == 2
-        assert "is held by another process" in capsys.readouterr().err
+        assert "is in use by another process" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -262,7 +262,7 @@ def test_of_several_processes_with_one_out_one_succeeds(tmp_path: Path) -> None:
     assert sorted(process.returncode for process in processes) == [0, 2, 2]
     for process, error in zip(processes, errors, strict=True):
         if process.returncode:
-            assert "is held by" in error or "exists already" in error
+            assert "is in use by" in error or "exists already" in error
             assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert len(load(tmp_path / "out").panels[0].ids) == 10
@@ -362,7 +362,7 @@ def test_a_signal_ends_in_one_line_and_the_command_goes_on(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"kept in {tmp_path / kept}/" in error
-    assert "the same command goes on" in error
+    assert "the same command continues it" in error
     assert run(*arguments) == 0
 
 
@@ -439,7 +439,7 @@ def test_every_command_says_that_it_was_interrupted(
     ("place", "after", "said", "charges"),
     [
         ("bdpvi.releasing.releases._cost", False, "nothing was finished", 0),
-        ("bdpvi.releasing.storage.release_bytes", True, "pays nothing", 1),
+        ("bdpvi.releasing.storage.release_bytes", True, "without a further charge", 1),
         ("bdpvi._runtime.outputs.say", True, "new.json is whole", 1),
     ],
 )

@@ -121,16 +121,16 @@ def test_a_run_without_a_panel_has_the_worst_case_alone(rate: float) -> None:
     spent = accountant.cost(DELTA)
     assert spent.worst_case is not None
     assert spent.bayesian is None
-    assert "no panel, so no Bayesian ε" in str(spent)
+    assert "no reference records, so no Bayesian ε" in str(spent)
     for asked in (accountant.exposure, accountant.per_record, accountant.get_delta):
-        with pytest.raises(ValueError, match="event has no panel of records"):
+        with pytest.raises(ValueError, match="event has no reference records"):
             asked(DELTA)
 
 
 def test_foreign_records_are_an_error() -> None:
     accountant = Accountant()
     accountant.step(PosteriorDraws((panel(),)))
-    with pytest.raises(ValueError, match="record ids in 'remove D‖D′' are not those"):
+    with pytest.raises(ValueError, match="record ids in 'remove D‖D′' differ from"):
         accountant.step(PosteriorDraws((panel(ids=5),)))
     with pytest.raises(ValueError, match="has directions"):
         accountant.step(PosteriorDraws((Panel("add", torch.arange(M), panel().pairs),)))

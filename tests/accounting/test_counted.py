@@ -148,7 +148,7 @@ def test_counts_do_not_know_who_is_who() -> None:
     accountant = charged(counted, "hockey-stick", 1)
     accountant.step(PosteriorDraws((counted,), 3))
     for other in (replace(counted), panels(skewed(1000), 1.0)[1]):
-        with pytest.raises(ValueError, match="who is who"):
+        with pytest.raises(ValueError, match="do not identify them"):
             accountant.step(PosteriorDraws((other,)))
 
 

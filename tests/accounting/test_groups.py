@@ -47,7 +47,7 @@ def test_it_is_met_by_no_gaussian_mechanism() -> None:
 def test_an_infinite_epsilon_leaves_no_doubt_and_a_path_bounds_nothing() -> None:
     assert worst(math.inf, 0.0, "").attack_success == 1
     assert worst(5000.0, 1e-5, "").attack_success == 1
-    with pytest.raises(ValueError, match="bounds no attack"):
+    with pytest.raises(ValueError, match="does not bound an attack"):
         _ = Bound(kind=Kind.PATH, epsilon=1.0, delta=1e-5, by="").attack_success
 
 
@@ -115,10 +115,10 @@ def test_what_groups_are_refused() -> None:
     one = worst(1.0, 1e-6, "a proof")
     two = one.group(2)
     assert two is not None
-    with pytest.raises(ValueError, match="of a group already"):
+    with pytest.raises(ValueError, match="already one for a group"):
         two.group(2)
     with pytest.raises(ValueError, match="size"):
         one.group(0)
     for kind in (Kind.BAYESIAN, Kind.PATH):
-        with pytest.raises(ValueError, match="promises groups nothing"):
+        with pytest.raises(ValueError, match="no guarantee for groups"):
             replace(one, kind=kind).group(2)

@@ -66,7 +66,7 @@ def test_what_a_file_holds(file: Path) -> None:
     assert ledger.entries() == MADE
     assert ledger.budget == Budget(2.0, 1e-6)
     assert Ledger(file).entries() == MADE
-    with pytest.raises(ValueError, match="stands in the file"):
+    with pytest.raises(ValueError, match="already has a budget"):
         Ledger(file, budget=Budget(1.0))
     assert Ledger(budget=Budget(3.0)).budget == Budget(3.0)
     assert Ledger().budget is None
@@ -126,7 +126,7 @@ def test_a_missing_file_and_anothers_are_refused(file: Path, tmp_path: Path) -> 
     for use in (ledger.entries, partial(ledger.charge, draws(1, 1.0))):
         with pytest.raises(ValueError, match=r"ledger\.jsonl is missing"):
             use()
-    with pytest.raises(ValueError, match="0 are proven, and there were 5"):
+    with pytest.raises(ValueError, match="0 of 5 can be verified"):
         Ledger.at(file)  # its head tells it from one that never was
     assert not file.exists()
     head = head_of(file).read_bytes()
@@ -187,12 +187,12 @@ def test_a_file_that_was_cut_or_is_an_old_copy_is_refused(file: Path, lines: int
         for use in (Ledger(file).entries, lambda: Ledger.at(file).budget):
             if heads:
                 continue
-            with pytest.raises(ValueError, match=f"{lines} are proven, and there were 5"):
+            with pytest.raises(ValueError, match=f"{lines} of 5 can be verified"):
                 use()
         for head in heads:
             Head.of(proven(old)).write(head)
             assert Ledger(file).entries() == MADE[: lines - 1]
-            with pytest.raises(ValueError, match=f"{lines} are proven, and there were 5"):
+            with pytest.raises(ValueError, match=f"{lines} of 5 can be verified"):
                 Ledger(file).remember(other)  # but by a work that goes on
 
 
@@ -338,7 +338,7 @@ def test_a_line_that_was_cut_off_after_it_returned_is_no_append_that_died(
     cut = file.read_bytes()[:-length]
     file.write_bytes(cut)
     for use in (Ledger(file).entries, partial(Ledger(file).charge, draws(1, 1.0))):
-        with pytest.raises(ValueError, match="4 are proven, and there were 5"):
+        with pytest.raises(ValueError, match="4 of 5 can be verified"):
             use()
     assert file.read_bytes() == cut
 
@@ -510,7 +510,7 @@ def test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged() ->
     with work.reserved(1.0, 1e-5, "a work"):
         for _ in range(2):
             work.perform(Bought(small, "part"))  # the second is the first
-        with pytest.raises(BudgetExceededError, match="1 begun and not finished"):
+        with pytest.raises(BudgetExceededError, match="1 started and not finished"):
             buy(ledger, small, "network")
         work.charge(Bought(gaussian(0.1), "rest"), last=True)
     kinds = [one.kind for one in ledger.entries()]
@@ -545,7 +545,7 @@ def test_a_step_is_charged_once_from_one_secret_at_one_price() -> None:
         (Transaction(ledger, secret, "other facts", "a"), 0.1),
         (Transaction(ledger, secret, "facts", "a"), 0.2),
     ):
-        with pytest.raises(ValueError, match="from another secret or at another price"):
+        with pytest.raises(ValueError, match="under another key or at another cost"):
             other.perform(Bought(gaussian(price)))
     assert len(ledger.entries()) == 1
     # Whatever the noise must not be shared by makes another key.

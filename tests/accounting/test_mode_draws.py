@@ -267,7 +267,7 @@ def test_nothing_is_promised_for_other_neighbours() -> None:
     with pytest.raises(ValueError, match="different neighbours"):
         epsilon([event(), replaced], DELTA)
     people = Ledger(unit="who", rows_per_unit=2)
-    with pytest.raises(ValueError, match=r"rows_per_unit=2: draws at a posterior's mode"):
+    with pytest.raises(ValueError, match=r"rows_per_unit=2: draws at a posterior mode"):
         people.worst_case(DELTA, [event()])
     removed = of_any_table(MODEL, 3, added=False)
     assert removed is not None
@@ -363,7 +363,7 @@ def test_what_the_records_decided_has_no_worst_case(table: Dataset, given: dict[
     ("made", "reason"),
     [
         (lambda data: fitted(data, BayesianLogisticRegression(prior_scale=5.0)), "a strong prior"),
-        (lambda data: fitted(data, unit="who", rows_per_unit=2), "none for 2 rows of one unit"),
+        (lambda data: fitted(data, unit="who", rows_per_unit=2), "none for 2 rows per unit"),
         (
             lambda data: bdpvi.fit(
                 MODEL, FullRank(MODEL), data, neighbours=bdpvi.Coupled(), progress=False,

@@ -124,7 +124,7 @@ def test_disjoint_and_overlapping_parts() -> None:
     sampled = [losses(panel(ids, at, equal=True), records=1000) for at, ids in enumerate(parts)]
     (account,) = Table.of(charged(*sampled[:2])).accounts
     assert account.charged.sample_size == len(ALL[ALL % 3 == 2])
-    with pytest.raises(ValueError, match="0 records of the panels were in the same fits"):
+    with pytest.raises(ValueError, match="the fits share 0 reference records"):
         Table.of(charged(*sampled))
 
 
@@ -172,7 +172,7 @@ def test_counts_do_not_know_who_is_who() -> None:
     counts[60_000] = 1000
     one = losses(Panel.counted("remove", counts, 0.01))
     assert epsilon(charged(one, others=(GAUSSIAN,))) > epsilon(charged(one))
-    with pytest.raises(ValueError, match="who pays what is not known"):
+    with pytest.raises(ValueError, match="cannot be matched with those of other fits"):
         epsilon(charged(one, losses(panel(ALL))))
     ledger = charged(losses(panel(ALL)))
     kept.keep(ledger, "counted", one)
@@ -187,7 +187,9 @@ def test_constants_that_a_fit_was_made_with_leave_its_worst_case(of: str) -> Non
     one = losses(panel(ALL), purchases=(bought.purchase,) if of == "shop" else ())
     ledger = charged(one)
     ledger.charge(bought)
-    with pytest.raises(ValueError, match="depends on constants that were bought from this table"):
+    with pytest.raises(
+        ValueError, match="depends on preprocessing bounds estimated privately from this table"
+    ):
         total(ledger, DELTA, None)
     bounded = Entry(kind="draws", of="bounded", charge=Charge(1, 1.0), events=(GAUSSIAN,))
     bought = Entry(**{**vars(bought), "of": "bounded"})
@@ -200,7 +202,7 @@ def test_constants_that_a_fit_was_made_with_leave_its_worst_case(of: str) -> Non
     worst = alone.worst_case(DELTA)
     found = total(alone, DELTA, worst)
     assert (found.worst_case, found.bayesian) == (worst, None)
-    assert "of 1 draw at temperature 1, what it costs each record depends on" in str(found)
+    assert "of 1 draw at temperature 1, its cost to each record depends on" in str(found)
     assert epsilon(ledger) == epsilon(charged(losses(panel(ALL)), others=3 * (GAUSSIAN,)))
 
 
@@ -232,7 +234,7 @@ def test_ids_of_different_records_are_noticed() -> None:
 
     epsilon(charged(of(ids), of(ids, 2 * x)))  # encoded anew
     epsilon(charged(of(ids), of(ids, x, 1 - y)))  # another target
-    with pytest.raises(ValueError, match="different records of the same ids"):
+    with pytest.raises(ValueError, match="different records under the same ids"):
         epsilon(charged(of(ids), of(ids.flip(0))))
 
 
@@ -285,5 +287,5 @@ def test_losses_that_are_missing_are_refused_until_they_are_put_back(
     assert epsilon(Ledger(path)) == before
     with pytest.raises(ValueError, match="Put the newest one back"):
         kept.kept(Ledger(path), "fit0", 1.0, 3.0)
-    with pytest.raises(ValueError, match="of another process"):
+    with pytest.raises(ValueError, match="another process made"):
         kept.kept(Ledger(), "fit0")

@@ -66,8 +66,8 @@ def test_a_mean_over_records_on_a_path_is_no_guarantee() -> None:
     for conversion in ("cks", "hockey-stick"):
         spent = accountant(event, conversion).cost(1e-3)
         assert true_delta(worst_of(spent).epsilon) <= 1e-3
-        assert "no guarantee about the algorithm" in path_of(spent).meaning
-        assert "no guarantee about the algorithm" in str(spent)
+        assert "not a guarantee about the algorithm" in path_of(spent).meaning
+        assert "not a guarantee about the algorithm" in str(spent)
 
 
 def test_the_mean_delta_on_the_path_is_below_the_truth() -> None:
@@ -85,6 +85,6 @@ def test_the_costs_of_a_path_stay_marked() -> None:
     assert path_of(spent).epsilon == bayes(static).epsilon < worst_of(spent).epsilon
     assert static.path is None
     assert made.exposure(DELTA).on_path
-    assert "no guarantee" in str(made.exposure(DELTA))
+    assert "not a guarantee" in str(made.exposure(DELTA))
     with pytest.raises(ValueError, match="ask for the worst case"):
         made.get_delta(1.0)

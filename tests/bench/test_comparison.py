@@ -436,7 +436,7 @@ def test_what_single_records_pay_stays_out_of_the_report(rare: Path) -> None:
     summary = pd.read_csv(out / "summary.csv")
     theirs = {name for name in summary if summary[name].isin(shown - {own[99]}).any()}
     assert all(str(name).startswith("secret_") for name in theirs)
-    assert "SECRET: what single records pay" in page
+    assert "SECRET: ε of single records" in page
     assert page.count('src="data:image/png;base64,') == 2
     assert "cells" not in page
 
@@ -514,7 +514,7 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
     for method in shown:
         assert escape(method.label) in page
         assert escape(method.note) in page
-    assert "Constants of the preprocessing count as public. The number of training records" in page
+    assert "Preprocessing bounds count as public. The number of training records" in page
     for name in ("curve", "reliability"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (out / f"{name}.svg").read_text(encoding="utf-8")
@@ -528,7 +528,7 @@ def test_report_has_every_sentence_and_needs_no_other_file(table: pd.DataFrame) 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
-    says = "the number of training records, which ε takes for a public constant" in (
+    says = "the number of training records, which ε treats as a public constant" in (
         METHODS[name].note
     )
     assert says == (name in {"dp-gd", "dp-gd-bayesian", "dp-sgld", "dp-sgld-pld"})
@@ -747,7 +747,7 @@ def test_bad_plans(arguments: dict[str, Any], message: str) -> None:
     [
         ({"methods": "dp-gd,magic"}, "magic"),
         ({"epsilons": "0.1;0.2"}, "epsilons"),
-        ({"data": "nowhere.csv"}, "data='nowhere.csv' is no file here"),
+        ({"data": "nowhere.csv"}, "data='nowhere.csv' is neither a file"),
         ({"data": "nowhere.csv", "target": "sick"}, "nowhere.csv"),
     ],
 )
@@ -933,7 +933,7 @@ def test_command_on_a_public_table(tmp_path: Path, capsys: pytest.CaptureFixture
     correct = rows["accuracy"] * len(test)
     assert (correct - correct.round()).abs().max() < 1e-9
     printed = capsys.readouterr().out
-    assert "each row's guarantee, at δ = 1e-05" in printed
+    assert "the guarantee of each row, at δ = 1e-05" in printed
     assert re.search(r"\| dp-gd +\| worst-case DP +\|", printed)
     assert re.search(r"\| base-rate +\| none +\|", printed)
     assert "log score" in printed

@@ -382,7 +382,7 @@ SLOW = (
 
 # --- the law --------------------------------------------------------------------------------------
 
-NOISY = (" in its noise", "directions the matrix", "the answer lies", "about ")
+NOISY = (" in its noise", "the information matrix exceeds its noise", "the estimate lies", "about ")
 """Warnings that say what a noisy number was."""
 
 

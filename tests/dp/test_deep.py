@@ -125,7 +125,7 @@ def test_both_epsilons_stand_together() -> None:
     assert worst_of(spent).epsilon == PrivacyLossAccountant().epsilon(Z, Q, 5, 1e-5)
     assert str(spent.worst_case) in str(spent)
     assert path_of(spent).epsilon <= worst_of(spent).epsilon
-    assert "no guarantee about the algorithm" in str(spent)
+    assert "not a guarantee about the algorithm" in str(spent)
     assert spent.worst_case == private.worst_case(1e-5)
     assert float(private.per_record(1e-5).max()) <= worst_of(spent).epsilon * (1 + 1e-9)
     assert private.per_record(1e-5).shape == (100,)
@@ -379,7 +379,7 @@ def test_without_a_panel_there_is_the_worst_case_alone() -> None:
     spent = private.cost(1e-5)
     assert spent.path is None
     assert spent.worst_case == other.cost(1e-5).worst_case == private.worst_case(1e-5)
-    assert str(spent).endswith("no panel, so no Bayesian ε")
+    assert str(spent).endswith("no reference records, so no Bayesian ε")
     for ask in (private.exposure, private.per_record):
         with pytest.raises(ValueError, match="panel is None"):
             ask(1e-5)

@@ -20,4 +20,4 @@ def test_the_example_prints_a_row_with_its_epsilon(capsys: pytest.CaptureFixture
     assert "worst-case ε at δ = 1e-05" in heading
     assert row.split()[0] == "3"
     assert 0 <= float(row.split()[2]) <= 1
-    assert "no guarantee about the algorithm" in rest[1]
+    assert "not a guarantee about the algorithm" in rest[1]

@@ -125,8 +125,8 @@ BAD = {
     "stale": (wrong(torch.ones(SIZE), 0), "stale: answers round 0"),
     "ahead": (wrong(torch.ones(SIZE), 2), "stale: answers round 2"),
     "twice": (lambda answers, _: [answers[0], *answers], "answered twice"),
-    "text": (wrong("weights"), "no tensor"),  # type: ignore[arg-type]
-    "complex": (wrong(torch.ones(SIZE) * 1j), "no tensor of real numbers"),
+    "text": (wrong("weights"), "not a tensor"),  # type: ignore[arg-type]
+    "complex": (wrong(torch.ones(SIZE) * 1j), "not a tensor of real numbers"),
     "silent": (lambda answers, _: answers[1:], "lost: no answer"),
 }
 
@@ -442,7 +442,7 @@ def test_spent_keeps_path_and_guarantee_apart_and_names_who_looks() -> None:
     assert worst_of(bare).neighbours == "zero out one client"
     assert found.worst_case == bare.worst_case
     assert path_of(found).epsilon < worst_of(found).epsilon
-    assert "a diagnostic, no guarantee" in str(found)
+    assert "a diagnostic, not a guarantee" in str(found)
     assert path_of(found).observer == SERVER_OF_UPDATES.name
     assert SERVER_OF_UPDATES.name in str(found.worst_case)
     with pytest.raises(ValueError, match="norms has 3 steps"):
@@ -456,7 +456,7 @@ def test_a_seeded_federation_says_that_it_protects_nobody() -> None:
     federation.sampled(1)
     spent = federation.cost(1e-5)
     assert not worst_of(spent).reliable
-    assert "protects nobody" in str(federation.worst_case(1e-5))
+    assert "no guarantee" in str(federation.worst_case(1e-5))
 
 
 @pytest.mark.parametrize(

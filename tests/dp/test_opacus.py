@@ -154,7 +154,7 @@ def test_a_twin_of_something_else_is_refused() -> None:
     loop = Loop()
     other = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     loop.accountant.watch(other, F.cross_entropy, simulated(100, seed=1))
-    with pytest.raises(ValueError, match="twin is no copy"):
+    with pytest.raises(ValueError, match="twin must be a copy"):
         loop.train(1)
     assert len(loop.accountant) == 0
 

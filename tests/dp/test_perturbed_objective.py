@@ -328,7 +328,7 @@ def test_rows_and_base_rate_are_public_facts() -> None:
         ({"delta": 1.0}, "delta"),
         ({"draws": 0}, "draws"),
         ({"variance": -1.0}, "variance"),
-        ({"variance": 9.0}, "variance=9.0 leaves nothing of epsilon=1.0"),
+        ({"variance": 9.0}, "variance=9.0 uses up epsilon=1.0"),
         ({"sources": 0}, "sources"),
         ({"centre": math.inf}, "centre"),
         ({"centre": 1.0, "intercept": False}, "centre"),

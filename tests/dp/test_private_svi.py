@@ -308,10 +308,12 @@ def test_another_batch_is_refused_and_nothing_charged() -> None:
     x, y = table()
     svi = made()
     svi.step(x, y)
-    with pytest.raises(ValueError, match=r"other records than at first: hand the whole table"):
+    with pytest.raises(
+        ValueError, match=r"other records than in the first call: hand the whole table"
+    ):
         svi.step(x[:100], y[:100])
     assert svi.steps == 1
-    with pytest.raises(ValueError, match="other records than at first"):
+    with pytest.raises(ValueError, match="other records than in the first call"):
         svi.step(x.clone(), y)
 
 

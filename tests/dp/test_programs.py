@@ -560,7 +560,7 @@ def test_constants_must_stay_as_they_were() -> None:
     x, y = table()
     first = Arguments.of((x, y, 0.5), {})
     first.check_same(Arguments.of((x, y, 0.5), {}))
-    with pytest.raises(ValueError, match="other constants than at first"):
+    with pytest.raises(ValueError, match="other non-tensor arguments than in the first call"):
         first.check_same(Arguments.of((x, y, 1.0), {}))
 
 

@@ -63,7 +63,7 @@ def test_a_release_of_any_model_is_one_like_all_others(tmp_path: Path) -> None:
     release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=QUICK)
     receipt = release.receipt
     assert receipt.worst_case is not None
-    assert (receipt.worst_case.epsilon, receipt.source) == (1.0, "aimed at")
+    assert (receipt.worst_case.epsilon, receipt.source) == (1.0, "target")
     worst = release.cost.worst_case
     assert worst is not None
     assert 0.99 < worst.epsilon <= 1.0
@@ -75,7 +75,7 @@ def test_a_release_of_any_model_is_one_like_all_others(tmp_path: Path) -> None:
     }
     assert bool((release.latents["s"] > 0).all())
     assert len(release.with_draws(7).samples) == 7
-    assert "knows of the records, of privacy's noise" in str(release.summary())
+    assert "accounts for the records, privacy noise" in str(release.summary())
     assert release.predict_mean(x[:3]).shape == (3,)
     seen = Predictive(release.model, posterior_samples=release.latents)(x[:5])
     assert seen["y"].shape == (50, 5)
@@ -155,7 +155,9 @@ def test_levels_are_compared_with_the_one_that_varies_least(monkeypatch: Any) ->
     )
     summary = release.summary()
     rows = summary.coefficients
-    assert summary.reason.endswith("its base level, and the intercept is that of base levels")
+    assert summary.reason.endswith(
+        "its base level, the one with the smallest variance, and the intercept is for base levels"
+    )
     (base,) = (at for at in range(5) if rows[at].note == BASE)
     w, guide = release.latents["w"], release.guide
     assert guide is not None
@@ -171,7 +173,7 @@ def test_levels_are_compared_with_the_one_that_varies_least(monkeypatch: Any) ->
             assert abs(row.mean - (truth[at] - truth[base])) < 4 * row.sd
             shown += 1
     assert shown >= 2
-    assert rows[4].note == "hardly measured: privacy's noise hides what the records say"
+    assert rows[4].note == "dominated by privacy noise"
     intercept = w[:, 5] + w[:, base]
     assert rows[5].mean == pytest.approx(float(intercept.mean()))
     assert abs(rows[5].mean - truth[base]) < 4 * rows[5].sd
@@ -360,7 +362,7 @@ def test_the_size_of_the_table_is_bought_or_declared() -> None:
     worst = release.cost.worst_case
     assert worst is not None
     assert 0.98 < worst.epsilon <= 1.0
-    with pytest.warns(PrivacyUtilityWarning, match="about 30 records say little of 4 coordinates"):
+    with pytest.warns(PrivacyUtilityWarning, match="about 30 records are few for 4 coordinates"):
         bdpvi.fit_private(model, table(30), epsilon=0.1, route=DPVI(rows=30, steps=20, draws=2))
 
 
@@ -495,8 +497,7 @@ def test_a_summary_says_what_the_noise_hides() -> None:
     first, empty, *_ = release.summary().coefficients
     assert first.low < 1 < first.high
     assert not first.note
-    assert (empty.sd, empty.note) == (0.0, "hardly measured: privacy's noise hides what the "
-                                           "records say")  # fmt: skip
+    assert (empty.sd, empty.note) == (0.0, "dominated by privacy noise")
 
 
 @pytest.fixture(autouse=True)

@@ -99,7 +99,9 @@ def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPat
 
 def test_too_few_records_are_refused_for_no_more_than_their_count() -> None:
     data = table(n=300)
-    with pytest.raises(TooFewRecordsError, match=r"need about .* Ways: epsilon=.* with rows=300"):
+    with pytest.raises(
+        TooFewRecordsError, match=r"need about .* Options: epsilon=.* with rows=300"
+    ):
         fit_private(MODEL, data, epsilon=0.2, route=NoisyScores(rows=300))
     assert data.ledger.entries() == ()
     with pytest.raises(TooFewRecordsError):
@@ -226,7 +228,7 @@ def test_categories_have_a_base_level_and_units_their_odds() -> None:
     rows = {one.name: one for one in summary.coefficients}
     assert rows["kind=a"].note == "base level"
     assert float(found.latents["w"][:, 1].abs().max()) == 0
-    assert rows["kind=c"].note == "hardly measured: mostly the prior"
+    assert rows["kind=c"].note == "dominated by privacy noise: mostly the prior"
     assert rows["kind=c"].sd > 3
     assert rows["kind=b"].note == ""
     assert abs(rows["kind=b"].mean - 0.8) < 5 * rows["kind=b"].sd
@@ -302,6 +304,6 @@ def test_what_was_paid_on_the_way_is_a_path_and_no_guarantee() -> None:
     assert cost.worst_case is not None
     assert cost.bayesian is None
     assert cost.path.epsilon < cost.worst_case.epsilon <= 1.0
-    assert "no guarantee about the algorithm" in str(cost)
+    assert "not a guarantee about the algorithm" in str(cost)
     few = fit_private(MODEL, table(n=50), epsilon=1.0, route=NoisyScores(rows=1e5))
     assert few.cost.path is None

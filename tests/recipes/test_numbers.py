@@ -60,7 +60,7 @@ def test_one_command_makes_predicts_and_summarises(
     given = ["--target", name, "--model", name, *OPTIONS[name], "--categorical", "sex"]
     assert run("private", "--data", table, *given, "--epsilon", 2, "--out", out, "--quiet") == 0
     said = capsys.readouterr().out
-    assert "worst-case DP ε = 2 (aimed at)" in said
+    assert "worst-case DP ε = 2 (target)" in said
     assert ("rate ratio" in said) == (name == "poisson")
     release = bdpvi.load_release(out / "release.json")
     assert release.model == MODELS[name]
@@ -145,5 +145,5 @@ def test_options_that_do_not_go_together_are_named_and_charge_nothing(
 
 def test_models_that_the_route_has_nothing_for_are_refused_before_anything_is_bought() -> None:
     exposed = BayesianPoissonRegression(largest=3, exposure=0)
-    with pytest.raises(ValueError, match="say exposure=NAME"):
+    with pytest.raises(ValueError, match="give exposure=NAME"):
         bdpvi.private(people(20), target="poisson", epsilon=1.0, model=exposed)

@@ -134,7 +134,7 @@ def test_constants_of_another_table_are_not_bought_here(
     of_others = door(encoding, Ledger())
     assert named(of_others.receipt.bound) == named(of_others.cost.worst_case) == {ANOTHER}
     assert "this ε does not cover them" in of_others.receipt.meaning
-    assert "were bought" not in of_others.receipt.meaning
+    assert "were estimated privately" not in of_others.receipt.meaning
     save_release(of_others, tmp_path / "b.json")
     read = load_release(tmp_path / "b.json").encoding
     assert read is not None
@@ -152,7 +152,9 @@ def test_an_epsilon_of_one_work_alone_counts_its_own_purchases_and_a_total_all(
     assert named(alone.receipt.bound) == {ANOTHER}
     data = encoded(encoding, copy_of(ledger)).select(torch.arange(300))
     fit = bdpvi.fit(CLIPPED, guides.MeanField(CLIPPED), data, progress=False)
-    with pytest.raises(ValueError, match="depends on constants that were bought from this table"):
+    with pytest.raises(
+        ValueError, match="depends on preprocessing bounds estimated privately from this table"
+    ):
         bdpvi.release(fit, temperature=1e6, guarantee=BayesianDP())
 
 
@@ -178,7 +180,7 @@ def test_each_origin_of_several_is_named(encoding: Encoding) -> None:
     assert len(of_both.encoding.purchases) == 1
     with_public = private(1, constants=constants_of({"source": "By law.", "age": [18, 98]}))
     assert named(with_public.receipt.bound) == {BOUGHT, PUBLIC}
-    assert "Constants of the encoding: By law" in with_public.receipt.about
+    assert "Preprocessing bounds: By law" in with_public.receipt.about
     # Words that claim something decide nothing.
     words = "bought from the table, which ε covers. Computed from the rows of the data"
     claimed = constants_of({"source": words, "age": [18, 98], "dose": [-2, 6]})
@@ -299,7 +301,7 @@ def test_a_route_says_who_counted_the_rows(route: Any) -> None:
     x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     data = Dataset(x, (x[:, 0] > 0).double())
     about = bdpvi.fit_private(MODEL, data, epsilon=2.0, route=route).receipt.about
-    assert about == "Settings are for about 2,000 rows, declared by the owner"
+    assert about == "Settings assume about 2,000 rows, declared by the owner"
     route, others = replace(route, rows=None), data.of_people(People(Ledger()))
     counted = bdpvi.fit_private(MODEL, others, epsilon=2.0, route=route)
     assert counted.receipt.about.endswith("counted with noise, which ε covers")

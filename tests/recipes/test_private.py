@@ -76,14 +76,14 @@ def test_one_command_makes_a_model_that_may_be_shared(
     out = tmp_path / "shared"
     assert private(table, out, "--epsilon", 1, "--delta", 1e-8) == 0
     said = capsys.readouterr().out
-    assert "worst-case DP ε = 1 (aimed at)" in said
+    assert "worst-case DP ε = 1 (target)" in said
     assert "no Bayesian ε" in said
-    assert "previews of everything" in said
-    assert "no ε pays for them" in said
+    assert "simulated releases" in said
+    assert "no ε covers them" in said
     assert [path.name for path in out.iterdir()] == ["release.json"]
     shared = (out / "release.json").read_text("utf-8")
     release = bdpvi.load_release(out / "release.json")
-    assert "were bought: ε covers them" in release.receipt.meaning
+    assert "were estimated privately: ε covers them" in release.receipt.meaning
     assert Assumption.BOUGHT_CONSTANTS in release.receipt.bound.assumptions
     # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
     # scores, nor the number of records.
@@ -157,7 +157,7 @@ def test_too_few_records_are_said_before_the_fit(
     for _ in range(2):  # the second time it is the same answer, from the same key
         assert private(file, out, "--epsilon", 1) == 2
         error = capsys.readouterr().err
-        assert "Ways: public constants for these columns" in error
+        assert "Options: public bounds and categories for these columns" in error
         assert "--constants FILE" in error
         assert "Nothing was fitted" in error
         assert not out.exists()
@@ -189,7 +189,7 @@ def test_a_bayesian_guarantee_needs_public_constants(
 ) -> None:
     more = ("--epsilon", 1, "--guarantee", "bayesian", "--no-scores", "--json")
     assert private(table, tmp_path / "one", *more) == 2
-    assert "needs public constants" in capsys.readouterr().err
+    assert "needs public bounds or categories" in capsys.readouterr().err
     constants = tmp_path / "constants.json"
     public = {"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]}
     constants.write_text(json.dumps(public))
@@ -209,7 +209,7 @@ def test_settings_that_can_be_no_worst_case_buy_nothing(
     )
     options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--no-scores")
     assert private(table, tmp_path / "shared", *options) == 2
-    assert "needs public constants" in capsys.readouterr().err
+    assert "needs public bounds or categories" in capsys.readouterr().err
     assert not (tmp_path / "shared").exists()
     assert not list(tmp_path.glob("*.ledger.jsonl"))  # a refused call leaves none
 
@@ -350,7 +350,7 @@ def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None
     release = bdpvi.private(
         frame, target="sick", positive="yes", epsilon=1, constants=public, progress=False
     )
-    assert str(release.receipt).startswith("worst-case DP ε = 1 (aimed at)")
+    assert str(release.receipt).startswith("worst-case DP ε = 1 (target)")
 
 
 def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:
@@ -438,7 +438,7 @@ def test_previews_end_when_their_ranges_are_known(
     every = previewed(*previewable, Key.of_seed(1))
     assert every is not None
     assert every.previews == FOLDS * (FEWEST + 1)
-    assert "the most there are" in str(every)
+    assert "the maximum number" in str(every)
 
 
 @pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
@@ -454,8 +454,8 @@ def test_previews_end_in_time_and_are_the_same_so_far(
     assert found.previews == previews
     pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])
     said = str(found)
-    assert f"as many as fit into {seconds:.0f} s" in said
-    assert f"WARNING: {previews} previews say little" in said
+    assert f"as many as {seconds:.0f} s allow" in said
+    assert f"WARNING: {previews} simulated releases are few" in said
 
 
 def test_previews_wait_for_one_thread_alone(
@@ -487,8 +487,10 @@ def test_five_positives_are_not_called_better_than_chance() -> None:
 
     assert said([0.7] * 100, -0.55) == ""
     assert "score no better than the base rate" in said([0.7] * 100, -0.61)
-    assert "6% of the previews rank no better than chance" in said([0.7] * 94 + [0.4] * 6, -0.55)
-    assert "too rare to say anything" in said([float("nan")] * 5, -0.55)
+    assert "6% of the simulated releases have an AUC of ½ or less" in said(
+        [0.7] * 94 + [0.4] * 6, -0.55
+    )
+    assert "too rare to compute an AUC" in said([float("nan")] * 5, -0.55)
 
 
 def delta(noise: float, epsilon: float) -> float:

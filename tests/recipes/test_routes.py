@@ -98,7 +98,7 @@ def test_settings_follow_from_the_noisy_number_of_rows_alone(
     noise = np.array([4000.0])
     monkeypatch.setattr(exact, "count_noise", lambda *_: noise)
     release = fit_private(MODEL, logistic_data(1000, 2), epsilon=1.0)
-    assert "Settings are for about 5,000 rows, counted with noise" in release.receipt.about
+    assert "Settings assume about 5,000 rows, counted with noise" in release.receipt.about
 
 
 def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
     assert data.ledger.entries() == entries
     # At another price, or from another secret, what was charged cannot be drawn again.
     for epsilon, secret, words in (
-        (1.5, first, "at another price"),
+        (1.5, first, "at another cost"),
         (1.0, Key.fresh(), "spent|be r"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -268,7 +268,7 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
     release = bdpvi.release(back, epsilon=1.0)
     assert release.samples.shape == (2, 4)
     assert "about 20,000 rows, declared by the owner" in release.receipt.meaning
-    assert release.receipt.about.startswith("Settings are for about")
+    assert release.receipt.about.startswith("Settings assume about")
     assert isinstance(release.model, BayesianLogisticRegression)
     assert release.model.limit == 2.0
     assert (tmp_path / "fit" / "release-1.json").exists()
@@ -283,8 +283,8 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda fit: bdpvi.calibrate(fit, epsilon=1.0), "nothing is to be calibrated"),
-        (lambda fit: bdpvi.release(fit), "epsilon=None: Every release solves anew"),
+        (lambda fit: bdpvi.calibrate(fit, epsilon=1.0), "there is no temperature to calibrate"),
+        (lambda fit: bdpvi.release(fit), "epsilon=None: Every release is solved again"),
         (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
         (lambda fit: bdpvi.release(fit, bdpvi.Charge(1, 2.0), epsilon=1.0), "draws=Charge"),
         (lambda fit: bdpvi.cost(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
@@ -440,7 +440,7 @@ def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnosti
     cost = bdpvi.cost(counted)
     assert cost.bayesian is None
     assert cost.path is not None
-    assert "at δ = 1e-05: a diagnostic, no guarantee" in str(cost)
+    assert "at δ = 1e-05: a diagnostic, not a guarantee" in str(cost)
 
 
 def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:

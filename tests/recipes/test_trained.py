@@ -82,8 +82,8 @@ def test_one_command_trains_predicts_and_summarises(
     given = ("--model", name, *OPTIONS[name], "--epsilon", 2, "--out", out, "--quiet")
     assert run("private", "--data", table, *given) == 0
     said = capsys.readouterr().out
-    assert "worst-case DP ε = 2 (aimed at)" in said
-    assert "hardly measured" in said  # no age is missing
+    assert "worst-case DP ε = 2 (target)" in said
+    assert "dominated by privacy noise" in said  # no age is missing
     total = Ledger.at(table.with_name("people.csv.ledger.jsonl")).worst_case(1e-5)
     assert total is not None
     assert 0.98 * 2 < total.epsilon <= 2
@@ -167,7 +167,7 @@ def test_the_model_knows_the_levels_of_categories() -> None:
         assert (data.x[:, levels].sum(1) == 1).all()
         assert from_json(type(model), to_json(model)) == model
         plain: Any = work.pipeline.model
-        with pytest.raises(ValueError, match="columns get their places when they are encoded"):
+        with pytest.raises(ValueError, match="column numbers are assigned during encoding"):
             of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),))).check()
         with pytest.raises(ValueError, match="levels must hold column numbers"):
             replace(plain, levels=((1, 1),))
@@ -242,7 +242,7 @@ def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.Monkey
     model = BayesianMultinomialRegression(classes=3)
     release = bdpvi.private(data, epsilon=1.0, model=model, expected_rows=40)
     assert release.predict_proba(x).shape == (40, 3)
-    with pytest.raises(ValueError, match="exposure: of encoded records it is the model's"):
+    with pytest.raises(ValueError, match="exposure: for encoded records"):
         bdpvi.private(data, epsilon=1.0, model=model, exposure="years")
 
 

@@ -102,7 +102,7 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
     assert bayes(released.cost).epsilon == worst_of(released.cost).epsilon
     assert released.receipt.bound.kind.value == "worst-case DP"
     assert released.receipt.bound.epsilon == 0.3
-    assert released.receipt.source == "aimed at"
+    assert released.receipt.source == "target"
     assert released.receipt.bayesian is None
     assert "to add or remove one record" in str(released.receipt)
 
@@ -118,14 +118,14 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
         released.receipt
     )
     assert released.cost.worst_case is None
-    assert "chosen by looking at the data" in released.receipt.meaning
+    assert "chosen from the data" in released.receipt.meaning
     assert "none, as a temperature was found from the records" in str(released.cost)
     assert fit.ledger.charges()[0].from_data
     # From then on the fit has no worst-case guarantee, and is not said to have one.
     with pytest.raises(ValueError, match="an earlier release had a temperature"):
         bdpvi.release(fit, epsilon=0.4, guarantee=WorstCaseDP())
     before = fit.ledger.entries()
-    with pytest.raises(ValueError, match="guarantee must be said"):
+    with pytest.raises(ValueError, match="guarantee must be given"):
         bdpvi.release(fit, temperature=1e6)
     assert fit.ledger.entries() == before
     later = bdpvi.release(fit, temperature=1e6, guarantee=BayesianDP())
@@ -304,7 +304,7 @@ def test_the_price_of_a_release_has_the_exposure(fit: bdpvi.Fit) -> None:
     assert spent.worst_case is not None
     assert spent.exposure.median <= spent.exposure.most <= spent.exposure.largest
     assert spent.exposure.largest <= worst_of(spent).epsilon * (1 + 1e-6)
-    assert "one that is rarer than δ may be exposed" in bayes(spent).meaning
+    assert "rarer than δ may be fully exposed" in bayes(spent).meaning
 
 
 def test_nothing_released_costs_nothing(fit: bdpvi.Fit) -> None:
@@ -391,7 +391,7 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
         (lambda c: c.update(format=1), "format must be 5, got 1: .* release again"),
         (lambda c: c.pop("samples"), "samples must be"),
         (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
-        (lambda c: c.update(samples=[[math.nan]]), "it cannot be read as JSON: NaN is no JSON"),
+        (lambda c: c.update(samples=[[math.nan]]), "it cannot be read as JSON: NaN is not JSON"),
         (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
         (lambda c: c.update(latents={"w": 1.0}), "latents"),
         (lambda c: c["model"].update(clip="x"), r"model.clip must be float \| None, got 'x'"),
@@ -590,7 +590,7 @@ def test_rounding_is_paid_for_at_every_epsilon() -> None:
         without.get_epsilon(delta=DELTA - 1e-7 * (1 + math.e)), rel=1e-9
     )
     assert accountant.get_delta(accountant.get_epsilon(delta=DELTA)) <= DELTA * (1 + 1e-9)
-    with pytest.raises(ValueError, match="does not pay for the rounding"):
+    with pytest.raises(ValueError, match="does not cover the rounding"):
         accountant.cost(1e-8)
 
 

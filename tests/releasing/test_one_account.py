@@ -47,7 +47,7 @@ def test_two_fits_alike_cost_what_one_does_twice_and_others_more_than_either() -
     release(last := fitted(mixed, WEAKER))
     release(alone := fitted(other, WEAKER))
     assert epsilon(last) > max(epsilon(one), epsilon(alone))
-    assert "this fit alone" not in str(bdpvi.cost(last, delta=DELTA))
+    assert "this fit only" not in str(bdpvi.cost(last, delta=DELTA))
 
 
 def test_a_budget_is_for_all_fits() -> None:

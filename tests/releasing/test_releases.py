@@ -291,7 +291,7 @@ def test_a_ledger_that_cannot_be_written_draws_nothing(
         (lambda fit: bdpvi.release(fit, 0), "draws must be .* got 0"),
         (lambda fit: bdpvi.release(fit, 1, temperature=-1.0), "temperature must be .* -1.0"),
         (lambda fit: bdpvi.release(fit, 1, temperature=math.nan), "temperature must be .* nan"),
-        (lambda fit: bdpvi.release(fit, 1, delta=1e-14), "delta=1e-14 does not pay"),
+        (lambda fit: bdpvi.release(fit, 1, delta=1e-14), "delta=1e-14 does not cover"),
         (lambda fit: bdpvi.release(fit, 1, delta=0.0), "delta must lie .* got 0.0"),
         (lambda fit: bdpvi.calibrate(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
         (lambda fit: bdpvi.calibrate(fit, 1, epsilon=1.0, delta=-1e-5), "delta must lie .* -1e-05"),

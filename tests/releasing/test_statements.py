@@ -73,7 +73,7 @@ def panel(b2: Tensor, kind: str = "add", largest: float | None = None) -> Panel:
 
 def test_a_typical_record_is_all_that_is_said_before_training() -> None:
     """For one's own model; not where a worst case or a certificate comes."""
-    said = "no worst-case ε and no certified Bayesian one, but a statement on typical records"
+    said = "no worst-case ε and no certified Bayesian ε, but a guarantee for typical records"
     with pytest.warns(bdpvi.NotCertifiedWarning, match=said):
         own(10)
     with warnings.catch_warnings():
@@ -116,8 +116,8 @@ def test_leaving_records_out_has_a_condition_and_held_out_records_have_none() ->
         found = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2, kind, 0.01),))], 1e-4))
         assert found.certified
         assert (Assumption.LEAVE_ONE_OUT in found.assumptions) is stands
-        assert ("if the table's own records stand for fresh ones" in str(found)) is stands
-        assert ("duplicates break it" in found.meaning) is stands
+        assert ("if the table's own records can serve as fresh records" in str(found)) is stands
+        assert ("duplicates violate this" in found.meaning) is stands
 
 
 @pytest.mark.usefixtures("closed")
@@ -143,7 +143,10 @@ def test_the_share_is_what_the_number_of_records_allows(m: int) -> None:
 
 
 def test_few_records_are_refused_with_how_many_there_must_be() -> None:
-    with pytest.raises(ValueError, match=r"28 records says nothing about 90 %.* it takes 29"):
+    with pytest.raises(
+        ValueError,
+        match=r"28 reference records are too few for a statement about 90 %.* it needs 29",
+    ):
         typical(Account([PosteriorDraws((panel(torch.rand(28)),))]), 1e-5)
 
 
@@ -177,13 +180,13 @@ def test_rounding_is_paid_for_by_each_record() -> None:
         for one in (0.0, 1e-6)
     )
     assert plain < rounded
-    with pytest.raises(ValueError, match="does not pay for the rounding"):
+    with pytest.raises(ValueError, match="does not cover the rounding"):
         typical(Account([PosteriorDraws((panel(b2),), rounding=1e-5)]), 1e-5)
 
 
 def test_it_is_the_promise_of_ones_own_model_and_says_what_it_is_not(tmp_path: Path) -> None:
     fit = own()
-    with pytest.warns(bdpvi.NotCertifiedWarning, match="typical-record DP ε, which speaks of most"):
+    with pytest.warns(bdpvi.NotCertifiedWarning, match="typical-record DP ε, a guarantee for most"):
         released = bdpvi.release(fit, 2)
     receipt, promised = released.receipt, released.receipt.bound
     assert (receipt.typical, receipt.temperature) == (promised, 1.0)
@@ -213,7 +216,7 @@ def test_a_guide_without_public_noise_ends_in_a_statement_on_a_small_table() -> 
 
 def test_too_few_records_of_ones_own_model_are_refused_uncharged() -> None:
     fit = own(20)
-    with pytest.raises(ValueError, match="it takes 29"):
+    with pytest.raises(ValueError, match="it needs 29"):
         bdpvi.release(fit)
     assert not fit.ledger.entries()
 

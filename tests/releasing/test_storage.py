@@ -115,7 +115,7 @@ def test_relative_paths_stay_where_they_were(
 
 def test_the_secret_receipt_is_valid_json(folder: Path) -> None:
     def refused(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     total = bdpvi.release(loaded(folder)).cost
     assert total.exposure is not None
@@ -317,7 +317,7 @@ def test_files_of_two_fits_cannot_be_exchanged(folder: Path, tmp_path: Path, nam
     save_fit(other, tmp_path / "other")
     whole = (folder / name).read_bytes()
     shutil.copy(tmp_path / "other" / name, folder / name)
-    with pytest.raises(ValueError, match=r"changed|ledger\.jsonl lacks lines that it had"):
+    with pytest.raises(ValueError, match=r"changed|ledger\.jsonl has lost lines"):
         loaded(folder)
     (folder / name).write_bytes(whole)
     for part in ("ledger.jsonl", "ledger.jsonl.head"):
@@ -369,7 +369,7 @@ def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
         (lambda a: a["guide"]["plan"].update(steps=True), "steps must be int, got True"),
         (lambda a: a["guide"]["plan"].update(steps=0), "steps must be .* got 0"),
         (lambda a: a["guide"]["plan"].update(rate=10**400), "plan.rate must be float and finite"),
-        (lambda a: a["guide"]["plan"].update(rate=float("nan")), "NaN is no JSON"),
+        (lambda a: a["guide"]["plan"].update(rate=float("nan")), "NaN is not JSON"),
         (lambda a: a["guide"]["plan"].update(rate=2), "rate must lie in"),
         (lambda a: a.update(feature_names=["a", 1]), r"feature_names\[1\] must be str, got 1"),
         (lambda a: a.update(feature_names=["a"]), "parameters.loc must be"),

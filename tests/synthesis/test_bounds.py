@@ -287,7 +287,7 @@ def test_no_more_levels_are_bought_than_a_domain_has() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_few_rows_without_a_schema_are_enough(rows: int) -> None:
-    with pytest.warns(UserWarning, match="nothing in it was common enough"):
+    with pytest.warns(UserWarning, match="no value was frequent enough"):
         shared = bdpvi.synthesize(people(rows), epsilon=1.0, delta=1e-5)
     assert shared.sample(7).shape == (7, 5)
 
@@ -316,7 +316,7 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     assert receipt.meaning.endswith(
         "Declared: kinds by the schema: sex; numeric: age; columns left out: 1"
     )
-    assert "bounds or levels of age, pay, ward were bought" in str(receipt)
+    assert "bounds or levels of age, pay, ward were estimated privately" in str(receipt)
     shared.save(tmp_path / "s.json")
     assert load(tmp_path / "s.json").receipt == receipt
     assert "2000 different" not in (tmp_path / "s.json").read_text(encoding="utf-8")
@@ -349,7 +349,7 @@ def test_one_secret_at_two_prices_or_on_two_ledgers_has_noise_that_does_not_canc
     others = [counts(copy, 1.001), counts(Ledger()), counts(Ledger(), facts="another table")]
     for other in others:  # the same noise, scaled or not, would differ by 0.1 % or by nothing
         assert np.abs(one - other).max() > 2
-    with pytest.raises(ValueError, match="charged from another secret or at another price"):
+    with pytest.raises(ValueError, match="charged under another key or at another cost"):
         counts(ledger, 1.001)
     assert len(ledger.entries()) == 1
 

@@ -289,7 +289,7 @@ def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
             assert main(*given(folder)) == (2 if how == "full disk" else 130)
             said = capfd.readouterr().err
             assert said.count("\n") == 1
-            assert ("ε was charged to" in said and "pays nothing twice" in said) == paid
+            assert ("ε was charged to" in said and "without a second charge" in said) == paid
             assert ("nothing was charged; the same command starts again" in said) == (not paid)
             assert (folder / "shared.secret").exists() == paid
     assert not (folder / "shared").exists()

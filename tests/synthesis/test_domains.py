@@ -95,7 +95,7 @@ def test_a_schema_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"source": "", "columns": {"a": {"levels": []}}}', "1 to 1000 names"),
         ('{"source": "", "columns": {"a": {"wide": 3}}}', "wide is not known"),
         ('{"source": "", "columns": {" a": {"levels": ["x"]}}}', "blanks around it"),
-        ("{", "no schema"),
+        ("{", "not a schema"),
         ('{"source": "", "a": {"mean": 3, "sd": 1}}', r"columns\.a\.mean is not known"),
         ('{"source": "", "a": [1, 2, 3]}', r"levels\[0\] must be str"),
         ('{"source": "", "a": [0, 9], "columns": {"a": [0, 9]}}', "a is not known"),
@@ -149,8 +149,8 @@ def test_a_draft_leaves_out_what_names_people_with_the_reason() -> None:
     assert set(draft.columns) == {"age", "ward"}
     assert [why.split(maxsplit=2)[2] for why in draft.left_out.values()] == [
         "has 1500 different integers in 1500 rows that look like identifiers",
-        "has 750 different values in 1500 rows, which would be published as the names of "
-        "categories: an identifier?",
+        "has 750 different values in 1500 rows, which would be published as names of "
+        "categories: is it an identifier?",
         "is called an identifier",
         "has 120 different values, more than 100: an identifier or free text?",
         "is dates; make them numbers, such as days or years (here '1/1/1990')",

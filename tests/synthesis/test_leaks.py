@@ -180,7 +180,7 @@ def test_what_the_owner_is_told_is_not_in_the_file(
         shared = bdpvi.synthesize(
             frame, schema, epsilon=1.0, settings=settings, ledger=Ledger(unit=settings.unit)
         )
-    words = [str(one.message) for one in found if "common enough" not in str(one.message)]
+    words = [str(one.message) for one in found if "frequent enough" not in str(one.message)]
     if said:
         assert [one for one in words if pd.Series([one]).str.contains(said).all()]
     else:

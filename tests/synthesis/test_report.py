@@ -78,10 +78,10 @@ def test_the_page_is_one_file_in_order(tmp_path: Path) -> None:
     assert all(one.startswith("data:image/png;base64,") for one in page.fetched)
     assert not re.search(r"https?://|url\(|@import|<script", text)
     assert page.headings == [
-        "What was promised", "Columns", "Pairs of columns", "Use: predicting sick",
-        "Telling synthetic rows from real ones", "Copies", "Attack", "What became of each column",
+        "Guarantee", "Columns", "Pairs of columns", "Use: predicting sick",
+        "Telling synthetic rows from real ones", "Copies", "Attack", "Each column",
     ]  # fmt: skip
-    assert text.index("SECRET") < text.index("recognises a member") < text.index("<h2>")
+    assert text.index("SECRET") < text.index("detects a member") < text.index("<h2>")
     assert "It found &lt;nothing&gt;." in text
     assert "sex: F (" in text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -192,7 +192,7 @@ def test_without_the_extra_there_are_numbers_and_the_verdict(
     monkeypatch.setitem(sys.modules, "jinja2", None)
     said = run(*given)
     assert "bdpvi[report]" in said
-    assert "recognises a member" in said
+    assert "detects a member" in said
     found = {one.name for one in (tmp_path / "shared.secret").iterdir()} - {".lock"}
     assert found == {"report.json", "report.rows", "intent.json", "intent.output", "ledger.head"}
 
@@ -235,7 +235,7 @@ def test_bad_options_are_refused_before_anything_is_charged(
 
 def test_an_empty_table_has_a_report(tmp_path: Path, given: list[object]) -> None:
     pd.DataFrame(columns=list(MADE.schema.columns)).to_csv(tmp_path / "people.csv", index=False)
-    assert "no student was scored, as no rows were held out" in run(*given)
+    assert "no model was scored, as no rows were held out" in run(*given)
 
 
 def test_of_a_person_the_rows_that_are_counted_are_looked_at(

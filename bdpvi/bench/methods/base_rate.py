@@ -31,7 +31,7 @@ class BaseRate:
     guarantee: ClassVar[str] = NONE
     note: ClassVar[str] = (
         "Predicts for every record the training records' frequency of class 1, which is not made "
-        "private. What does no better has learnt nothing from the features."
+        "private. A method that does no better has learnt nothing from the features."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 

@@ -38,11 +38,11 @@ class CertifiedDraws:
     one_shot: ClassVar[bool] = True
     note: ClassVar[str] = (
         "Draws from the mode and the curvature of the posterior, with the library's defaults; "
-        "nothing was searched, and the seeds are those of the draws. The temperature is public: it "
-        "follows from ε, δ, the columns and the number of training records as the declared N. What "
-        "it costs is then read from the records: where that is above the target, the row is not "
-        "certified there, its ε is what is certified instead, and a release for the target would "
-        "be refused."
+        "nothing was searched, and the seeds are those of the draws. The temperature is public: "
+        "it follows from ε, δ, the columns and the number of training records as the declared N. "
+        "Its cost is then computed from the records: where this is above the target, the row is "
+        "not certified at the target, its ε is the certified one, and a release at the target "
+        "would be refused."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 

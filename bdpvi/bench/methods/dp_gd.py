@@ -49,8 +49,8 @@ class DPGD:
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
         "Every step sees all records; the seeds are those of the noise. A step is step_size over "
-        "the number of training records, which ε takes for a public constant; without a step_size "
-        "it follows from ε, the columns and the number of rows as somebody would declare it."
+        "the number of training records, which ε treats as a public constant; without a "
+        "step_size it follows from ε, the columns and the declared number of rows."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
@@ -98,12 +98,11 @@ class DPGDBayesian(DPGD):
     label: ClassVar[str] = "DP-GD, Bayesian accounting (experiment)"
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
-        f"{DPGD.note} The training of the row above with the same hyper-parameters. What a record "
-        "pays follows from the norm of its features alone and holds on every path of training. "
-        "Where the clip is below nearly all norms, that is what the worst case pays and nothing "
-        "is gained. An experiment: the noise is found from the training records, on a coarse "
-        "public grid, and nothing is charged for making it known, so there is no worst-case "
-        "guarantee."
+        f"{DPGD.note} The training of the row above with the same hyper-parameters. The cost of a "
+        "record follows from the norm of its features alone and holds on every training path. If "
+        "nearly all norms exceed the clip, it equals the worst-case cost and nothing is gained. "
+        "An experiment: the noise is chosen from the training records, on a coarse public grid, "
+        "and nothing is charged for publishing it, so there is no worst-case guarantee."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
     settings_of: ClassVar[str] = DPGD.name

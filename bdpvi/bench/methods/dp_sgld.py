@@ -43,9 +43,9 @@ class DPSGLD:
     accountant: ClassVar[WorstCaseAccountant]
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
-        "The seeds are those of batches and noise. A step is step_size over the number of training "
-        "records, which ε takes for a public constant; without a step_size it follows from ε, the "
-        "columns and the number of rows as somebody would declare it."
+        "The seeds are those of batches and noise. A step is step_size over the number of "
+        "training records, which ε treats as a public constant; without a step_size it follows "
+        "from ε, the columns and the declared number of rows."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,

@@ -120,7 +120,7 @@ class DPVI(Variational):
     note: ClassVar[str] = (
         "The seeds are those of batches, base noise, privacy noise and draws. Sums over a batch "
         "are divided by the sampling rate, never by a number of records. Without a learning_rate "
-        "the step follows from ε, the columns and the number of rows as somebody would declare it."
+        "the step follows from ε, the columns and the declared number of rows."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,

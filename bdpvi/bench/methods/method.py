@@ -15,7 +15,7 @@ NONE = "none"
 SENTENCES: Mapping[str, str] = {
     BAYESIAN: meaning(Kind.BAYESIAN, "remove"),
     WORST_CASE: meaning(Kind.WORST_CASE),
-    NONE: "No privacy: what is released may give away any record",
+    NONE: "No privacy: the output may reveal any record",
 }
 """The meaning of each guarantee."""
 

@@ -43,10 +43,10 @@ class ObjectivePerturbation:
     label: ClassVar[str] = "objective perturbation"
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
-        "The objective gets a random slope and its minimum is published, with a little noise that "
-        "hides the search's error; the seeds are those of both. The ridge and the noise follow "
-        "from ε, the number of columns and that of rows, as somebody would declare it: rounded to "
-        "1, 2 or 5 times a power of ten."
+        "A random linear term is added to the objective, and the minimum is published with a "
+        "little noise that hides the optimisation error; the seeds are those of both. The ridge "
+        "and the noise follow from ε, the number of columns and the declared number of rows, "
+        "rounded to 1, 2 or 5 times a power of ten."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         "model.limit": (1.0, 1.5, 2.0, 3.0, 4.0),

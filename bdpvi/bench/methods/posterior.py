@@ -46,10 +46,10 @@ class PosteriorRelease(Recipe):
     guarantee: ClassVar[str] = BAYESIAN
     note: ClassVar[str] = (
         "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
-        "seeds are those of the draws. An experiment: the temperature is found from the training "
-        "records, on a coarse public grid, and nothing is charged for making it known, so there is "
-        "no worst-case guarantee. Where ε is not reliable at its target, a higher temperature is "
-        "taken at which it is, if there is one."
+        "seeds are those of the draws. An experiment: the temperature is chosen from the "
+        "training records, on a coarse public grid, and nothing is charged for publishing it, so "
+        "there is no worst-case guarantee. Where ε is not reliable at its target, a higher "
+        "temperature is taken at which it is, if there is one."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,
@@ -104,10 +104,10 @@ class WorstCaseRelease(PosteriorRelease):
 
     guarantee: ClassVar[str] = WORST_CASE
     note: ClassVar[str] = (
-        "Clip, prior scale and noise scale follow from ε and the number of rows, as somebody would "
-        "declare it: rounded to 1, 2 or 5 times a power of ten. With a clip of its own it is the "
-        "release of the row above with the same hyper-parameters, at a temperature that follows "
-        "from clip, prior scale and noise scale alone; without a noise scale there is none."
+        "Clip, prior scale and noise scale follow from ε and the declared number of rows, "
+        "rounded to 1, 2 or 5 times a power of ten. With a clip of its own it is the release of "
+        "the row above with the same hyper-parameters, at a temperature that follows from clip, "
+        "prior scale and noise scale alone; without a noise scale there is none."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 

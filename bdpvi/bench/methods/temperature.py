@@ -52,8 +52,8 @@ def coldest(price: Callable[[float], Bound], epsilon: float) -> float:
 
     if not cost(HOTTEST) <= epsilon:
         raise ValueError(
-            f"epsilon={epsilon:g} cannot be reached: what the covariances give away costs "
-            f"{cost(HOTTEST):.4g} at any temperature"
+            f"epsilon={epsilon:g} cannot be reached: the covariances cost {cost(HOTTEST):.4g} at "
+            "any temperature"
         )
     index = bisect_left(GRID, True, key=lambda index: cost(on_grid(index)) <= epsilon)
     return on_grid(GRID[index])

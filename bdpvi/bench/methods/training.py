@@ -67,8 +67,8 @@ class TrainingRelease:
     note: ClassVar[str] = (
         "One draw is published after every step and all are paid for. Batches and base noise (ξ) "
         "follow from one seed and count as known; the seeds of the comparison are those of the "
-        "draws. An experiment: the temperature is found from the training records, on a coarse "
-        "public grid, and nothing is charged for making it known."
+        "draws. An experiment: the temperature is chosen from the training records, on a coarse "
+        "public grid, and nothing is charged for publishing it."
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         **MODEL_SPACE,

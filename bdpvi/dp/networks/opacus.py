@@ -167,7 +167,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             self._fresh and not all(map(torch.equal, own, weights))
         ):
             raise ValueError(
-                "twin is no copy of the module that is trained, with the same weights in the same "
+                "twin must be a copy of the trained module, with the same weights in the same "
                 "order; take copy.deepcopy(module) before PrivacyEngine.make_private"
             )
         self._fresh = False

@@ -168,13 +168,14 @@ class Private:
         """Refuse weights that were changed since the last step."""
         if [id(one) for one in trainable(self.module)] != [id(one) for one in self._weights]:
             raise ValueError(
-                "module has other trainable weights than at first: what is frozen on the way would "
-                "still be trained and charged. Make it private anew. Nothing was charged"
+                "module has other trainable weights than at the start: weights frozen since "
+                "would still be trained and charged. Call make_private again. Nothing was "
+                "charged"
             )
         if self._now() != self._versions:
             raise ValueError(
-                "module has a weight or a buffer that was changed outside step(), and nothing "
-                "vouches that it was without looking at records. Nothing was charged"
+                "module has a weight or a buffer that was changed outside step(), possibly from "
+                "records. Nothing was charged"
             )
 
     def _count(self, device: torch.device) -> None:
@@ -271,7 +272,9 @@ class Private:
 
     def _of_panel(self) -> Account:
         if self._counted is None:
-            raise ValueError("panel is None: make_private(panel=...) says what its records pay")
+            raise ValueError(
+                "panel is None: make_private(panel=...) reports the costs of its records"
+            )
         return self._account()
 
     def _account(self) -> Account:
@@ -313,7 +316,9 @@ class Private:
         norms = None if state["norms"] is None else NormCounts(**state["norms"])
         here, there = ([] if one is None else one.ids.tolist() for one in (self._norms, norms))
         if here != there:
-            raise ValueError("state has the norms of another panel or data; give what it had")
+            raise ValueError(
+                "state has the norms of another panel or data; give the same panel and data"
+            )
         own = self.module.state_dict()
         if {n: v.shape for n, v in state["module"].items()} != {n: v.shape for n, v in own.items()}:
             raise ValueError("state has the weights of another module; make it as it was before")
@@ -324,5 +329,5 @@ class Private:
         self._versions = self._now()
 
     def __repr__(self) -> str:
-        kind = "" if self.mechanism.seed is None else ", seeded: it protects nobody"
+        kind = "" if self.mechanism.seed is None else ", seeded: no guarantee"
         return f"Private({type(self.module).__name__}, {several(self.steps, 'step')}{kind})"

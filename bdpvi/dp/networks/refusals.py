@@ -23,7 +23,7 @@ INSTEAD = (
 
 FIRST = (
     "records come first in every input and output (batch_first=True where a layer goes over "
-    "steps), and what becomes of one must follow from its own row"
+    "steps), and the output of a record must depend on its own row only"
 )
 
 
@@ -98,8 +98,8 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
         for expected in (each, each.sum(), each.mean())
     ):
         raise ValueError(
-            "loss mixes records: for several it is neither one number each, nor the sum or the "
-            "mean of what it is for each alone; use reduction='none' or 'sum'"
+            "loss mixes records: for a batch it is neither one value per record, nor the sum or "
+            "mean of the values of single records; use reduction='none' or 'sum'"
         )
 
 

@@ -124,14 +124,14 @@ class Arguments:
         here, there = self._places(), other._places()
         if here != there or self.form != other.form:
             raise ValueError(
-                "step was called with other records than at first: hand the whole table over in "
-                "every step. The Poisson batches, which the price is of, are drawn here. "
-                "Nothing was charged"
+                "step was called with other records than in the first call: hand the whole table "
+                "over in every step. The Poisson batches, which the accounting assumes, are "
+                "drawn here. Nothing was charged"
             )
         if self._constants() != other._constants():
             raise ValueError(
-                "step was called with other constants than at first; make what changes an "
-                "attribute of the model. Nothing was charged"
+                "step was called with other non-tensor arguments than in the first call; make an "
+                "argument that changes an attribute of the model. Nothing was charged"
             )
         validate.same_length("records", range(other.length), "at first", range(self.length))
 

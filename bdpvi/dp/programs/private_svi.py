@@ -141,7 +141,7 @@ class PrivateSVI:
         if descent.ignored and not self._told:
             self._told = True
             warnings.warn(
-                f"for the owner only: not finite, or failed, and taken for zero: "
+                "for the owner only: not finite or failed, and set to zero: "
                 f"{several(descent.ignored, 'gradient')} of records; look for NaN, infinities and "
                 "values outside the support",
                 PrivacyUtilityWarning,
@@ -271,5 +271,5 @@ class PrivateSVI:
         raise TypeError("PrivateSVI cannot be copied or pickled; state_dict() has what to keep")
 
     def __repr__(self) -> str:
-        kind = "" if self._mechanism.seed is None else ", seeded: it protects nobody"
+        kind = "" if self._mechanism.seed is None else ", seeded: no guarantee"
         return f"PrivateSVI({several(self.steps, 'step')}{kind})"

@@ -141,8 +141,8 @@ class _Runs:
         if old := sorted(before & set(found)):
             raise ValueError(
                 f"parameter {old[0]!r} is in Pyro's store already: if it was trained on these "
-                "records, no ε says what it gives away. Call pyro.clear_param_store() first, and "
-                "make the guide and its modules anew. Nothing was charged"
+                "records, no ε covers it. Call pyro.clear_param_store() first, and create the "
+                "guide and its modules again. Nothing was charged"
             )
         return modelled, guided, found
 
@@ -234,8 +234,8 @@ def _check_unused(guide: Any) -> None:
     if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
         raise ValueError(
             f"guide: this {type(guide).__name__} has been run, and if it was trained on these "
-            "records its parameters give them away uncounted. Call pyro.clear_param_store() and "
-            "make a new one. Nothing was charged"
+            "records no ε covers its parameters. Call pyro.clear_param_store() and make a new "
+            "one. Nothing was charged"
         )
 
 

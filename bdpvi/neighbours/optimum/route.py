@@ -388,7 +388,7 @@ def _checked(problem: Problem, reduction: Reduction) -> tuple[BayesianLogisticRe
     scale = scale_name(model, problem.guide)
     assert isinstance(model, BayesianLogisticRegression)
     if problem.plan.rate != 1:
-        raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is that of all records")
+        raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is for all records")
     values = reduction.join(torch.unique(problem.data.y))
     model.check(Dataset(values.new_zeros(len(values), 1), values))
     return model, scale

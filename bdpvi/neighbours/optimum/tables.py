@@ -195,7 +195,9 @@ class Table:
         for good, odd in self._batches():
             self._count += len(good)
             left_out += odd
-        why = "a line cannot be split, a value is no finite number, or a target neither 0 nor 1"
+        why = (
+            "a line cannot be split, a value is not a finite number, or a target is neither 0 nor 1"
+        )
         tell_owner(left_out, "record", why, 3)
 
     def _names(self, file: Path) -> list[str]:
@@ -274,7 +276,9 @@ def _files(path: Path) -> tuple[list[Path], str]:
     files = sorted(f for f in path.iterdir() if f.suffix in FORMATS) if path.is_dir() else [path]
     kinds = {file.suffix for file in files}
     if not files or not all(file.is_file() for file in files):
-        raise ValueError(f"path={str(path)!r} is no file, and no folder of {sorted(FORMATS)} files")
+        raise ValueError(
+            f"path={str(path)!r} is neither a file nor a folder of {sorted(FORMATS)} files"
+        )
     if len(kinds) > 1 or not kinds <= set(FORMATS):
         raise ValueError(
             f"path={str(path)!r} has files of types {sorted(kinds)}; one of {sorted(FORMATS)} is "

@@ -191,7 +191,7 @@ def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path
     assert (found.data_name, found.preprocessing) == ("mine", constants)
     assert found.fingerprint == table.fingerprint()
     receipt = bdpvi.release(found, temperature=100.0).receipt
-    assert "D is the training part of a published table alone: of a test" in receipt.meaning
+    assert "D is only the training part of a published table: of a test" in receipt.meaning
 
 
 def test_no_neighbours_are_needed_for_the_worst_case(tmp_path: Path) -> None:
