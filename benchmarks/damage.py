@@ -259,7 +259,7 @@ def states(data: Dataset) -> Iterator[Reader]:
             module, torch.optim.SGD(module.parameters(), lr=0.1),
             loss=F.cross_entropy, data=(data.x.float(), data.y.long()),
             noise_multiplier=1.0, max_grad_norm=1.0, rate=0.2,
-            settings=bdpvi.DPSGDSettings(seed=0),
+            settings=bdpvi.dp.networks.DPSGDSettings(seed=0),
         )  # fmt: skip
 
     run = network()

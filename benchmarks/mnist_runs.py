@@ -124,7 +124,7 @@ def rows(
         rate=plan.batch / rest,
         max_grad_norm=1.0,
         noise_multiplier=noise,
-        settings=bdpvi.DPSGDSettings(
+        settings=bdpvi.dp.networks.DPSGDSettings(
             panel=(x[rest : rest + plan.panel], y[rest : rest + plan.panel]), records=rest
         ),
     )
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say("noise  seed  steps  accuracy  worst-case ε  seconds")
     runs = finished(given.out, plan.steps)
     done = {(run["noise"], run["seed"]) for run in runs}
-    train, test = datasets.load_mnist(given.data)
+    train, test = datasets.mnist.load_mnist(given.data)
     for seed in plan.seeds:
         for noise in plan.noises:
             if (noise, seed) in done:

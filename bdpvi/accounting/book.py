@@ -53,7 +53,7 @@ class Origin(str, Enum):
 
 @dataclass(frozen=True)
 class Charge:
-    """``draws`` samples at ``temperature``: what :func:`bdpvi.calibrate` finds for a release.
+    """``draws`` samples at ``temperature``, as :func:`bdpvi.releasing.calibrate` finds them.
 
     It is no number and has no arithmetic, so that where the temperature comes from stays with it.
 

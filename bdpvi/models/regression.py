@@ -261,7 +261,7 @@ class BayesianPoissonRegression(_Counts):
 
     Args:
         largest: whole number of at most :data:`MOST_COUNT`; larger counts are cut to it where noise
-            has to be bounded, and :class:`bdpvi.NoisyScores` knows of that. Public.
+            has to be bounded, and :class:`bdpvi.recipes.NoisyScores` knows of that. Public.
         exposure: number of the column of the features, from 0 on, that holds each record's
             exposure, such as years at risk, as it is: positive and not standardised. Its logarithm
             is added to the linear predictor with the coefficient 1, and it has no weight.

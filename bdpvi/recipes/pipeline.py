@@ -61,13 +61,13 @@ class Pipeline:
         guide: kind of a guide to draw from, in place of objective perturbation.
         model: a regression of numbers, counts or classes in place of yes and no. Rows in which the
             target is none of these are left out, each by itself. Linear and Poisson regression go
-            by :class:`bdpvi.NoisyScores`, the others, and any with an exposure, by
+            by :class:`bdpvi.recipes.NoisyScores`, the others, and any with an exposure, by
             :class:`bdpvi.DPVI`.
         classes: the target's values that are classes, public, in the order of an ordinal model.
         exposure: column with each row's exposure, such as years at risk, for a model of counts. It
             is used as it is and costs nothing; rows in which it is not positive are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.NoisyScores`. The number of draws has no price then, nor with a
+            by :class:`bdpvi.recipes.NoisyScores`. The number of draws has no price then, nor with a
             ``model``, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
         name: what reports call the data.

@@ -96,7 +96,7 @@ def private(
         rows_per_unit: how many rows of each person are used at most, the first ones.
         separator: of a CSV file.
         multiline: whether values in quotes may go over several lines of it, which the promise then
-            names; see :func:`bdpvi.datasets.read_table`.
+            names; see :func:`bdpvi.datasets.reading.read_table`.
         progress: whether to show progress bars.
         options: further fields of :class:`Pipeline`.
 

@@ -50,7 +50,7 @@ from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Encoded rows, and how they are released from: what :meth:`bdpvi.Recipe.fit` returns.
+    """Encoded rows, and how they are released from: what :meth:`bdpvi.recipes.Recipe.fit` returns.
 
     All of it is secret. :func:`bdpvi.release` solves once for each draw, :func:`bdpvi.cost` says
     what that has cost, and :func:`bdpvi.save_fit` writes it.

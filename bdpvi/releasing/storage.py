@@ -48,7 +48,7 @@ def save_fit(
     be changed alone.
 
     Args:
-        fit: what :func:`bdpvi.fit` or :meth:`bdpvi.Recipe.fit` returned.
+        fit: what :func:`bdpvi.fit` or :meth:`bdpvi.recipes.Recipe.fit` returned.
         path: a folder that does not exist yet: an old fit and its ledger are never overwritten.
         extra: anything JSON that the caller needs to build model and guide again.
     """
@@ -214,7 +214,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
     Args:
         path: the folder.
         model: that was fitted.
-        guide: that was fitted; or the route, where :meth:`bdpvi.Recipe.fit` prepared it.
+        guide: that was fitted; or the route, where :meth:`bdpvi.recipes.Recipe.fit` prepared it.
 
     Raises:
         ValueError: if a file is missing, was changed or cannot be read, or if model or guide is

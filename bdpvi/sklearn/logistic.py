@@ -64,9 +64,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         expected_rows: about how many rows there are, as is publicly known, within a factor of 3. It
             is published, rounded. Without it a noisy count is bought.
         intervals: whether to release coefficients with intervals that cover, by
-            :class:`bdpvi.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default. Where
-            columns' constants are bought it needs ``expected_rows``: too few records are an error,
-            which must come before anything is paid for.
+            :class:`bdpvi.recipes.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default.
+            Where columns' constants are bought it needs ``expected_rows``: too few records are an
+            error, which must come before anything is paid for.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
         ledger: path of a file that every ``fit`` writes its price to, before anything is drawn;
             ``guarantee_`` then says what all of them cost together. Keep it secret, and give one to
@@ -74,8 +74,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         random_state: None draws from the operating system's secure randomness. A seed makes an
             experiment: who knows it can subtract the noise, so nothing is promised.
 
-    A private minimum is released (:class:`bdpvi.ObjectivePerturbation`), which goes to the one
-    without privacy as rows are added. With a ``guide``, ``clip``, ``prior_scale`` or
+    A private minimum is released (:class:`bdpvi.recipes.ObjectivePerturbation`), which goes to the
+    one without privacy as rows are added. With a ``guide``, ``clip``, ``prior_scale`` or
     ``noise_scale``, or for Bayesian DP, draws from a guide are; what is None is then as of
     :func:`bdpvi.recommended`. More than two classes are a multinomial regression, trained with
     noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``, ``noise_scale``, ``base_rate``,

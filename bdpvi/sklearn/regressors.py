@@ -115,7 +115,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
         """Return model and route, which goes on where records are few and says so."""
-        from bdpvi import NoisyScores, Recipe
+        from bdpvi.recipes import NoisyScores, Recipe
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
         bought = standard.found if standard else None
@@ -143,8 +143,8 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
     one ``ledger``. Only the release stays on the estimator, which may be pickled and shared. It
-    goes by :class:`bdpvi.NoisyScores`: intervals know of sampling and of privacy's noise, whose
-    own size is estimated too. The guarantee is worst-case, to add or remove one record.
+    goes by :class:`bdpvi.recipes.NoisyScores`: intervals know of sampling and of privacy's noise,
+    whose own size is estimated too. The guarantee is worst-case, to add or remove one record.
 
     Centres and scales of the columns, and of the target, are bought for a fifth of the price unless
     public ones are given, so that ε covers all that ``fit`` gives. Few records are no error: a

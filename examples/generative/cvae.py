@@ -64,7 +64,7 @@ def private_cvae(data: Images, rate: float, epsilon: float, steps: int) -> Priva
         module,
         torch.optim.Adam(module.parameters(), lr=2e-3),
         loss=negative_elbo, data=((x, one_hot(y)), x), rate=rate, max_grad_norm=1.0,
-        settings=bdpvi.DPSGDSettings(
+        settings=bdpvi.dp.networks.DPSGDSettings(
             epsilon=epsilon, steps=steps, delta=DELTA,
             records=len(x),  # of MNIST everybody knows how many there are
         ),

@@ -81,7 +81,7 @@ def private_critic(
     x, y = data
     return bdpvi.make_private(
         critic, optimizer, loss=negated, data=((x, one_hot(y)), y), rate=rate, max_grad_norm=0.5,
-        settings=bdpvi.DPSGDSettings(
+        settings=bdpvi.dp.networks.DPSGDSettings(
             epsilon=epsilon, steps=steps, delta=DELTA,
             records=len(x),  # of MNIST everybody knows how many there are
         ),
