@@ -33,6 +33,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
 from bdpvi.bench.methods import sgld
 from bdpvi.dp import dp_gd, dpvi
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.noise import Run
 
 LIMIT = 240.0
@@ -207,7 +208,7 @@ def network(data: Dataset, width: int, steps: int) -> Make:
             rate=0.02,
             max_grad_norm=1.0,
             noise_multiplier=1.0,
-            settings=bdpvi.dp.networks.DPSGDSettings(seed=1),
+            settings=DPSGDSettings(seed=1),
         )
         for _ in range(steps):
             private.step()

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
+from bdpvi.dp.networks import DPSGDSettings
 
 DELTA = 1e-5
 
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         loss=F.cross_entropy,
         data=(x[: -given.panel], y[: -given.panel]),
         rate=given.batch / (len(x) - given.panel), max_grad_norm=1.0, noise_multiplier=given.noise,
-        settings=bdpvi.dp.networks.DPSGDSettings(
+        settings=DPSGDSettings(
             panel=(x[-given.panel :], y[-given.panel :]),
             records=len(x) - given.panel,  # of MNIST everybody knows how many there are
         ),

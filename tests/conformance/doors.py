@@ -28,6 +28,7 @@ from bdpvi._fit import Kept
 from bdpvi.accounting.cost import Bound
 from bdpvi.cli import app
 from bdpvi.dp.federated import Federation, Message
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.rounds import Rounds
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.types import People
@@ -331,7 +332,7 @@ def _network(place: Place, share: float) -> Bound:
         rate=0.1,
         max_grad_norm=1.0,
         noise_multiplier=8.0 / share,
-        settings=bdpvi.dp.networks.DPSGDSettings(ledger=Ledger.at(place.ledger)),
+        settings=DPSGDSettings(ledger=Ledger.at(place.ledger)),
     )
     for _ in range(STEPS):
         made.step()

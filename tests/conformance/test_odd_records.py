@@ -31,6 +31,7 @@ from bdpvi import BayesianDP, Ledger, datasets, guides, sklearn
 from bdpvi.accounting.cost import Assumption
 from bdpvi.cli import app
 from bdpvi.dp.federated import Federation
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.rounds import Rounds
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.types import People
@@ -320,9 +321,7 @@ def network(data: Any, folder: Path) -> None:
         rate=0.9,
         max_grad_norm=1.0,
         noise_multiplier=4.0,
-        settings=bdpvi.dp.networks.DPSGDSettings(
-            ledger=Ledger.at(folder / "people.jsonl"), records=ROWS
-        ),
+        settings=DPSGDSettings(ledger=Ledger.at(folder / "people.jsonl"), records=ROWS),
     )
     for _ in range(3):
         made.step()

@@ -1,0 +1,50 @@
+"""The public names: few, importable, on a page of the reference, and typed for whoever imports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ["accounting", "datasets", "dp", "dp.networks", "guides", "neighbours", "recipes"]
+PACKAGES += ["releasing", "sklearn", "synthesis"]
+MOST = {"bdpvi": 40, **{f"bdpvi.{name}": 12 for name in PACKAGES}}
+DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)\n((?:   .*\n)*)", re.MULTILINE)
+
+
+def on_pages() -> set[str]:
+    """Return the dotted names that the reference's directives document."""
+    found = set()
+    for page in (ROOT / "docs" / "reference").glob("*.rst"):
+        text = page.read_text(encoding="utf-8") + "\n"
+        current = "".join(re.findall(r"currentmodule:: ([\w.]+)", text)[:1])
+        for kind, name, options in DIRECTIVE.findall(text):
+            if kind != "module":
+                found.add(f"{current}.{name}" if current else name)
+            elif ":members:" in options:
+                shown, _, hidden = options.partition(":exclude-members:")
+                some = re.findall(r"\w+", shown.partition(":members:")[2])
+                module = import_module(name)
+                names = some or getattr(module, "__all__", None) or vars(module)
+                found |= {f"{name}.{one}" for one in names if one not in re.findall(r"\w+", hidden)}
+    return found
+
+
+@pytest.mark.parametrize("package", MOST)
+def test_public_names_are_few_and_on_a_page_of_the_reference(package: str) -> None:
+    module, pages = import_module(package), on_pages()
+    assert 0 < len(module.__all__) <= MOST[package]
+    assert len({*module.__all__}) == len(module.__all__)
+    for name in module.__all__:
+        home = getattr(getattr(module, name), "__module__", package)
+        assert {f"{package}.{name}", f"{home}.{name}"} & pages, name
+
+
+def test_sub_packages_need_no_import_of_their_own() -> None:
+    code = "import bdpvi; " + "; ".join(f"bdpvi.{name}.__all__" for name in PACKAGES)
+    subprocess.run([sys.executable, "-c", code], check=True)
