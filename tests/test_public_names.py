@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import bdpvi
+from bdpvi.recipes.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["accounting", "datasets", "dp", "dp.networks", "guides", "neighbours", "recipes"]
@@ -48,3 +52,18 @@ def test_public_names_are_few_and_on_a_page_of_the_reference(package: str) -> No
 def test_sub_packages_need_no_import_of_their_own() -> None:
     code = "import bdpvi; " + "; ".join(f"bdpvi.{name}.__all__" for name in PACKAGES)
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_field_of_a_pipeline_is_a_typed_argument_of_private() -> None:
+    fields = inspect.signature(Pipeline).parameters
+    given = inspect.signature(bdpvi.private).parameters
+    assert not {one.name for one in given.values() if one.kind is one.VAR_KEYWORD}
+    for name in {*fields} - {"name", "measuring"}:  # whose defaults are not one value for all
+        assert given[name].annotation == fields[name].annotation, name
+        if name != "target":  # encoded records have none
+            assert given[name].default == fields[name].default, name
+
+
+def test_types_are_installed_with_the_package() -> None:
+    assert (Path(bdpvi.__file__).parent / "py.typed").is_file()
+    assert '\nbdpvi = ["py.typed"]\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -41,38 +41,7 @@ _DRAWS = 1000
 class Pipeline:
     """What is done with a table. All of it counts as public: it must not be chosen by the rows.
 
-    Attributes:
-        target: the column to predict, yes or no unless there is a ``model``. Rows in which it is
-            blank are left out, each by itself.
-        positive: its value that counts as 1; every other one counts as 0.
-        epsilon, delta: of everything together: constants and draws.
-        draws: number of posterior samples.
-        base_rate: a public guess of the fraction of class 1.
-        expected_rows: N as the owner declares it, within a factor of 3; it is published, rounded
-            to 1, 2 or 5 times a power of ten. Without it a noisy count is bought.
-        constants: public ones, for some columns or all; they cost nothing. The others are bought.
-        from_data: the consent to exact constants, read from this table and published. ε then does
-            not cover them.
-        drop: columns to leave out.
-        categorical, numeric: columns whose kind is public; the kinds of others are bought.
-        hashed: whether categories are hashed instead of counted. None: where the noisy number of
-            records says that few names would be counted.
-        settings: of the fit; those of :func:`bdpvi.recommended` by default.
-        guide: kind of a guide to draw from, in place of objective perturbation.
-        model: a regression of numbers, counts or classes in place of yes and no. Rows in which the
-            target is none of these are left out, each by itself. Linear and Poisson regression go
-            by :class:`bdpvi.recipes.NoisyScores`, the others, and any with an exposure, by
-            :class:`bdpvi.DPVI`.
-        classes: the target's values that are classes, public, in the order of an ordinal model.
-        exposure: column with each row's exposure, such as years at risk, for a model of counts. It
-            is used as it is and costs nothing; rows in which it is not positive are left out.
-        intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.recipes.NoisyScores`. The number of draws has no price then, nor with a
-            ``model``, and 1 means 1,000.
-        guarantee: as for :func:`bdpvi.release`.
-        name: what reports call the data.
-        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
-            ``from_data``.
+    The fields are arguments of :func:`bdpvi.private`, which says what they are.
     """
 
     target: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import intent, storage
-from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
+from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.received import release_of
 from bdpvi.releasing.releases import Asked, carried_out
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._fit import Fit
+    from bdpvi.datasets.encoding import Encoding
+    from bdpvi.guides import GaussianGuide
+    from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.released import Release
 
@@ -59,6 +62,25 @@ def private(
     target: str = "",
     positive: object = None,
     epsilon: float,
+    delta: float = 1e-5,
+    draws: int = 1,
+    base_rate: float | None = None,
+    expected_rows: float | None = None,
+    constants: Encoding | None = None,
+    from_data: bool = False,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    hashed: bool | None = None,
+    settings: Recipe | None = None,
+    guide: type[GaussianGuide] | None = None,
+    model: OfNumbers | OfClasses | None = None,
+    classes: Sequence[object] = (),
+    exposure: str = "",
+    intervals: bool = False,
+    guarantee: Guarantee | None = None,
+    name: str = "",
+    measuring: Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     secret: str | os.PathLike[str] | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -68,20 +90,49 @@ def private(
     separator: str = ",",
     multiline: bool = False,
     progress: bool = True,
-    **options: Any,
 ) -> Release:
-    """Turn a table into a private model: buy constants, fit all rows, charge, draw.
+    """Turn a table into a private model: preprocess privately, fit all rows, charge, draw.
 
-    ε covers all that leaves the house: the constants that encode the columns, the number of
-    records, and the draws, of this call and of all before it on this table. Where constants are
-    public they cost nothing, and all of ε is for the fit. It is for one row added or removed, or
-    all rows of one unit, and worst-case.
+    ε covers all outputs: the scales and categories of the columns, the number of records, and the
+    draws, of this call and of all before it on this table. Public scales and categories cost
+    nothing, and all of ε is for the fit. ε is worst-case, for one row added or removed, or all rows
+    of one unit.
 
     Args:
         table: a data frame, a CSV or Parquet file, or records encoded by public constants.
-        target: the column to predict, yes or no unless ``model=`` is given.
-        positive: its value that counts as 1.
+        target: the column to predict, yes or no unless there is a ``model``. Rows in which it is
+            blank are left out, each by itself.
+        positive: its value that counts as 1; every other one counts as 0.
         epsilon: ε of everything that is spent on this table, what was spent before included.
+        delta: δ of the same.
+        draws: number of posterior samples.
+        base_rate: a public guess of the fraction of class 1.
+        expected_rows: N as the owner declares it, within a factor of 3; it is published, rounded
+            to 1, 2 or 5 times a power of ten. Without it N is estimated privately.
+        constants: public scales and categories of some columns or all; they cost nothing. Those of
+            other columns are estimated privately.
+        from_data: the consent to exact scales and categories, read from this table and published.
+            ε then does not cover them.
+        drop: columns to leave out.
+        categorical, numeric: columns whose kind is public; other kinds are estimated privately.
+        hashed: whether categories are hashed instead of counted. None: where the noisy number of
+            records says that few names would be counted.
+        settings: of the fit; those of :func:`bdpvi.recommended` by default.
+        guide: kind of a guide to draw from, in place of objective perturbation.
+        model: a regression of numbers, counts or classes in place of yes and no. Rows in which the
+            target is none of these are left out, each by itself. Linear and Poisson regression go
+            by :class:`bdpvi.recipes.NoisyScores`, the others, and any with an exposure, by
+            :class:`bdpvi.DPVI`.
+        classes: the target's values that are classes, public, in the order of an ordinal model.
+        exposure: column with each row's exposure, such as years at risk, for a model of counts. It
+            is used as it is and costs nothing; rows in which it is not positive are left out.
+        intervals: whether the release is for inference: coefficients with intervals that cover,
+            by :class:`bdpvi.recipes.NoisyScores`. The number of draws has no price then, nor with a
+            ``model``, and 1 means 1,000.
+        guarantee: as for :func:`bdpvi.release`.
+        name: what reports call the data; by default the file's or data set's own name.
+        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
+            ``from_data``.
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
         secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
             After an interruption the same call goes on there and pays nothing twice. At the end it
@@ -98,7 +149,6 @@ def private(
         multiline: whether values in quotes may go over several lines of it, which the promise then
             names; see :func:`bdpvi.datasets.reading.read_table`.
         progress: whether to show progress bars.
-        options: further fields of :class:`Pipeline`.
 
     Raises:
         TooFewRecordsError: by a declared number of records, before anything is charged or fixed;
@@ -116,7 +166,10 @@ def private(
     >>> print(release.receipt)
     worst-case DP ε = 1 (aimed at) at δ = 1e-05, to add or remove one record
     """
-    pipeline = {"target": target, "positive": positive, "epsilon": epsilon, **options}
+    given = locals()
+    asked = {one.name: given[one.name] for one in fields(Pipeline)} | {"measuring": measuring or {}}
+    if not name:
+        del asked["name"]
     work = Work.of(
         table,
         separator=separator,
@@ -128,7 +181,7 @@ def private(
         budget=budget,
         unit=unit,
         rows_per_unit=rows_per_unit,
-        **pipeline,
+        **asked,
     )
     return work.released(Transaction(work.ledger)) if work.where is None else work.written()
 
