@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -67,3 +68,17 @@ def test_every_field_of_a_pipeline_is_a_typed_argument_of_private() -> None:
 def test_types_are_installed_with_the_package() -> None:
     assert (Path(bdpvi.__file__).parent / "py.typed").is_file()
     assert '\nbdpvi = ["py.typed"]\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+PAGE = ROOT / "docs" / "how-to" / "from-other-libraries.md"
+
+
+def test_names_of_ours_and_of_theirs_exist() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    calls = re.findall(r"`(bdpvi(?:\.\w+)+)(?:\((\w+)=\))?`", text)
+    assert len(calls) > 50
+    for name, argument in calls:
+        called = pkgutil.resolve_name(name)
+        assert not argument or argument in inspect.signature(called).parameters, (name, argument)
+    for name in set(re.findall(r"`((?:opacus|dp_accounting)(?:\.\w+)+)", text)):
+        pkgutil.resolve_name(name)
