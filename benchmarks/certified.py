@@ -1,7 +1,9 @@
 """What draws from the posterior itself cost under a certified Bayesian ε, and what they keep.
 
     python benchmarks/certified.py [--names simulated5_1e4 … adult abalone …] [--data FILE ...]
-        [--delta 1e-5] [--draws 1 10] [--rule] [--sweep [1e3 1e4 1e5 1e6]] [--speed 1e6 20]
+        [--delta 1e-5] [--draws 1 10]
+    python benchmarks/certified.py --curve adult | --rule | --speed 1e6 20
+    python benchmarks/certified.py --sweep [1e3 1e4 1e5 1e6]
 
 One row a table: N, d, the certified ε of one draw and of ten at temperature 1, the worst-case ε of
 one that holds for all tables, the share of the gain in log score that one draw keeps (mean of 100
@@ -9,11 +11,12 @@ draws, held-out rows) of that of scikit-learn's logistic regression over the bas
 seconds of fit and certificate. Defaults throughout. ``simulatedD_N`` are exactly logistic; Adult,
 Abalone, breast cancer and ``fair`` (a survey; it needs statsmodels) are found as ``bdpvi compare``
 finds them; of a FILE the last column is the target, its most frequent value 1.
-``--rule`` prints for 12 simulated populations the temperature that the rule plans for ε = 0.2 and
-1, whether it is certified, the share, and (as an experiment) the least temperature in hindsight.
-``--sweep`` takes tables of these sizes, 5 and 20 columns, as ``default_release.py`` simulates them:
-the share there is of the truth's own gain. Its last line is how much worse anything ever gets with
-ten times the records or a larger ε. ``--speed N d`` times a table of that size.
+``--curve`` prints ε and log score of one draw at public temperatures. ``--rule`` prints for 12
+simulated populations the temperature that the rule plans for ε = 0.2 and 1, whether it is
+certified, the share, and (as an experiment) the least temperature in hindsight. ``--sweep`` takes
+tables of these sizes, 5 and 20 columns, as ``default_release.py`` simulates them: the share there
+is of the truth's own gain. Its last line is how much worse anything ever gets with ten times the
+records or a larger ε. ``--speed N d`` times a table of that size.
 """
 
 from __future__ import annotations

@@ -26,10 +26,19 @@ from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.reliability import reliable
 from bdpvi.accounting.worst_case import gaussian_epsilon
+from bdpvi.bench.curves import COLOURS, plain_ticks
 from bdpvi.guides import MeanField
 
 DELTA = 1e-5
+DRAW = "posterior draw, certified Bayesian ε"
 BLUE, RED, GREY = "#1f77b4", "#d62728", "#555555"
+REAL = {
+    "breast_cancer": ("breast cancer", "left", 0), "abalone": ("Abalone", "left", 0),
+    "spambase": ("Spambase", "left", 0), "fair": ("survey", "left", 7),
+    "phoneme": ("Phoneme", "right", 0), "magic": ("MAGIC", "left", 0),
+    "adult": ("Adult", "left", 0),
+}  # fmt: skip
+"""Labels of real tables, how these are aligned, and by how much they are moved up."""
 
 
 def hidden() -> Figure:
@@ -171,14 +180,78 @@ def panel(fitted: Fit, releases: int = 12) -> Figure:
     return figure
 
 
+def printed(name: str) -> list[list[str]]:
+    """Return the cells of every table's row in a benchmark's output."""
+    lines = (Path(__file__).parent / "benchmarks" / name).read_text("utf-8").splitlines()
+    return [
+        [cell.strip() for cell in line.strip("| \n").split("|")] for line in lines if "|" in line
+    ]
+
+
+def headline() -> Figure:
+    """Draw what the library is for: log score at certified ε on Adult, and ε against N."""
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _scores(left)
+    _prices(right)
+    for axes in (left, right):
+        plain_ticks(axes.xaxis)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False,
+                    fontsize=9)  # fmt: skip
+    plain_ticks(right.yaxis)
+    right.xaxis.set_major_formatter("{x:,.0f}")
+    right.xaxis.set_major_locator(mpl.ticker.LogLocator())
+    return figure
+
+
+def _scores(axes: mpl.axes.Axes) -> None:
+    certified = [
+        [float(c) for c in row]
+        for row in printed("certified-curve.txt")
+        if row[0][0] in "0123456789"
+    ]
+    lines = {DRAW: [(row[1], row[2]) for row in certified]}
+    names = {
+        "objective-perturbation": "default release, worst-case ε",
+        "dpvi-ma": "DPVI-MA, worst-case ε",
+        "dp-sgld": "DP-SGLD, worst-case ε",
+    }
+    for method, *cells in printed("headline.txt"):
+        if method in names and "not reached" not in cells:
+            point = (float(cells[2]), float(cells[4].split()[0]))
+            lines.setdefault(names[method], []).append(point)
+        elif method == "logistic-regression":
+            plain = float(cells[4].split()[0])
+    axes.axhline(plain, color=GREY, ls="--", lw=1.2, label="without privacy")
+    for (name, points), colour in zip(lines.items(), COLOURS, strict=False):
+        x, y = zip(*sorted(points), strict=True)
+        axes.plot(x, y, "o-" if name == DRAW else "s-", ms=5, color=colour, label=name)
+    axes.set(xscale="log", ylim=(-0.46, -0.375), xlabel=f"ε at δ = {DELTA:g}",
+             ylabel="test log score", title="Adult, 39,073 records")  # fmt: skip
+    axes.grid(alpha=0.3)
+
+
+def _prices(axes: mpl.axes.Axes) -> None:
+    for columns, colour in ((5, COLOURS[0]), (20, COLOURS[1])):
+        rows = [row for row in printed("certified-sweep.txt") if row[0].startswith(f"{columns}, ")]
+        x = [float(row[0].split(", ")[1]) for row in rows]
+        axes.plot(x, [float(row[1]) for row in rows], "o-", ms=5, color=colour,
+                  label=f"simulated, {columns} columns")  # fmt: skip
+    real = {row[0]: row for row in printed("certified.txt") if row[0] in REAL}
+    x, y = ([float(real[name][place]) for name in REAL] for place in (1, 3))
+    axes.plot(x, y, "D", ms=5, color=COLOURS[2], label="real tables")
+    for (name, side, up), one, other in zip(REAL.values(), x, y, strict=True):
+        away = 7 if side == "left" else -7
+        axes.annotate(name, (one, other), (away, up), color=COLOURS[2], fontsize=9, ha=side,
+                      va="center", textcoords="offset points")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="records", ylabel=f"ε of one draw at δ = {DELTA:g}",
+             title="One draw from the posterior itself")  # fmt: skip
+    axes.grid(alpha=0.3)
+
+
 def more_records() -> Figure:
     """Draw the share of the gain that the default release keeps, as it was printed."""
-    lines = (Path(__file__).parent / "benchmarks" / "default-release.txt").read_text("utf-8")
-    cells = [
-        [cell.strip() for cell in line.strip("| \n").split("|")]
-        for line in lines.splitlines()
-        if re.match(r"\| \d+, ", line)
-    ]
+    cells = [row for row in printed("default-release.txt") if re.match(r"\d+, ", row[0])]
     figure = Figure(figsize=(7.6, 3.0), layout="constrained")
     columns = list(dict.fromkeys(cell[0].split(", ")[0] for cell in cells))
     for axes, width in zip(figure.subplots(1, len(columns), sharey=True), columns, strict=True):
@@ -225,6 +298,7 @@ def main() -> None:
             "epsilon-reliable": reliability(),
             "epsilon-panel": panel(fitted),
             "epsilon-more-records": more_records(),
+            "headline": headline(),
         }
         for name, figure in figures.items():
             save(figure, folder / f"{name}.svg")

@@ -22,14 +22,11 @@ from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import bar, silent
 from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Cost
-from bdpvi.bench.methods import (
-    DPSGLDLosses,
-    DPVILosses,
-    DPVIMoments,
-    LogisticRegression,
-    Method,
-    ObjectivePerturbation,
-)
+from bdpvi.bench.methods import Method
+from bdpvi.bench.methods.dp_sgld import DPSGLDLosses
+from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments
+from bdpvi.bench.methods.logistic import LogisticRegression
+from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.recipes.metrics import correct, log_scores
@@ -109,11 +106,11 @@ class Demonstration:
         draws.add_column("draws")
         for heading in ("Bayesian ε", "certified", "worst-case ε", "log score", "accuracy"):
             draws.add_column(heading, justify="right")
-        for row in self.rows[own].itertuples():
-            prices = (_number(row.epsilon), _number(row.worst_case_epsilon))
-            certified = "yes" if row.certified else "no"
-            scores = (f"{row.log_score:.3f}", f"{row.accuracy:.3f}")
-            draws.add_row(row.method, prices[0], certified, prices[1], *scores)
+        for row in self.rows[own].to_dict("records"):
+            bayesian, worst = (_number(row[name]) for name in ("epsilon", "worst_case_epsilon"))
+            scores = (f"{row[name]:.3f}" for name in ("log_score", "accuracy"))
+            certified = "yes" if row["certified"] else "no"
+            draws.add_row(row["method"], bayesian, certified, worst, *scores)
         others = Table(title="Log score of methods with a worst-case ε", title_justify="left")
         others.add_column("method")
         for epsilon in TARGETS:
@@ -142,10 +139,10 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     model = BayesianLogisticRegression()
     fitted = fit(model, guides.Laplace(model), split.train, progress=progress)
 
-    def once(name: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        found = kept.get(name)
+    def once(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] | None = kept.get(name)
         if found is None:
-            kept.put(name, found := dict(measure()))
+            kept.put(name, found := measure())
         return found
 
     first, *others = PLANS

@@ -470,9 +470,10 @@ def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
     assert release.cost.bayesian is not None
     assert release.cost.bayesian.certified
     assert release.cost.bayesian.epsilon <= 1.0
+    assert release.receipt.temperature is not None
     assert release.receipt.temperature >= 1.0
     spent = release.cost.bayesian.epsilon
-    with pytest.raises(ValueError, match="nothing is charged"):  # the fit is forgotten, not its ε
+    with pytest.raises(BudgetExceededError, match="over the budget"):  # its price is not forgotten
         bdpvi.fit_private(model, data, epsilon=1.01 * spent, guarantee=asked, ledger=ledger)
     with pytest.raises(ValueError, match="leave route or guarantee out"):
         bdpvi.fit_private(
